@@ -1,0 +1,85 @@
+"""Named places where a test can make the real process die or an operation fail.
+
+Armed only by the environment variable `TIDELOG_TEST_FAULTS`, read once at import. Without it
+`reach` is a comparison with an empty mapping, and nothing a client sends can arm a point.
+
+The variable is a comma-separated list of `point=effect` or `point=effect@n` (the n-th pass,
+counted from 1; without it the first). Effects: `kill` (SIGKILL to the own process), `enospc`, `eio`
+(an `OSError` with that number) and `cut` (a `ConnectionResetError`).
+"""
+
+import errno
+import os
+import signal
+from enum import StrEnum
+from typing import NoReturn
+
+VARIABLE = "TIDELOG_TEST_FAULTS"
+
+
+class FaultPoint(StrEnum):
+    """Every point on the way from a decision to its acknowledgement, in the order it is passed."""
+
+    DECIDED = "committer.decided"
+    """Decisions made, nothing written."""
+    WRITTEN = "store.written"
+    """All rows of the batch written, COMMIT not yet issued."""
+    COMMITTING = "store.committing"
+    """PostgreSQL: COMMIT sent, its answer not read. SQLite: just before COMMIT returns control."""
+    COMMITTED = "store.committed"
+    """COMMIT durable; nothing outside the store knows."""
+    HANDING_OVER = "committer.handing_over"
+    """Before a request's answer is handed over; earlier requests of the batch have theirs."""
+    FLUSHING = "fanout.flushing"
+    """Before the bytes of answers and deliveries are given to the sockets."""
+
+
+_EFFECTS = ("kill", "enospc", "eio", "cut")
+
+
+class _Armed:
+    __slots__ = ("effect", "left")
+
+    def __init__(self, effect: str, left: int) -> None:
+        self.effect = effect
+        self.left = left
+
+
+def _parse(text: str) -> dict[str, _Armed]:
+    armed: dict[str, _Armed] = {}
+    for part in filter(None, text.split(",")):
+        point, _, effect = part.partition("=")
+        effect, _, nth = effect.partition("@")
+        if effect not in _EFFECTS:
+            raise ValueError(f"{VARIABLE}: unknown effect {effect!r} in {part!r}; use {_EFFECTS}")
+        armed[FaultPoint(point)] = _Armed(effect, int(nth or 1))
+    return armed
+
+
+_armed = _parse(os.environ.get(VARIABLE, ""))
+
+
+def reach(point: FaultPoint) -> None:
+    """Mark that execution passes `point`; does nothing unless a test armed it."""
+    if _armed and point in _armed:
+        _pass(point)
+
+
+def _pass(point: FaultPoint) -> None:
+    armed = _armed[point]
+    armed.left -= 1
+    if armed.left == 0:
+        _fire(armed.effect)
+
+
+def _fire(effect: str) -> NoReturn:
+    match effect:
+        case "enospc":
+            raise OSError(errno.ENOSPC, "injected: no space left on device")
+        case "eio":
+            raise OSError(errno.EIO, "injected: input/output error")
+        case "cut":
+            raise ConnectionResetError(errno.ECONNRESET, "injected: connection reset")
+        case _:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError("SIGKILL returned")

@@ -1,0 +1,59 @@
+"""Every metric of the server, by name, in one registry per server.
+
+One registry per `Metrics` object, not the library's global one, so that several servers can live in
+one test process.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Metrics:
+    """The counters, gauges and histograms that `/metrics` shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        r = self.registry
+        self.commit_batch_requests = Histogram(
+            "tidelog_commit_batch_requests", "Requests in one transaction", buckets=_SIZES, registry=r
+        )
+        self.commit_seconds = Histogram(
+            "tidelog_commit_seconds", "From BEGIN to the end of COMMIT", buckets=_SECONDS, registry=r
+        )
+        self.decide_seconds = Histogram(
+            "tidelog_decide_seconds", "All decisions of one batch", buckets=_SECONDS, registry=r
+        )
+        self.entries_committed = Counter(
+            "tidelog_entries_committed", "Entries this node appended to the log", registry=r
+        )
+        self.queue_depth = Gauge(
+            "tidelog_commit_queue_depth", "Requests waiting for the committer", registry=r
+        )
+        self.tail_position = Gauge(
+            "tidelog_tail_position", "committed_id this node has delivered up to", registry=r
+        )
+        self.tail_lag = Gauge(
+            "tidelog_tail_lag_entries", "Known head of the log minus the tail's position", registry=r
+        )
+        self.connections = Gauge("tidelog_connections", "Open WebSocket connections", registry=r)
+        self.received_bytes = Counter(
+            "tidelog_received_bytes", "Bytes received in bodies and frames", registry=r
+        )
+        self.sent_bytes = Counter(
+            "tidelog_sent_bytes", "Bytes given to sockets in bodies and frames", registry=r
+        )
+        self.refusals = Counter(
+            "tidelog_refusals", "Requests and connections refused", ["reason"], registry=r
+        )
+        self.slow_consumers = Counter(
+            "tidelog_slow_consumers", "Connections closed for not reading fast enough", registry=r
+        )
+        self.http_requests = Counter(
+            "tidelog_http_requests", "HTTP requests answered", ["status"], registry=r
+        )
+
+    def render(self) -> bytes:
+        """The registry in Prometheus' text format."""
+        return generate_latest(self.registry)

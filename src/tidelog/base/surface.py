@@ -1,0 +1,117 @@
+"""What the web room and a surface know of each other.
+
+The web room owns sockets, limits and the fan-out; a surface owns meaning. They meet here, so that a
+surface needs neither ASGI nor a WebSocket library, and can be driven in a test without a socket.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class HttpRequest(Struct, frozen=True):
+    """One HTTP request, its body already read within the limit."""
+
+    method: str
+    raw_path: bytes
+    """The path as received, still percent-encoded: signatures are computed over it."""
+    query_string: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    """Names in lower case, in the order received."""
+    body: bytes
+    peer: str
+    params: Mapping[str, str] = {}
+    """Path parameters of the matched route, percent-decoded once."""
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of that lower-case name."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class HttpResponse(Struct, frozen=True):
+    """What a surface answers to an HTTP request."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Route(Struct, frozen=True):
+    """An HTTP route: a method and a template such as `/probe/streams/{stream}`."""
+
+    method: str
+    path: str
+    handle: Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class Outlet(Protocol):
+    """One WebSocket connection, as a surface sees it.
+
+    Nothing here awaits or raises: a connection that is gone swallows what it is given and has told,
+    or is about to tell, its `Conversation` by `closed`.
+    """
+
+    peer: str
+    heard_at: float
+    """Event-loop time of the last frame of any kind from the peer; for heartbeat rules."""
+
+    def push(self, frame: bytes) -> None:
+        """Queue an encoded frame (`tidelog.base.frame`); it leaves with the next flush, in order."""
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Send what was pushed, then a close frame; later pushes are dropped."""
+
+    def pause_reading(self) -> None:
+        """Stop reading from the socket until `resume_reading`: backpressure for a full inbox."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
+
+class Conversation(Protocol):
+    """A surface's end of one WebSocket connection. All calls come from the event loop, in order."""
+
+    def opened(self, outlet: Outlet) -> None:
+        """The handshake is done; `outlet` lives until `closed`."""
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        """One whole message; text is valid UTF-8."""
+
+    def closed(self, code: int) -> None:
+        """The connection ended, whoever ended it; 1006 without a close frame. Called once."""
+
+
+class Upgrade(Struct, frozen=True):
+    """A WebSocket upgrade request."""
+
+    raw_path: bytes
+    query_string: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    peer: str
+    params: Mapping[str, str] = {}
+
+
+class Endpoint(Struct, frozen=True):
+    """A WebSocket path: who accepts it and how large a message may be."""
+
+    path: str
+    accept: Callable[[Upgrade], Conversation | HttpResponse]
+    """Answer a conversation, or an HTTP response that refuses the upgrade."""
+    max_message_bytes: int
+    """Beyond it the connection is closed with 1009. A peer could otherwise make us hold any amount."""
+    heartbeat: bool = True
+    """Whether the web room pings an idle peer and drops a silent one; false when the surface does."""
+
+
+class Surface(Protocol):
+    """What `tidelog serve` mounts."""
+
+    name: str
+
+    def routes(self) -> Sequence[Route]:
+        """HTTP routes of this surface."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """WebSocket endpoints of this surface."""

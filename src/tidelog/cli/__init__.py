@@ -1,0 +1,1 @@
+"""The `tidelog` command; one file per command group."""

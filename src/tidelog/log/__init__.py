@@ -1,0 +1,1 @@
+"""The one path from a decision to a durable, ordered, deduplicated entry."""

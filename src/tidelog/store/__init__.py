@@ -1,0 +1,1 @@
+"""Two engines behind one narrow interface: SQLite and PostgreSQL."""

@@ -1,0 +1,1 @@
+"""The HTTP and WebSocket runtime: one port, one fan-out."""
