@@ -1,7 +1,7 @@
 """One error type per failure that means the same on every surface.
 
-A surface turns these into its own wire answer; the command line prints `str(error)` and exits. Every
-message says what happened and, after it, what to do next. None ever carries a secret.
+A surface turns these into its own wire answer; the command line prints `str(error)` and exits.
+Every message says what happened and, after it, what to do next. None ever carries a secret.
 """
 
 

@@ -58,7 +58,7 @@ class Outlet(Protocol):
     """Event-loop time of the last frame of any kind from the peer; for heartbeat rules."""
 
     def push(self, frame: bytes) -> None:
-        """Queue an encoded frame (`tidelog.base.frame`); it leaves with the next flush, in order."""
+        """Queue an encoded frame (`tidelog.base.frame`); it leaves with the next flush."""
 
     def close(self, code: int, reason: str = "") -> None:
         """Send what was pushed, then a close frame; later pushes are dropped."""
@@ -100,9 +100,11 @@ class Endpoint(Struct, frozen=True):
     accept: Callable[[Upgrade], Conversation | HttpResponse]
     """Answer a conversation, or an HTTP response that refuses the upgrade."""
     max_message_bytes: int
-    """Beyond it the connection is closed with 1009. A peer could otherwise make us hold any amount."""
+    """Beyond it the connection is closed with 1009; a peer could make us hold any amount."""
     heartbeat: bool = True
-    """Whether the web room pings an idle peer and drops a silent one; false when the surface does."""
+    """Whether the web room pings an idle peer and drops a silent one; else the surface does."""
+    slow_consumer_code: int = 1013
+    """What `Conversation.closed` is told when the peer did not read fast enough and was dropped."""
 
 
 class Surface(Protocol):

@@ -1,1 +1,68 @@
 """Two engines behind one narrow interface: SQLite and PostgreSQL."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelog.base.errors import ConfigError
+from tidelog.store.engine import Extension, Store, Writer
+from tidelog.store.sqlite import SqliteStore
+
+__all__ = ["Extension", "Store", "Writer", "is_postgresql", "open_store"]
+
+
+def is_postgresql(location: str) -> bool:
+    """Whether a `store` setting names a PostgreSQL database; anything else is a path."""
+    return location.startswith(("postgresql://", "postgres://"))
+
+
+async def open_store(
+    location: str,
+    *,
+    log_id: str,
+    node: str,
+    extensions: Sequence[Extension] = (),
+    read_only: bool = False,
+    require_fsync: bool = True,
+    connect_timeout_ms: int = 5000,
+    statement_timeout_ms: int = 30_000,
+    pool_size: int = 4,
+) -> Store:
+    """Open the store at a path or a `postgresql://` URL.
+
+    Args:
+        location: the one setting that chooses the engine.
+        log_id: what a new log will be called; an existing one keeps its own.
+        node: unique name of this process among the writers of the store.
+        extensions: schemas and queries of surfaces outside the package.
+        read_only: neither lock, migrate nor write.
+        require_fsync: refuse a PostgreSQL that acknowledges what a power cut undoes.
+        connect_timeout_ms: PostgreSQL only.
+        statement_timeout_ms: PostgreSQL only.
+        pool_size: PostgreSQL only: reading connections of this process.
+    """
+    if not is_postgresql(location):
+        return SqliteStore(
+            Path(location),
+            log_id=log_id,
+            node=node,
+            extensions=extensions,
+            read_only=read_only,
+        )
+    try:
+        from tidelog.store.postgresql import PostgresqlStore
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "the `store` setting names PostgreSQL, but its driver is not installed. "
+            "Run `pip install 'tidelog[postgresql]'`."
+        ) from error
+    return await PostgresqlStore.open(
+        location,
+        log_id=log_id,
+        node=node,
+        extensions=extensions,
+        read_only=read_only,
+        require_fsync=require_fsync,
+        connect_timeout_ms=connect_timeout_ms,
+        statement_timeout_ms=statement_timeout_ms,
+        pool_size=pool_size,
+    )

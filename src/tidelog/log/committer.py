@@ -1,0 +1,329 @@
+"""The committer: every durable write of a process passes through here, in one order.
+
+It takes all that waits, opens one transaction, loads what the requests name, lets each decide
+against the state its predecessors left, writes everything at once, commits, and only then hands
+over answers and entries. A request that is refused leaves nothing; one that the store cannot take
+fails alone.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import (
+    DataError,
+    OutcomeUnknown,
+    QueueFull,
+    ShuttingDown,
+    StoreError,
+    StoreUnavailable,
+    StoreUntrustworthy,
+    TidelogError,
+)
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.metrics import Metrics
+from tidelog.base.settings import Limits
+from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
+from tidelog.log.entry import Entry
+from tidelog.log.tail import Tail
+from tidelog.store.engine import Store
+
+_log = logging.getLogger(__name__)
+
+SLOW_DECIDE_SECONDS = 0.05
+"""A single decision above this is logged with its kind: it holds up every neighbour."""
+
+UNKNOWN_OUTCOME_SECONDS = 30.0
+"""How long a lost COMMIT answer is asked after before its callers are told that nobody knows."""
+
+
+class _Decided(NamedTuple):
+    """A request with its answers and the entries it appended, in log order."""
+
+    request: Request
+    answers: Sequence[Answer | Failure]
+    entries: list[Entry]
+
+
+class Committer:
+    """One writer per process; see the module's docstring for what a batch goes through.
+
+    Everything but COMMIT itself runs on the event loop, in one task. That task also brings the tail
+    up to entries of other nodes, so the tail has a single publisher and needs no lock.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, metrics: Metrics, limits: Limits, tail: Tail
+    ) -> None:
+        self.tail = tail
+        self.failed: asyncio.Future[StoreUntrustworthy] = asyncio.get_running_loop().create_future()
+        """Resolved when the process must stop because the disk can no longer be trusted."""
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._limits = limits
+        self._queue: deque[Request] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._known_head = tail.position
+        self._task: asyncio.Task[None] | None = None
+        metrics.queue_depth.set_function(lambda: len(self._queue))
+        metrics.tail_position.set_function(lambda: tail.position)
+        metrics.tail_lag.set_function(lambda: max(0, self._known_head - tail.position))
+
+    @classmethod
+    async def start(
+        cls, store: Store, clock: Clock, metrics: Metrics, limits: Limits
+    ) -> "Committer":
+        """A running committer whose tail stands at the log's head."""
+        tail = Tail((await store.head()).committed_id)
+        committer = cls(store, clock, metrics, limits, tail)
+        store.watch_head(committer._on_head_moved)
+        committer._task = asyncio.create_task(committer._run(), name="tidelog-committer")
+        return committer
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; it cannot be withdrawn.
+
+        Raises:
+            QueueFull: the bounded queue has no room; answer the surface's own backpressure.
+            ShuttingDown: nothing new is taken.
+        """
+        if self._stopping:
+            self._metrics.refusals.labels("shutting_down").inc()
+            raise ShuttingDown("the server is shutting down; retry against another one")
+        limits = self._limits
+        if (
+            len(self._queue) >= limits.commit_queue_requests
+            or self._queued_bytes >= limits.commit_queue_bytes
+        ):
+            self._metrics.refusals.labels("commit_queue_full").inc()
+            raise QueueFull("the server has more writes waiting than it takes; retry in a moment")
+        self._queue.append(request)
+        self._queued_bytes += request.size_bytes
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Take nothing new, finish what was accepted, then end."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    def _on_head_moved(self, head: int) -> None:
+        if head > self._known_head:
+            self._known_head = head
+            self._wake.set()
+
+    async def _run(self) -> None:
+        poll_seconds = self._limits.head_poll_ms / 1000
+        while True:
+            if self._queue:
+                await self._commit(self._take())
+            elif self._stopping:
+                return
+            elif self._known_head > self.tail.position:
+                await self._follow_others()
+            else:
+                self._wake.clear()
+                await self._wait(poll_seconds)
+
+    async def _wait(self, poll_seconds: float) -> None:
+        """Sleep until woken; now and then look at the head anyway, should a wake-up be lost."""
+        try:
+            async with asyncio.timeout(poll_seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            await self._follow_others()
+
+    def _take(self) -> list[Request]:
+        batch: list[Request] = []
+        size = 0
+        limits = self._limits
+        while self._queue and len(batch) < limits.commit_batch_requests:
+            size += self._queue[0].size_bytes
+            if batch and size > limits.commit_batch_bytes:
+                break
+            batch.append(self._queue.popleft())
+        self._queued_bytes -= sum(request.size_bytes for request in batch)
+        return batch
+
+    async def _commit(self, batch: list[Request]) -> None:
+        if self.failed.done():
+            self._refuse(batch, self.failed.result())
+            return
+        try:
+            decided = await self._transact([(request, request.items()) for request in batch])
+        except DataError:
+            await self._commit_one_by_one(batch)
+        except StoreError as error:
+            self._refuse(batch, error)
+        else:
+            await self._hand_over(decided)
+
+    async def _commit_one_by_one(self, batch: list[Request]) -> None:
+        """The batch holds a row that the store refuses: find the request it belongs to."""
+        for request in batch:
+            try:
+                decided = await self._transact([(request, request.items())])
+            except DataError as error:
+                decided = [await self._commit_item_by_item(request, error)]
+            except StoreError as error:
+                self._refuse([request], error)
+                continue
+            await self._hand_over(decided)
+
+    async def _commit_item_by_item(self, request: Request, error: DataError) -> _Decided:
+        """Commit the items of a poison request up to the one that is to blame; fail the rest."""
+        items = request.items()
+        answers: list[Answer | Failure] = []
+        failure = Failure(error)
+        if len(items) > 1:
+            for item in items:
+                try:
+                    [decided] = await self._transact([(request, [item])])
+                except StoreError as item_error:
+                    failure = Failure(item_error)
+                    break
+                answers += decided.answers
+                if decided.entries:
+                    # At once, and so ahead of the answers: the next item's transaction may find
+                    # another node's entries behind these.
+                    self._publish(decided.entries)
+        _log.error("a request failed alone: %s", failure.error)
+        answers += [failure] * (len(items) - len(answers))
+        return _Decided(request, answers, [])
+
+    async def _transact(self, batch: list[tuple[Request, Sequence[Item]]]) -> list[_Decided]:
+        """One transaction: load, decide, write, commit."""
+        started = time.perf_counter()
+        writer = self._store.writer
+        if self._known_head > self.tail.position:
+            await self._follow_others()
+        loaded = await writer.begin(_union(batch), self.tail.position)
+        try:
+            if loaded.others:
+                self._publish(loaded.others)
+            before = time.perf_counter()
+            view = View(loaded, self._clock.now_ms())
+            decided = [self._decide(request, items, view) for request, items in batch]
+            effects = view.effects()
+            self._metrics.decide_seconds.observe(time.perf_counter() - before)
+            reach(FaultPoint.DECIDED)
+        except BaseException:
+            await writer.rollback()
+            raise
+        if effects is None:
+            await writer.rollback()
+        else:
+            batch_id = os.urandom(16)
+            try:
+                await writer.commit(batch_id, effects)
+            except OutcomeUnknown as error:
+                await self._resolve(batch_id, error)
+            self._known_head = max(self._known_head, effects.committed_id)
+            self._metrics.entries_committed.inc(len(effects.entries))
+        self._metrics.commit_batch_requests.observe(len(batch))
+        self._metrics.commit_seconds.observe(time.perf_counter() - started)
+        return decided
+
+    def _decide(self, request: Request, items: Sequence[Item], view: View) -> _Decided:
+        answers: list[Answer | Failure] = []
+        entries: list[Entry] = []
+        for item in items:
+            before = time.perf_counter()
+            try:
+                decision = item.decide(view)
+                if type(decision) is Accept:
+                    entries += view.accept(decision)
+            except Exception as error:  # noqa: BLE001 - whatever a rule raises
+                # A mistake in a rule fails its own request; the view is as it was before the item.
+                _log.exception("the decision of %s failed", type(item).__name__)
+                failure = Failure(TidelogError(f"internal error ({type(error).__name__})"))
+                answers += [failure] * (len(items) - len(answers))
+                break
+            answers.append(decision.answer)
+            if time.perf_counter() - before > SLOW_DECIDE_SECONDS:
+                _log.warning("a decision of %s took over 50 ms", type(item).__name__)
+        return _Decided(request, answers, entries)
+
+    async def _resolve(self, batch_id: bytes, error: OutcomeUnknown) -> None:
+        """The answer to COMMIT was lost: ask the store until it can say what happened."""
+        deadline = time.monotonic() + UNKNOWN_OUTCOME_SECONDS
+        pause = 0.05
+        committed: bool | None = None
+        while committed is None:
+            try:
+                committed = await self._store.writer.committed(batch_id)
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise error from None
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+        if not committed:
+            raise StoreUnavailable("the connection was lost before the commit; retry") from error
+
+    def _refuse(self, batch: Sequence[Request], error: StoreError) -> None:
+        """The engine is not available: refuse the whole batch and retry nothing."""
+        _log.error("refused %d requests: %s", len(batch), error)
+        self._metrics.refusals.labels(type(error).__name__).inc(len(batch))
+        if isinstance(error, StoreUntrustworthy) and not self.failed.done():
+            self._stopping = True
+            self.failed.set_result(error)
+        failure = Failure(error)
+        for request in batch:
+            self._answer(request, [failure] * len(request.items()))
+
+    async def _hand_over(self, decided: list[_Decided]) -> None:
+        """Answers and entries leave in log order, in steps that no healthy peer is overrun by."""
+        in_step = 0
+        for request, answers, entries in decided:
+            reach(FaultPoint.HANDING_OVER)
+            self._answer(request, answers)
+            if entries:
+                self._publish(entries)
+                in_step += len(entries)
+                if in_step >= self._limits.handover_entries:
+                    in_step = 0
+                    await asyncio.sleep(0)
+
+    def _answer(self, request: Request, answers: Sequence[Answer | Failure]) -> None:
+        try:
+            request.hand_over(answers)
+        except Exception:  # noqa: BLE001 - whatever a surface raises
+            # The write is durable whatever becomes of its answer; the next one must get its own.
+            _log.exception("handing over to %s failed", type(request).__name__)
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        self.tail.publish(entries)
+        self._known_head = max(self._known_head, self.tail.position)
+
+    async def _follow_others(self) -> None:
+        """Bring the tail up to what other nodes committed, without the lock."""
+        try:
+            while page := await self._store.entries(self.tail.position):
+                self._publish(page)
+                await asyncio.sleep(0)
+        except StoreError as error:
+            _log.warning("could not read what other nodes wrote: %s", error)
+
+
+def _union(batch: list[tuple[Request, Sequence[Item]]]) -> Names:
+    if len(batch) == 1:
+        return batch[0][0].names
+    dedupe: set[tuple[str, str]] = set()
+    streams: set[str] = set()
+    rows: set[tuple[str, tuple[object, ...]]] = set()
+    for request, _ in batch:
+        names = request.names
+        dedupe.update(names.dedupe)
+        streams.update(names.streams)
+        if names.rows:
+            rows.update(names.rows)
+    return Names(tuple(dedupe), tuple(streams), tuple(rows))

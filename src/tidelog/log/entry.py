@@ -1,0 +1,56 @@
+"""From a draft to an entry: giving what a decision wants to append its place in the log."""
+
+from typing import NamedTuple
+
+from tidelog.log.digest import body_digest, entry_digest
+from tidelog.store.rows import Entry
+
+__all__ = ["Draft", "Entry", "place"]
+
+
+class Draft(NamedTuple):
+    """What a decision appends; the columns of `Entry` that do not depend on its place."""
+
+    stream: str
+    surface: str
+    kind: str
+    entity: str
+    ref: str
+    actor: str
+    body: bytes
+    data: bytes | None = None
+
+
+def place(
+    draft: Draft, committed_id: int, stream_serial: int, committed_at: int, previous: bytes
+) -> Entry:
+    """The entry that `draft` becomes behind the entry whose digest is `previous`."""
+    stream, surface, kind, entity, ref, actor, body, data = draft
+    content = body_digest(body, data)
+    return Entry(
+        committed_id,
+        stream,
+        stream_serial,
+        surface,
+        kind,
+        entity,
+        ref,
+        actor,
+        committed_at,
+        body,
+        data,
+        content,
+        entry_digest(
+            previous,
+            committed_id,
+            stream,
+            stream_serial,
+            surface,
+            kind,
+            entity,
+            ref,
+            actor,
+            committed_at,
+            content,
+        ),
+    )

@@ -1,0 +1,123 @@
+"""The narrow interface that both engines implement."""
+
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import NamedTuple, Protocol
+
+from tidelog.base.queries import load_queries
+from tidelog.store.rows import (
+    DedupeRow,
+    Effects,
+    Entry,
+    Head,
+    Key,
+    Loaded,
+    Names,
+    Row,
+    SurfaceStats,
+)
+
+PAGE_ENTRIES = 1000
+"""Most entries one read returns. A reader's memory stays bounded, and a SQLite reader is short
+enough not to hold back a checkpoint."""
+
+GENESIS_DIGEST = bytes(16)
+"""The digest before the first entry."""
+
+
+class Writer(Protocol):
+    """All that an engine implements for writing. Its one user awaits each call before the next."""
+
+    async def begin(self, names: Names, seen: int) -> Loaded:
+        """Open the transaction, take the head lock, load what is named.
+
+        Raises:
+            StoreUnavailable: nothing is open.
+        """
+
+    async def commit(self, batch_id: bytes, effects: Effects) -> None:
+        """Write and commit; durable when it returns. On any error nothing is open any more.
+
+        Raises:
+            DataError: a row is to blame; nothing was committed.
+            StoreUnavailable: nothing was committed.
+            OutcomeUnknown: ask `committed`.
+            StoreUntrustworthy: nothing can be said; stop the process.
+        """
+
+    async def rollback(self) -> None:
+        """End the transaction without a trace."""
+
+    async def committed(self, batch_id: bytes) -> bool:
+        """Whether that batch, this writer's last, is in the store."""
+
+
+class Store(Protocol):
+    """A log on disk: one writer, any number of readers."""
+
+    @property
+    def writer(self) -> Writer:
+        """The only way to write."""
+
+    async def head(self) -> Head:
+        """Where the log ends, after the last COMMIT."""
+
+    async def entries(
+        self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """Entries with `after < committed_id <= through`, in order, at most `limit`."""
+
+    async def stream_entries(
+        self, stream: str, after: int, *, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """Entries of one stream with `stream_serial > after`, in order, at most `limit`."""
+
+    async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
+        """The row of a key, read outside any decision."""
+
+    async def dedupe_count(self) -> int:
+        """How many keys are remembered."""
+
+    async def rows(self, query: str, key: Key) -> tuple[Row, ...]:
+        """Run one named query outside any decision."""
+
+    async def stats(self) -> list[SurfaceStats]:
+        """Sums over the log by surface."""
+
+    def watch_head(self, moved: Callable[[int], None]) -> None:
+        """Call `moved` with the new head, on the event loop, when any process has moved it."""
+
+    async def close(self) -> None:
+        """Finish and let go of everything."""
+
+
+class Extension(NamedTuple):
+    """A schema and queries beside the built-in ones, for a surface that ships outside the package.
+
+    The scripts run at every start and must be idempotent (`CREATE TABLE IF NOT EXISTS`).
+    """
+
+    schema: Mapping[str, str]
+    """Engine name to script."""
+    queries: Mapping[str, Mapping[str, str]]
+    """Engine name to named statements."""
+
+
+def builtin_queries(engine: str) -> dict[str, str]:
+    """The named statements packaged for `engine`."""
+    return load_queries(files("tidelog.store") / f"{engine}_sql")
+
+
+def migrations(engine: str) -> list[str]:
+    """The migration scripts of `engine`, in order; number N is at index N-1."""
+    scripts = sorted(
+        (
+            file
+            for file in (files("tidelog.store") / "migrations").iterdir()
+            if file.name.endswith(f".{engine}.sql")
+        ),
+        key=lambda file: file.name,
+    )
+    for number, file in enumerate(scripts, start=1):
+        assert int(file.name.split("_")[0]) == number, f"{file.name} should be number {number}"  # noqa: S101 - a packaging mistake, found by every test
+    return [file.read_text(encoding="utf-8") for file in scripts]

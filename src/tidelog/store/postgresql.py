@@ -1,0 +1,482 @@
+"""The scale-out engine: several server processes on one PostgreSQL."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from tidelog.base.errors import (
+    ConfigError,
+    DataError,
+    OutcomeUnknown,
+    SchemaTooNew,
+    StoreError,
+    StoreUnavailable,
+)
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.sqlitefile import too_new
+from tidelog.store.engine import (
+    GENESIS_DIGEST,
+    PAGE_ENTRIES,
+    Extension,
+    builtin_queries,
+    migrations,
+)
+from tidelog.store.rows import (
+    DedupeRow,
+    Effects,
+    Entry,
+    Head,
+    Key,
+    Loaded,
+    Names,
+    Row,
+    SurfaceStats,
+)
+
+_log = logging.getLogger(__name__)
+
+ENGINE = "postgresql"
+
+MAX_ID = 2**63 - 1
+
+HALF_OPEN_MS = 10_000
+"""The server ends a transaction of ours that stands idle this long: a node that lost its network
+while it held the head lock must not stop the others for longer."""
+
+RECONNECT_SECONDS = 1.0
+"""Pause between attempts to listen again; meanwhile the committer polls the head."""
+
+_ESCAPE = "\ue000"
+
+_BAD_ROW = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.exceptions.DataError,
+    asyncpg.exceptions.ProgramLimitExceededError,
+    OverflowError,
+    TypeError,
+    UnicodeError,
+)
+"""Whatever the server or the driver says of a value. The driver's own `DataError` is a subclass of
+its `InterfaceError`, so this is asked first."""
+
+
+def _escape(text: str) -> str:
+    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+
+
+def _unescape(text: str) -> str:
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+
+
+def _to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
+    """Rows as one array per column, which is how they reach the server in one round trip.
+
+    A key may hold U+0000, which PostgreSQL's text cannot: it is written as U+E000 0, and U+E000
+    itself as U+E000 1, so that two texts are equal in the store exactly when they are equal here.
+    """
+    if not rows:
+        return [()] * width
+    columns: list[Sequence[Any]] = []
+    for column in zip(*rows, strict=True):
+        values: Sequence[Any] = column
+        if isinstance(column[0], str):
+            joined = "".join(column)
+            if "\0" in joined or _ESCAPE in joined:
+                values = [_escape(value) for value in column]
+        columns.append(values)
+    return columns
+
+
+def _from_record(record: Iterable[Any]) -> Row:
+    return tuple(
+        _unescape(value) if isinstance(value, str) and _ESCAPE in value else value
+        for value in record
+    )
+
+
+class PostgresqlWriter:
+    """The one writing connection of this process; reconnects when it is lost."""
+
+    def __init__(self, connect: Callable[[], Any], queries: dict[str, str], node: str) -> None:
+        self._connect = connect
+        self._queries = queries
+        self._node = node
+        self._connection: asyncpg.Connection | None = None
+
+    async def begin(self, names: Names, seen: int) -> Loaded:
+        """See `Writer.begin`."""
+        async with self._as_store_errors():
+            connection = await self._connected()
+            head = await self._lock(connection)
+            return Loaded(
+                head=head,
+                others=await self._others(connection, seen, head.committed_id),
+                dedupe=await self._dedupe(connection, names),
+                serials=await self._serials(connection, names),
+                rows=await self._rows(connection, names),
+            )
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._connect()
+        return self._connection
+
+    async def _lock(self, connection: asyncpg.Connection) -> Head:
+        await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        [head] = await connection.fetch(self._queries["lock_head"])
+        return Head._make(head)
+
+    async def _others(self, connection: asyncpg.Connection, seen: int, head: int) -> list[Entry]:
+        others: list[Entry] = []
+        while seen < head:
+            page = await connection.fetch(self._queries["entries_after"], seen, head, PAGE_ENTRIES)
+            others += [Entry._make(_from_record(record)) for record in page]
+            seen = others[-1].committed_id
+        return others
+
+    async def _dedupe(
+        self, connection: asyncpg.Connection, names: Names
+    ) -> dict[tuple[str, str], DedupeRow | None]:
+        dedupe: dict[tuple[str, str], DedupeRow | None] = dict.fromkeys(names.dedupe)
+        if dedupe:
+            found = await connection.fetch(
+                self._queries["dedupe_rows"], *_to_columns(names.dedupe, 2)
+            )
+            for record in found:
+                row = DedupeRow._make(_from_record(record))
+                dedupe[row.scope, row.key] = row
+        return dedupe
+
+    async def _serials(self, connection: asyncpg.Connection, names: Names) -> dict[str, int]:
+        if not names.streams:
+            return {}
+        [streams] = _to_columns([(stream,) for stream in names.streams], 1)
+        found = await connection.fetch(self._queries["stream_serials"], streams)
+        return {stream: serial or 0 for stream, serial in map(_from_record, found)}
+
+    async def _rows(
+        self, connection: asyncpg.Connection, names: Names
+    ) -> dict[tuple[str, Key], tuple[Row, ...]]:
+        """Named queries take their keys as arrays and answer the key's number first."""
+        loaded: dict[tuple[str, Key], tuple[Row, ...]] = dict.fromkeys(names.rows, ())
+        ordered = sorted(names.rows, key=lambda named: named[0])
+        for query, run in itertools.groupby(ordered, key=lambda named: named[0]):
+            keys = [key for _, key in run]
+            for number, *row in await connection.fetch(
+                self._queries[query], *_to_columns(keys, len(keys[0]))
+            ):
+                loaded[query, keys[number - 1]] += (_from_record(row),)
+        return loaded
+
+    async def commit(self, batch_id: bytes, effects: Effects) -> None:
+        """See `Writer.commit`."""
+        connection = self._connection
+        assert connection is not None  # noqa: S101 - `begin` connected
+        async with self._as_store_errors():
+            await self._write(connection, batch_id, effects)
+            reach(FaultPoint.WRITTEN)
+        try:
+            # A task, so that COMMIT is on its way when the fault point is passed.
+            answer = asyncio.ensure_future(connection.execute("COMMIT"))
+            await asyncio.sleep(0)
+            reach(FaultPoint.COMMITTING)
+            await answer
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            self._drop()
+            raise OutcomeUnknown("the connection was lost while COMMIT was in flight") from error
+        reach(FaultPoint.COMMITTED)
+
+    async def _write(
+        self, connection: asyncpg.Connection, batch_id: bytes, effects: Effects
+    ) -> None:
+        await connection.execute(
+            self._queries["write_batch"],
+            *_to_columns(effects.entries, len(Entry._fields)),
+            *_to_columns(effects.dedupe, len(DedupeRow._fields)),
+            effects.committed_id,
+            effects.digest,
+            effects.committed_at,
+            self._node,
+            batch_id,
+        )
+        for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
+            rows = [change.values for change in run]
+            await connection.execute(self._queries[statement], *_to_columns(rows, len(rows[0])))
+
+    async def rollback(self) -> None:
+        """See `Writer.rollback`; a connection that cannot even do that is dropped."""
+        if self._connection is None or self._connection.is_closed():
+            return
+        try:
+            await self._connection.execute("ROLLBACK")
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            self._drop()
+
+    async def committed(self, batch_id: bytes) -> bool:
+        """See `Writer.committed`.
+
+        Asked under the head lock, which the lost transaction holds until it has ended one way or
+        the other. The writer's own row is compared, not the head: another node may have committed
+        since.
+        """
+        async with self._as_store_errors():
+            connection = await self._connected()
+            await self._lock(connection)
+            last = await connection.fetchval(self._queries["batch_of_writer"], self._node)
+            await connection.execute("ROLLBACK")
+            return bool(last == batch_id)
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    @asynccontextmanager
+    async def _as_store_errors(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (
+            OSError,
+            TimeoutError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            *_BAD_ROW,
+        ) as error:
+            await self.rollback()
+            raise _classify(error) from error
+
+
+def _classify(error: BaseException) -> StoreError:
+    if isinstance(error, _BAD_ROW):
+        return DataError(f"the store refused a row: {error}")
+    return StoreUnavailable(f"PostgreSQL is not available: {type(error).__name__}: {error}")
+
+
+class PostgresqlStore:
+    """A PostgreSQL database as a `Store`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        node: str,
+        extensions: Sequence[Extension] = (),
+        connect_timeout_ms: int,
+        statement_timeout_ms: int,
+        pool_size: int,
+    ) -> None:
+        self._url = url
+        self._queries = builtin_queries(ENGINE)
+        for extension in extensions:
+            self._queries.update(extension.queries[ENGINE])
+        self._extensions = extensions
+        self._connect_seconds = connect_timeout_ms / 1000
+        self._statement_timeout_ms = statement_timeout_ms
+        self._pool_size = pool_size
+        self._pool: asyncpg.Pool | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self.writer = PostgresqlWriter(self._connect, self._queries, node)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        log_id: str,
+        node: str,
+        extensions: Sequence[Extension] = (),
+        read_only: bool = False,
+        require_fsync: bool = True,
+        connect_timeout_ms: int = 5000,
+        statement_timeout_ms: int = 30_000,
+        pool_size: int = 4,
+    ) -> "PostgresqlStore":
+        """Connect, check and migrate; an empty database becomes the log `log_id`."""
+        store = cls(
+            url,
+            node=node,
+            extensions=extensions,
+            connect_timeout_ms=connect_timeout_ms,
+            statement_timeout_ms=statement_timeout_ms,
+            pool_size=pool_size,
+        )
+        try:
+            connection = await store._connect()
+            try:
+                await store._prepare(
+                    connection, log_id, read_only=read_only, require_fsync=require_fsync
+                )
+            finally:
+                await connection.close()
+            store._pool = await asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=pool_size,
+                timeout=store._connect_seconds,
+                command_timeout=statement_timeout_ms / 1000,
+                server_settings={"application_name": "tidelog"},
+            )
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreUnavailable(
+                f"PostgreSQL does not answer as tidelog needs it: {type(error).__name__}: {error}. "
+                "Check the `store` setting and that the role may create a schema."
+            ) from error
+        return store
+
+    async def _connect(self) -> asyncpg.Connection:
+        connection: asyncpg.Connection = await asyncpg.connect(
+            self._url,
+            timeout=self._connect_seconds,
+            command_timeout=self._statement_timeout_ms / 1000,
+            server_settings={
+                "application_name": "tidelog",
+                "idle_in_transaction_session_timeout": str(HALF_OPEN_MS),
+                "statement_timeout": str(self._statement_timeout_ms),
+            },
+        )
+        return connection
+
+    async def _prepare(
+        self, connection: asyncpg.Connection, log_id: str, *, read_only: bool, require_fsync: bool
+    ) -> None:
+        known = migrations(ENGINE)
+        if read_only:
+            version = await self._version(connection)
+            if version > len(known):
+                raise SchemaTooNew(too_new("the PostgreSQL store", version, len(known)))
+            if version < len(known):
+                raise StoreUnavailable(
+                    f"the PostgreSQL store has schema version {version}, this tidelog reads "
+                    f"{len(known)}. Start the server once; it creates or migrates the schema."
+                )
+            return
+        if require_fsync:
+            await self._require_durability(connection)
+        await self._migrate(connection, known)
+        await connection.execute(self._queries["create_head"], log_id, GENESIS_DIGEST)
+        await connection.execute(self._queries["forget_writers"])
+        for extension in self._extensions:
+            async with connection.transaction():
+                await connection.execute(self._queries["lock_schema"])
+                await connection.execute(extension.schema[ENGINE])
+
+    async def _version(self, connection: asyncpg.Connection) -> int:
+        if await connection.fetchval(self._queries["has_schema"]) is None:
+            return 0
+        version: int = await connection.fetchval(self._queries["schema_version"])
+        return version
+
+    async def _require_durability(self, connection: asyncpg.Connection) -> None:
+        for name, setting in await connection.fetch(self._queries["durability"]):
+            if setting == "off":
+                raise ConfigError(
+                    f"PostgreSQL runs with {name} = off: it would acknowledge writes that a power "
+                    f"cut undoes. Set {name} = on, or use --dev for data you can lose."
+                )
+
+    async def _migrate(self, connection: asyncpg.Connection, known: Sequence[str]) -> None:
+        """One transaction per migration; a lock, because several nodes may start at once."""
+        async with connection.transaction():
+            await connection.execute(self._queries["lock_schema"])
+            await connection.execute(self._queries["create_schema"])
+        while True:
+            async with connection.transaction():
+                await connection.execute(self._queries["lock_schema"])
+                version = await self._version(connection)
+                if version > len(known):
+                    raise SchemaTooNew(too_new("the PostgreSQL store", version, len(known)))
+                if version == len(known):
+                    return
+                await connection.execute(known[version])
+                await connection.execute(self._queries["set_schema_version"], version + 1)
+
+    async def head(self) -> Head:
+        """See `Store.head`."""
+        return Head._make((await self._fetch("head"))[0])
+
+    async def entries(
+        self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """See `Store.entries`."""
+        bound = MAX_ID if through is None else through
+        rows = await self._fetch("entries_after", after, bound, min(limit, PAGE_ENTRIES))
+        return [Entry._make(row) for row in rows]
+
+    async def stream_entries(
+        self, stream: str, after: int, *, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """See `Store.stream_entries`."""
+        rows = await self._fetch(
+            "stream_entries_after", _escape(stream), after, min(limit, PAGE_ENTRIES)
+        )
+        return [Entry._make(row) for row in rows]
+
+    async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
+        """See `Store.dedupe_row`."""
+        rows = await self._fetch("dedupe_rows", [_escape(scope)], [_escape(key)])
+        return DedupeRow._make(rows[0]) if rows else None
+
+    async def dedupe_count(self) -> int:
+        """See `Store.dedupe_count`."""
+        count: int = (await self._fetch("dedupe_count"))[0][0]
+        return count
+
+    async def rows(self, query: str, key: Key) -> tuple[Row, ...]:
+        """See `Store.rows`; a query that takes several keys at once is asked for this one."""
+        rows = await self._fetch(query, *_to_columns([key], len(key)))
+        return tuple(row[1:] for row in rows)
+
+    async def stats(self) -> list[SurfaceStats]:
+        """See `Store.stats`."""
+        return [SurfaceStats._make(row) for row in await self._fetch("stats")]
+
+    async def _fetch(self, query: str, *values: Any) -> list[Row]:
+        assert self._pool is not None  # noqa: S101 - `open` made it
+        try:
+            found = await self._pool.fetch(self._queries[query], *values)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreUnavailable(
+                f"PostgreSQL could not be read: {type(error).__name__}: {error}"
+            ) from error
+        return [_from_record(record) for record in found]
+
+    def watch_head(self, moved: Callable[[int], None]) -> None:
+        """See `Store.watch_head`."""
+        self._listening = asyncio.create_task(self._listen(moved), name="tidelog-listen")
+
+    async def _listen(self, moved: Callable[[int], None]) -> None:
+        while True:
+            try:
+                connection = await self._connect()
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                await connection.add_listener(
+                    "tidelog_head", lambda _c, _p, _ch, head: moved(int(head))
+                )
+                try:
+                    await lost.wait()
+                finally:
+                    connection.terminate()
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                _log.warning("not listening for other nodes' commits: %s", error)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await self.writer.close()
+        if self._pool is not None:
+            await self._pool.close()

@@ -1,0 +1,92 @@
+-- name: head
+-- The one row that says where the log ends.
+SELECT committed_id, digest, committed_at, log_id FROM tidelog.head;
+
+-- name: lock_head
+-- Gapless, commit-ordered ids across nodes: one writer at a time. It is a statement of its own: under
+-- READ COMMITTED a statement's snapshot precedes its lock wait, so whatever is loaded must come after.
+SELECT committed_id, digest, committed_at, log_id FROM tidelog.head FOR UPDATE;
+
+-- name: create_head
+-- Written once, when the schema is created.
+INSERT INTO tidelog.head (only_row, log_id, committed_id, digest, committed_at)
+VALUES (1, $1, 0, $2, 0) ON CONFLICT (only_row) DO NOTHING;
+
+-- name: write_batch
+-- Everything every batch writes, in one round trip: entries, keys, head, writer, wake-up.
+WITH entries AS (
+  INSERT INTO tidelog.log (committed_id, stream, stream_serial, surface, kind, entity, ref, actor,
+                           committed_at, body, data, body_digest, digest)
+  SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[],
+                       $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bytea[], $12::bytea[],
+                       $13::bytea[])
+), keys AS (
+  INSERT INTO tidelog.dedupe (scope, key, committed_id, fingerprint, owner, outcome, available,
+                              first_seen_at, expires_at)
+  SELECT * FROM unnest($14::text[], $15::text[], $16::bigint[], $17::bytea[], $18::text[], $19::bytea[],
+                       $20::bigint[], $21::bigint[], $22::bigint[])
+), head AS (
+  UPDATE tidelog.head SET committed_id = $23, digest = $24, committed_at = $25
+), writer AS (
+  INSERT INTO tidelog.writer (node, batch_id, committed_at) VALUES ($26, $27, $25)
+  ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at
+)
+SELECT pg_notify('tidelog_head', $23::bigint::text);
+
+-- name: batch_of_writer
+-- Whether a batch whose COMMIT answer was lost is in the store; asked under the head lock.
+SELECT batch_id FROM tidelog.writer WHERE node = $1;
+
+-- name: forget_writers
+-- Every start is a new writer; one that has not written for a day is gone.
+DELETE FROM tidelog.writer WHERE committed_at < (extract(epoch FROM now())::bigint - 86400) * 1000;
+
+-- name: stream_serials
+-- The last serial of each named stream; the log itself is the only place it is kept.
+SELECT name, (SELECT max(stream_serial) FROM tidelog.log WHERE stream = name)
+FROM unnest($1::text[]) AS name;
+
+-- name: dedupe_rows
+-- The rows of the named keys.
+SELECT d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.outcome, d.available, d.first_seen_at,
+       d.expires_at
+FROM unnest($1::text[], $2::text[]) AS named (scope, key) JOIN tidelog.dedupe d USING (scope, key);
+
+-- name: entries_after
+-- A page of the log in its order.
+SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
+       body, data, body_digest, digest
+FROM tidelog.log WHERE committed_id > $1 AND committed_id <= $2 ORDER BY committed_id LIMIT $3;
+
+-- name: stream_entries_after
+-- A page of one stream in its order.
+SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
+       body, data, body_digest, digest
+FROM tidelog.log WHERE stream = $1 AND stream_serial > $2 ORDER BY stream_serial LIMIT $3;
+
+-- name: empty_bodies
+-- Prune: the content goes, the place, the digests and everything else stay (L8).
+UPDATE tidelog.log SET body = NULL, data = NULL
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS range (name, after, through)
+WHERE stream = range.name AND stream_serial > range.after AND stream_serial <= range.through;
+
+-- name: unavailable_keys
+-- The dedupe rows of pruned entries answer that the content is gone.
+UPDATE tidelog.dedupe AS d SET available = 0
+FROM unnest($1::text[], $2::text[]) AS named (scope, key)
+WHERE d.scope = named.scope AND d.key = named.key;
+
+-- name: stats
+-- Sums over the log by surface.
+SELECT surface, count(*), count(DISTINCT stream), count(*) FILTER (WHERE body IS NULL),
+       sum(coalesce(length(body), 0) + coalesce(length(data), 0))::bigint, min(committed_at),
+       max(committed_at)
+FROM tidelog.log GROUP BY surface ORDER BY surface;
+
+-- name: dedupe_count
+-- How many keys are remembered.
+SELECT count(*) FROM tidelog.dedupe;
+
+-- name: durability
+-- The two settings without which COMMIT is a promise the server cannot keep.
+SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') ORDER BY name;

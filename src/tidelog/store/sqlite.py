@@ -1,0 +1,337 @@
+"""The embedded engine: one SQLite file, WAL, `synchronous=FULL`, one writer process."""
+
+import asyncio
+import errno
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidelog.base import sqlitefile
+from tidelog.base.errors import (
+    DataError,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    StoreUntrustworthy,
+)
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.store.engine import (
+    GENESIS_DIGEST,
+    PAGE_ENTRIES,
+    Extension,
+    builtin_queries,
+    migrations,
+)
+from tidelog.store.rows import (
+    DedupeRow,
+    Effects,
+    Entry,
+    Head,
+    Key,
+    Loaded,
+    Names,
+    Row,
+    SurfaceStats,
+)
+
+ENGINE = "sqlite"
+
+READERS = 2
+"""Reading threads. Pages come from the operating system's cache, so more than the cores of a small
+machine only compete for the interpreter lock."""
+
+MAX_ID = 2**63 - 1
+
+CHECKED_AT_START_BYTES = 4 * 1024**3
+"""Files up to this size are checked page by page at every start (about a second per GiB); of larger
+ones only the end, or a restart would take minutes. `tidelog log verify` checks any size."""
+
+_FSYNC_FAILED = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+
+_BAD_ROW = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    TypeError,
+    UnicodeError,
+    ValueError,
+)
+
+T = TypeVar("T")
+
+
+def remedy(path: Path) -> str:
+    """What an operator does about a damaged file."""
+    return (
+        f"Move it aside and run `tidelog restore BACKUP --data-dir {path.parent}`; "
+        "`tidelog log verify` says how far a log is intact."
+    )
+
+
+class SqliteWriter:
+    """The one writing connection.
+
+    Reading and inserting run on the event loop, COMMIT (the fsync) in a thread of its own. A thread
+    for all of it would hand the interpreter lock back and forth once per inserted row and starve
+    whenever the loop is busy; COMMIT alone gives it up once, for as long as the disk takes.
+    `bench/commit.py --writers` prints the comparison; docs/measurements.md keeps the finding.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, queries: dict[str, str], node: str) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._node = node
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
+
+    async def begin(self, names: Names, seen: int) -> Loaded:
+        """See `Writer.begin`; nobody else writes, so there are no others' entries."""
+        del seen
+        with self._as_store_errors():
+            execute = self._connection.execute
+            execute("BEGIN IMMEDIATE")
+            dedupe: dict[tuple[str, str], DedupeRow | None] = {}
+            text = self._queries["dedupe_row"]
+            for name in names.dedupe:
+                found = execute(text, name).fetchone()
+                dedupe[name] = None if found is None else DedupeRow._make(found)
+            text = self._queries["stream_serial"]
+            return Loaded(
+                head=Head._make(execute(self._queries["head"]).fetchone()),
+                others=[],
+                dedupe=dedupe,
+                serials={
+                    stream: execute(text, (stream,)).fetchone()[0] or 0 for stream in names.streams
+                },
+                rows={
+                    (query, key): tuple(execute(self._queries[query], key).fetchall())
+                    for query, key in names.rows
+                },
+            )
+
+    async def commit(self, batch_id: bytes, effects: Effects) -> None:
+        """See `Writer.commit`."""
+        with self._as_store_errors():
+            self._write(batch_id, effects)
+            reach(FaultPoint.WRITTEN)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._commit)
+            reach(FaultPoint.COMMITTED)
+
+    def _write(self, batch_id: bytes, effects: Effects) -> None:
+        connection, queries = self._connection, self._queries
+        connection.executemany(queries["insert_entry"], effects.entries)
+        connection.executemany(queries["insert_dedupe"], effects.dedupe)
+        for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
+            connection.executemany(queries[statement], [change.values for change in run])
+        connection.execute(
+            queries["advance_head"], (effects.committed_id, effects.digest, effects.committed_at)
+        )
+        connection.execute(queries["note_batch"], (self._node, batch_id, effects.committed_at))
+
+    def _commit(self) -> None:
+        reach(FaultPoint.COMMITTING)
+        self._connection.execute("COMMIT")
+
+    async def rollback(self) -> None:
+        """See `Writer.rollback`."""
+        self._rollback()
+
+    def _rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    async def committed(self, batch_id: bytes) -> bool:
+        """See `Writer.committed`; an embedded COMMIT either returned or raised."""
+        del batch_id
+        return False
+
+    def close(self) -> None:
+        """Wait for a COMMIT under way, then let go of the file."""
+        self._thread.shutdown(wait=True)
+        self._connection.close()
+
+    @contextmanager
+    def _as_store_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, *_BAD_ROW) as error:
+            failure = _classify(error)
+            if not isinstance(failure, StoreUntrustworthy):
+                self._rollback()
+            raise failure from error
+
+
+def _classify(error: BaseException) -> StoreError:
+    """Which of the three kinds of failure this is."""
+    if isinstance(error, OSError):
+        if error.errno == errno.EIO:
+            return _untrustworthy(error)
+        return StoreUnavailable(f"the store refused the write: {error.strerror}")
+    if isinstance(error, _BAD_ROW):
+        return DataError(f"the store refused a row: {error}")
+    if getattr(error, "sqlite_errorcode", None) in _FSYNC_FAILED:
+        return _untrustworthy(error)
+    return StoreUnavailable(f"the store refused the write: {error}")
+
+
+def _untrustworthy(error: BaseException) -> StoreUntrustworthy:
+    return StoreUntrustworthy(
+        f"the disk did not confirm a write ({error}); what is in memory may not be on disk. "
+        "Check the disk, then start tidelog again: it continues from what is really there."
+    )
+
+
+class SqliteStore:
+    """One SQLite file as a `Store`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        log_id: str,
+        node: str,
+        extensions: Sequence[Extension] = (),
+        read_only: bool = False,
+    ) -> None:
+        """Open, check and migrate; a new file becomes the log `log_id`."""
+        self.path = path
+        self._queries = builtin_queries(ENGINE)
+        for extension in extensions:
+            self._queries.update(extension.queries[ENGINE])
+        self._lock: sqlitefile.DirectoryLock | None = None
+        if read_only:
+            if not path.exists():
+                raise StoreUnavailable(
+                    f"there is no log at {path}. Start a server on that data directory first, or "
+                    "name the right one with --data-dir."
+                )
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = sqlitefile.DirectoryLock(path.with_name(path.name + ".lock"))
+        try:
+            connection = self._open(log_id, extensions, read_only=read_only)
+        except BaseException:
+            if self._lock is not None:
+                self._lock.release()
+            raise
+        self.writer = SqliteWriter(connection, self._queries, node)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tidelog-read")
+        self._idle = [sqlitefile.connect(path, read_only=True) for _ in range(READERS)]
+
+    def _open(
+        self, log_id: str, extensions: Sequence[Extension], *, read_only: bool
+    ) -> sqlite3.Connection:
+        connection = None
+        try:
+            connection = sqlitefile.connect(self.path, read_only=read_only)
+            if read_only:
+                sqlitefile.require_version(connection, self.path, len(migrations(ENGINE)))
+                return connection
+            if self.path.stat().st_size <= CHECKED_AT_START_BYTES:
+                sqlitefile.check(connection, self.path, remedy=remedy(self.path))
+            sqlitefile.migrate(connection, self.path, migrations(ENGINE))
+            connection.execute(self._queries["create_head"], (log_id, GENESIS_DIGEST))
+            connection.execute(self._queries["forget_writers"])
+            for extension in extensions:
+                for statement in sqlitefile.statements(extension.schema[ENGINE]):
+                    connection.execute(statement)
+            self._check_end(connection)
+        except sqlite3.DatabaseError as error:
+            if connection is not None:
+                connection.close()
+            raise StoreDamaged(f"{self.path}: {error}. {remedy(self.path)}") from error
+        except StoreError:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _check_end(self, connection: sqlite3.Connection) -> None:
+        """The head row and the last entry were written together; if they differ, one is damaged."""
+        head = Head._make(connection.execute(self._queries["head"]).fetchone())
+        query = self._queries["entries_after"]
+        last = connection.execute(query, (head.committed_id - 1, MAX_ID, 2)).fetchall()
+        ends_at_head = (
+            not last
+            if head.committed_id == 0
+            else len(last) == 1 and Entry._make(last[0]).digest == head.digest
+        )
+        if not ends_at_head:
+            raise StoreDamaged(
+                f"{self.path}: the last entry is not the one the head row names "
+                f"({head.committed_id}). {remedy(self.path)}"
+            )
+
+    async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        def run() -> T:
+            connection = self._idle.pop()
+            try:
+                return read(connection)
+            finally:
+                self._idle.append(connection)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+        except sqlite3.DatabaseError as error:
+            raise StoreUnavailable(f"the store could not be read: {error}") from error
+
+    async def head(self) -> Head:
+        """See `Store.head`."""
+        rows = await self.rows("head", ())
+        return Head._make(rows[0])
+
+    async def entries(
+        self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """See `Store.entries`."""
+        bound = MAX_ID if through is None else through
+        rows = await self.rows("entries_after", (after, bound, min(limit, PAGE_ENTRIES)))
+        return [Entry._make(row) for row in rows]
+
+    async def stream_entries(
+        self, stream: str, after: int, *, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """See `Store.stream_entries`."""
+        rows = await self.rows("stream_entries_after", (stream, after, min(limit, PAGE_ENTRIES)))
+        return [Entry._make(row) for row in rows]
+
+    async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
+        """See `Store.dedupe_row`."""
+        rows = await self.rows("dedupe_row", (scope, key))
+        return DedupeRow._make(rows[0]) if rows else None
+
+    async def dedupe_count(self) -> int:
+        """See `Store.dedupe_count`."""
+        count: int = (await self.rows("dedupe_count", ()))[0][0]
+        return count
+
+    async def rows(self, query: str, key: Key) -> tuple[Row, ...]:
+        """See `Store.rows`."""
+        text = self._queries[query]
+
+        def read(connection: sqlite3.Connection) -> tuple[Row, ...]:
+            found: list[Any] = connection.execute(text, key).fetchall()
+            return tuple(found)
+
+        return await self._read(read)
+
+    async def stats(self) -> list[SurfaceStats]:
+        """See `Store.stats`."""
+        return [SurfaceStats._make(row) for row in await self.rows("stats", ())]
+
+    def watch_head(self, moved: Callable[[int], None]) -> None:
+        """See `Store.watch_head`; the lock keeps every other writer out, so it never moves."""
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        self._readers.shutdown(wait=True)
+        self.writer.close()
+        for connection in self._idle:
+            connection.close()
+        if self._lock is not None:
+            self._lock.release()

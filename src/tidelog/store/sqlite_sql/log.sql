@@ -1,0 +1,72 @@
+-- name: head
+-- The one row that says where the log ends.
+SELECT committed_id, digest, committed_at, log_id FROM head;
+
+-- name: create_head
+-- Written once, when the file is created.
+INSERT INTO head (only_row, log_id, committed_id, digest, committed_at) VALUES (1, ?, 0, ?, 0)
+ON CONFLICT (only_row) DO NOTHING;
+
+-- name: advance_head
+-- Move the end of the log, in the transaction that wrote the entries.
+UPDATE head SET committed_id = ?, digest = ?, committed_at = ?;
+
+-- name: note_batch
+-- Remember the last batch of this writer, so that a lost COMMIT answer can be resolved.
+INSERT INTO writer (node, batch_id, committed_at) VALUES (?, ?, ?)
+ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at;
+
+-- name: forget_writers
+-- Every start is a new writer; one that has not written for a day is gone.
+DELETE FROM writer WHERE committed_at < (unixepoch() - 86400) * 1000;
+
+-- name: stream_serial
+-- The last serial of a stream; the log itself is the only place it is kept.
+SELECT max(stream_serial) FROM log WHERE stream = ?;
+
+-- name: dedupe_row
+-- The row of one key.
+SELECT scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at, expires_at
+FROM dedupe WHERE scope = ? AND key = ?;
+
+-- name: insert_entry
+-- One entry at its place.
+INSERT INTO log (committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
+                 body, data, body_digest, digest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_dedupe
+-- One key, in the transaction of its entry.
+INSERT INTO dedupe (scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at,
+                    expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: entries_after
+-- A page of the log in its order.
+SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
+       body, data, body_digest, digest
+FROM log WHERE committed_id > ? AND committed_id <= ? ORDER BY committed_id LIMIT ?;
+
+-- name: stream_entries_after
+-- A page of one stream in its order.
+SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
+       body, data, body_digest, digest
+FROM log WHERE stream = ? AND stream_serial > ? ORDER BY stream_serial LIMIT ?;
+
+-- name: empty_bodies
+-- Prune: the content goes, the place, the digests and everything else stay (L8).
+UPDATE log SET body = NULL, data = NULL WHERE stream = ? AND stream_serial > ? AND stream_serial <= ?;
+
+-- name: unavailable_keys
+-- The dedupe rows of pruned entries answer that the content is gone.
+UPDATE dedupe SET available = 0 WHERE scope = ? AND key = ?;
+
+-- name: stats
+-- Sums over the log by surface.
+SELECT surface, count(*), count(DISTINCT stream), sum(body IS NULL),
+       sum(coalesce(length(body), 0) + coalesce(length(data), 0)), min(committed_at), max(committed_at)
+FROM log GROUP BY surface ORDER BY surface;
+
+-- name: dedupe_count
+-- How many keys are remembered.
+SELECT count(*) FROM dedupe;

@@ -1,0 +1,1 @@
+"""Public helpers for tests of tidelog and of applications on it."""

