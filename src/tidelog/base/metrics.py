@@ -17,10 +17,16 @@ class Metrics:
         self.registry = CollectorRegistry()
         r = self.registry
         self.commit_batch_requests = Histogram(
-            "tidelog_commit_batch_requests", "Requests in one transaction", buckets=_SIZES, registry=r
+            "tidelog_commit_batch_requests",
+            "Requests in one transaction",
+            buckets=_SIZES,
+            registry=r,
         )
         self.commit_seconds = Histogram(
-            "tidelog_commit_seconds", "From BEGIN to the end of COMMIT", buckets=_SECONDS, registry=r
+            "tidelog_commit_seconds",
+            "From BEGIN to the end of COMMIT",
+            buckets=_SECONDS,
+            registry=r,
         )
         self.decide_seconds = Histogram(
             "tidelog_decide_seconds", "All decisions of one batch", buckets=_SECONDS, registry=r
@@ -35,7 +41,9 @@ class Metrics:
             "tidelog_tail_position", "committed_id this node has delivered up to", registry=r
         )
         self.tail_lag = Gauge(
-            "tidelog_tail_lag_entries", "Known head of the log minus the tail's position", registry=r
+            "tidelog_tail_lag_entries",
+            "Known head of the log minus the tail's position",
+            registry=r,
         )
         self.connections = Gauge("tidelog_connections", "Open WebSocket connections", registry=r)
         self.received_bytes = Counter(

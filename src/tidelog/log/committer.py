@@ -72,6 +72,7 @@ class Committer:
         self._wake = asyncio.Event()
         self._stopping = False
         self._known_head = tail.position
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
         metrics.queue_depth.set_function(lambda: len(self._queue))
         metrics.tail_position.set_function(lambda: tail.position)
@@ -108,6 +109,18 @@ class Committer:
         self._queue.append(request)
         self._queued_bytes += request.size_bytes
         self._wake.set()
+
+    async def catch_up(self) -> None:
+        """Return once the tail has reached the head that the store has now.
+
+        A client that comes from a faster node must not find itself ahead of this one.
+        """
+        head = (await self._store.head()).committed_id
+        if head > self.tail.position:
+            reached = asyncio.get_running_loop().create_future()
+            self._awaited.append((head, reached))
+            self._on_head_moved(head)
+            await reached
 
     async def stop(self) -> None:
         """Take nothing new, finish what was accepted, then end."""
@@ -302,7 +315,13 @@ class Committer:
 
     def _publish(self, entries: Sequence[Entry]) -> None:
         self.tail.publish(entries)
-        self._known_head = max(self._known_head, self.tail.position)
+        position = self.tail.position
+        self._known_head = max(self._known_head, position)
+        if self._awaited:
+            for head, reached in self._awaited:
+                if head <= position and not reached.done():
+                    reached.set_result(None)
+            self._awaited = [waiting for waiting in self._awaited if waiting[0] > position]
 
     async def _follow_others(self) -> None:
         """Bring the tail up to what other nodes committed, without the lock."""

@@ -7,12 +7,7 @@ from tidelog.base.errors import ConfigError
 from tidelog.store.engine import Extension, Store, Writer
 from tidelog.store.sqlite import SqliteStore
 
-__all__ = ["Extension", "Store", "Writer", "is_postgresql", "open_store"]
-
-
-def is_postgresql(location: str) -> bool:
-    """Whether a `store` setting names a PostgreSQL database; anything else is a path."""
-    return location.startswith(("postgresql://", "postgres://"))
+__all__ = ["Extension", "Store", "Writer", "open_store"]
 
 
 async def open_store(
@@ -40,7 +35,7 @@ async def open_store(
         statement_timeout_ms: PostgreSQL only.
         pool_size: PostgreSQL only: reading connections of this process.
     """
-    if not is_postgresql(location):
+    if not location.startswith("postgresql://"):
         return SqliteStore(
             Path(location),
             log_id=log_id,

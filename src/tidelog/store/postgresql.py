@@ -74,7 +74,7 @@ def _unescape(text: str) -> str:
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
-def _to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
+def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
     """Rows as one array per column, which is how they reach the server in one round trip.
 
     A key may hold U+0000, which PostgreSQL's text cannot: it is written as U+E000 0, and U+E000
@@ -93,7 +93,8 @@ def _to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]
     return columns
 
 
-def _from_record(record: Iterable[Any]) -> Row:
+def from_record(record: Iterable[Any]) -> Row:
+    """A row as it was given to `to_columns`."""
     return tuple(
         _unescape(value) if isinstance(value, str) and _ESCAPE in value else value
         for value in record
@@ -136,7 +137,7 @@ class PostgresqlWriter:
         others: list[Entry] = []
         while seen < head:
             page = await connection.fetch(self._queries["entries_after"], seen, head, PAGE_ENTRIES)
-            others += [Entry._make(_from_record(record)) for record in page]
+            others += [Entry._make(from_record(record)) for record in page]
             seen = others[-1].committed_id
         return others
 
@@ -146,19 +147,19 @@ class PostgresqlWriter:
         dedupe: dict[tuple[str, str], DedupeRow | None] = dict.fromkeys(names.dedupe)
         if dedupe:
             found = await connection.fetch(
-                self._queries["dedupe_rows"], *_to_columns(names.dedupe, 2)
+                self._queries["dedupe_rows"], *to_columns(names.dedupe, 2)
             )
             for record in found:
-                row = DedupeRow._make(_from_record(record))
+                row = DedupeRow._make(from_record(record))
                 dedupe[row.scope, row.key] = row
         return dedupe
 
     async def _serials(self, connection: asyncpg.Connection, names: Names) -> dict[str, int]:
         if not names.streams:
             return {}
-        [streams] = _to_columns([(stream,) for stream in names.streams], 1)
+        [streams] = to_columns([(stream,) for stream in names.streams], 1)
         found = await connection.fetch(self._queries["stream_serials"], streams)
-        return {stream: serial or 0 for stream, serial in map(_from_record, found)}
+        return {stream: serial or 0 for stream, serial in map(from_record, found)}
 
     async def _rows(
         self, connection: asyncpg.Connection, names: Names
@@ -169,9 +170,9 @@ class PostgresqlWriter:
         for query, run in itertools.groupby(ordered, key=lambda named: named[0]):
             keys = [key for _, key in run]
             for number, *row in await connection.fetch(
-                self._queries[query], *_to_columns(keys, len(keys[0]))
+                self._queries[query], *to_columns(keys, len(keys[0]))
             ):
-                loaded[query, keys[number - 1]] += (_from_record(row),)
+                loaded[query, keys[number - 1]] += (from_record(row),)
         return loaded
 
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
@@ -197,8 +198,8 @@ class PostgresqlWriter:
     ) -> None:
         await connection.execute(
             self._queries["write_batch"],
-            *_to_columns(effects.entries, len(Entry._fields)),
-            *_to_columns(effects.dedupe, len(DedupeRow._fields)),
+            *to_columns(effects.entries, len(Entry._fields)),
+            *to_columns(effects.dedupe, len(DedupeRow._fields)),
             effects.committed_id,
             effects.digest,
             effects.committed_at,
@@ -207,7 +208,7 @@ class PostgresqlWriter:
         )
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             rows = [change.values for change in run]
-            await connection.execute(self._queries[statement], *_to_columns(rows, len(rows[0])))
+            await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
 
     async def rollback(self) -> None:
         """See `Writer.rollback`; a connection that cannot even do that is dropped."""
@@ -434,7 +435,7 @@ class PostgresqlStore:
 
     async def rows(self, query: str, key: Key) -> tuple[Row, ...]:
         """See `Store.rows`; a query that takes several keys at once is asked for this one."""
-        rows = await self._fetch(query, *_to_columns([key], len(key)))
+        rows = await self._fetch(query, *to_columns([key], len(key)))
         return tuple(row[1:] for row in rows)
 
     async def stats(self) -> list[SurfaceStats]:
@@ -449,7 +450,7 @@ class PostgresqlStore:
             raise StoreUnavailable(
                 f"PostgreSQL could not be read: {type(error).__name__}: {error}"
             ) from error
-        return [_from_record(record) for record in found]
+        return [from_record(record) for record in found]
 
     def watch_head(self, moved: Callable[[int], None]) -> None:
         """See `Store.watch_head`."""

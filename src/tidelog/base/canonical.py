@@ -1,0 +1,96 @@
+r"""The one byte sequence of a JSON value (RFC 8785, JCS), and its fingerprint.
+
+Two requests are the same request when these bytes are equal: `1`, `1.0` and `1e0` are, `-0.0` is
+`0`, the order of keys does not matter, and nothing is normalised inside strings.
+
+`rfc8785` defines the result. orjson gives the same bytes several times faster
+(bench/canonical.py) for most values that occur, and is believed only for a value that
+
+* consists of exactly `dict` with text keys, `list`, `tuple`, `str`, `int`, `bool` and `None`: JCS
+  writes floats as ECMAScript does, and orjson also writes types that are no JSON (dates, enums);
+* has integers within ±(2^53-1) only, which orjson itself checks;
+* has ASCII keys only: JCS sorts keys by UTF-16 code unit, orjson by UTF-8 byte, and the two orders
+  differ from U+E000 on.
+
+Both write the same escapes: the two-letter ones where JSON has them, lower-case `\u00xx` for other
+control characters, and everything else (U+007F, U+2028, `/`) as it is.
+"""
+
+import hashlib
+from types import NoneType
+from typing import Any
+
+import orjson
+import rfc8785
+
+from tidelog.base.errors import NotCanonicalizable
+
+_OPTIONS = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_STRICT_INTEGER
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+)
+_CONTAINERS = frozenset((dict, list, tuple))
+_LEAVES = frozenset((str, int, bool, NoneType))
+_INTEGER_REASON = "an integer beyond ±9007199254740991; send it as a string"
+
+
+def canonical(value: object) -> bytes:
+    """The RFC 8785 form of `value`; `NotCanonicalizable` if it has none."""
+    try:
+        written = orjson.dumps(value, option=_OPTIONS)
+    except orjson.JSONEncodeError:
+        return _by_definition(value)
+    # orjson has come to an end, so the value is finite and without cycles: the walk ends too.
+    if _is_plain(value, ascii_only=written.isascii()):
+        return written
+    return _by_definition(value)
+
+
+def fingerprint(value: object) -> bytes:
+    """SHA-256 of the canonical form: 32 raw bytes."""
+    return fingerprint_bytes(canonical(value))
+
+
+def fingerprint_bytes(data: bytes) -> bytes:
+    """SHA-256 of bytes that are already in their only form: 32 raw bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def _is_plain(value: object, *, ascii_only: bool) -> bool:
+    """Whether orjson's bytes for `value` can be believed."""
+    pending: list[Any] = [(value,)]
+    for node in pending:
+        if type(node) is dict:
+            if not (ascii_only or "".join(node).isascii()):
+                return False
+            children = node.values()
+        else:
+            children = node
+        for child in children:
+            kind = type(child)
+            if kind in _CONTAINERS:
+                pending.append(child)
+            elif kind not in _LEAVES:
+                return False
+    return True
+
+
+def _by_definition(value: Any) -> bytes:
+    try:
+        return bytes(rfc8785.dumps(value))
+    except rfc8785.IntegerDomainError:
+        reason = _INTEGER_REASON
+    except rfc8785.FloatDomainError:
+        reason = "a float that is not finite"
+    except rfc8785.CanonicalizationError as error:  # one of its fixed texts, or names a type
+        reason = str(error)
+    except UnicodeError:
+        reason = "a key with a lone surrogate"
+    except RecursionError:
+        reason = "nesting too deep"
+    except ValueError:  # rfc8785 cannot print the integer it is about to refuse
+        reason = _INTEGER_REASON
+    raise NotCanonicalizable(f"no canonical form: {reason}")

@@ -1,0 +1,291 @@
+"""Reading the settings: flags over `TIDELOG_*` variables over `tidelog.toml` over defaults.
+
+Nothing here knows a setting by name. A key is the dotted path of a field (`limits.max_body_bytes`);
+its variable is `TIDELOG_LIMITS_MAX_BODY_BYTES` and its flag `--limits-max-body-bytes`. Arrays of
+tables and other lists can be set in the file only. Every refusal names the key, where the value
+came from and what would be allowed, and never a secret.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct, inspect
+from msgspec.structs import fields
+
+from tidelog.base.errors import ConfigError
+from tidelog.base.settings import Settings, mask_of, masked
+
+FILE_NAME = "tidelog.toml"
+"""Read from the working directory when no file is named."""
+
+_PREFIX = "TIDELOG_"
+_NOT_SETTINGS = "TIDELOG_TEST_"
+"""Beginning of the variables that steer tests (`tidelog.base.faultpoint`)."""
+
+_EXCERPT_LENGTH = 40
+"""Longest piece of a refused value that a message repeats."""
+
+S = TypeVar("S", bound=Struct)
+
+
+class Loaded(Struct, Generic[S], frozen=True):
+    """Settings and where each of them came from."""
+
+    settings: S
+    origins: dict[str, str]
+    """Dotted key to `flag --port`, `environment TIDELOG_PORT`, the path of the file, or `default`.
+    An item of an array of tables has its own keys: `apps[0].id`."""
+
+
+class Shown(NamedTuple):
+    """One setting as `tidelog config check` shows it."""
+
+    key: str
+    value: object
+    """The value, masked where the field is declared secret."""
+    origin: str
+
+
+class _Given(NamedTuple):
+    """A value somebody gave, not yet checked."""
+
+    value: object
+    origin: str
+    is_text: bool
+    """Whether a number or a boolean may be spelled as text, as in a variable."""
+
+
+def load(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> Loaded[Settings]:
+    """The server's settings.
+
+    Args:
+        flags: command-line flags by dotted key; a flag that was not given is absent or `None`.
+        environ: all environment variables; those that do not start with `TIDELOG_` are ignored.
+        file: an explicit file, which must exist, or `None` for `tidelog.toml` if it exists.
+    """
+    return load_as(Settings, flags, environ, file)
+
+
+def load_as(
+    schema: type[S], flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> Loaded[S]:
+    """`load` for any Struct; its sections are Structs whose fields have defaults."""
+    given: dict[str, Any] = {}
+    if file is not None or Path(FILE_NAME).exists():
+        path = file or Path(FILE_NAME)
+        given = _tagged(schema, _parsed(path), str(path), "", _known(schema))
+    leaves = dict(_leaves(schema))
+    for key, value in _from_environment(environ, leaves):
+        _place(given, key, value)
+    for key, value in _from_flags(flags, leaves):
+        _place(given, key, value)
+    origins: dict[str, str] = {}
+    return Loaded(_built(schema, given, "", origins), origins)
+
+
+def describe(loaded: Loaded[Any]) -> list[Shown]:
+    """Every setting in the order of the schema, with its origin and its secrets masked."""
+    return list(_shown(loaded.settings, "", loaded.origins))
+
+
+# The schema.
+
+
+def _info(kind: Any) -> inspect.Type:
+    info = inspect.type_info(kind)
+    return info.type if isinstance(info, inspect.Metadata) else info
+
+
+def _section(kind: Any) -> type[Struct] | None:
+    info = _info(kind)
+    return info.cls if isinstance(info, inspect.StructType) else None
+
+
+def _table(kind: Any) -> type[Struct] | None:
+    """The Struct of an array of tables."""
+    info = _info(kind)
+    if isinstance(info, inspect.ListType) and isinstance(info.item_type, inspect.StructType):
+        return info.item_type.cls
+    return None
+
+
+def _leaves(schema: type[Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and type of everything that holds a value; an array of tables is one leaf."""
+    for field in fields(schema):
+        section = _section(field.type)
+        if section:
+            yield from _leaves(section, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, field.type
+
+
+def _known(schema: type[Struct], prefix: str = "") -> list[str]:
+    """Every key that may stand in a file, sections and the insides of arrays included."""
+    keys = []
+    for field in fields(schema):
+        keys.append(prefix + field.name)
+        inner = _section(field.type) or _table(field.type)
+        if inner:
+            keys += _known(inner, f"{prefix}{field.name}.")
+    return keys
+
+
+# What was given, not yet checked: a `_Given` per leaf, a dict per section; an array is a `_Given`
+# whose value is a list of dicts.
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; name a readable TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _tagged(
+    schema: type[Struct], table: object, origin: str, prefix: str, known: list[str]
+) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{prefix[:-1]} ({origin}): allowed is a table")
+    kinds = {field.name: field.type for field in fields(schema)}
+    given: dict[str, Any] = {}
+    for name, value in table.items():
+        key = prefix + name
+        if name not in kinds:
+            raise _unknown("key", key, re.sub(r"\[\d+\]", "", key), known, origin)
+        if section := _section(kinds[name]):
+            given[name] = _tagged(section, value, origin, f"{key}.", known)
+        elif item := _table(kinds[name]):
+            if not isinstance(value, list):
+                raise ConfigError(f"{key} ({origin}): allowed are tables, [[{key}]]")
+            items = [
+                _tagged(item, inner, origin, f"{key}[{index}].", known)
+                for index, inner in enumerate(value)
+            ]
+            given[name] = _Given(items, origin, is_text=False)
+        else:
+            given[name] = _Given(value, origin, is_text=False)
+    return given
+
+
+def _from_environment(
+    environ: Mapping[str, str], leaves: Mapping[str, Any]
+) -> Iterator[tuple[str, _Given]]:
+    keys = {_PREFIX + key.replace(".", "_").upper(): key for key in leaves}
+    for name, value in environ.items():
+        if not name.startswith(_PREFIX) or name.startswith(_NOT_SETTINGS):
+            continue
+        if name not in keys:
+            raise _unknown("variable", name, name, keys, "environment")
+        origin = f"environment {name}"
+        _refuse_list(keys[name], leaves[keys[name]], origin)
+        yield keys[name], _Given(value, origin, is_text=True)
+
+
+def _from_flags(
+    flags: Mapping[str, object], leaves: Mapping[str, Any]
+) -> Iterator[tuple[str, _Given]]:
+    for key, value in flags.items():
+        if value is None:
+            continue
+        if key not in leaves:
+            raise _unknown("flag", _flag(key), _flag(key), map(_flag, leaves), "command line")
+        origin = f"flag {_flag(key)}"
+        _refuse_list(key, leaves[key], origin)
+        plain = str(value) if isinstance(value, Path) else value
+        yield key, _Given(plain, origin, is_text=isinstance(plain, str))
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace(".", "-").replace("_", "-")
+
+
+def _refuse_list(key: str, kind: Any, origin: str) -> None:
+    if isinstance(_info(kind), (inspect.ListType, inspect.DictType)):
+        raise ConfigError(f"{key} ({origin}): has several values; set it in {FILE_NAME}")
+
+
+def _place(given: dict[str, Any], key: str, value: _Given) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        given = given.setdefault(section, {})
+    given[name] = value
+
+
+def _unknown(what: str, shown: str, name: str, known: Iterable[str], origin: str) -> ConfigError:
+    [nearest] = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    return ConfigError(f"unknown {what} {shown} ({origin}); the nearest known one is {nearest}")
+
+
+# From what was given to settings, and from settings to what is shown.
+
+
+def _built(schema: type[S], given: dict[str, Any], prefix: str, origins: dict[str, str]) -> S:
+    values: dict[str, Any] = {}
+    for field in fields(schema):
+        key = prefix + field.name
+        found = given.get(field.name)
+        if section := _section(field.type):
+            values[field.name] = _built(section, found or {}, f"{key}.", origins)
+        elif found is not None:
+            origins[key] = found.origin
+            if item := _table(field.type):
+                values[field.name] = [
+                    _built(item, inner, f"{key}[{index}].", origins)
+                    for index, inner in enumerate(found.value)
+                ]
+            else:
+                values[field.name] = _checked(key, field.type, found)
+        elif field.required:
+            raise ConfigError(f"{key}: missing; allowed is {_allowed(field.type)}")
+        else:
+            origins[key] = "default"
+    return schema(**values)
+
+
+def _checked(key: str, kind: Any, given: _Given) -> Any:
+    try:
+        return msgspec.convert(given.value, kind, strict=not given.is_text)
+    except msgspec.ValidationError:
+        value = "the value" if mask_of(kind) else repr(given.value)[:_EXCERPT_LENGTH]
+        raise ConfigError(
+            f"{key} ({given.origin}): {value} is not allowed; allowed is {_allowed(kind)}"
+        ) from None
+
+
+def _allowed(kind: Any) -> str:
+    match _info(kind):
+        case inspect.IntType(ge=ge, le=le) | inspect.FloatType(ge=ge, le=le) as number:
+            noun = "an integer" if isinstance(number, inspect.IntType) else "a number"
+            least = "" if ge is None else f" from {ge}"
+            return noun + least + ("" if le is None else f" to {le}")
+        case inspect.StrType(min_length=min_length):
+            return "text that is not empty" if min_length else "text"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.LiteralType(values=values):
+            return "one of " + ", ".join(map(str, values))
+        case other:
+            return "a " + type(other).__name__.removesuffix("Type").lower()
+
+
+def _shown(settings: Struct, prefix: str, origins: Mapping[str, str]) -> Iterator[Shown]:
+    for field in fields(settings):
+        key = prefix + field.name
+        value = getattr(settings, field.name)
+        if _section(field.type):
+            yield from _shown(value, f"{key}.", origins)
+        elif _table(field.type) and value:
+            for index, item in enumerate(value):
+                yield from _shown(item, f"{key}[{index}].", origins)
+        else:
+            yield Shown(key, masked(field.type, value), origins[key])

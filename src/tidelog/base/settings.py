@@ -1,0 +1,221 @@
+"""What an operator can set, and why each limit is what it is.
+
+A section of `tidelog.toml` is a Struct here; `tidelog.base.config` reads any Struct built from the
+same parts (numbers and text with their range in `Meta`, sections, `list` of a Struct for an array
+of tables), so a new setting is a new field and nothing else. Every limit protects the server from
+a peer, or peers from each other: none may be switched off.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from msgspec import Meta, Struct
+
+from tidelog.base.errors import ConfigError
+
+_HIDDEN = "********"
+_URL_PASSWORD = re.compile(r"(?<=://)([^:/?#]*):.*@", re.DOTALL)
+_QUERY_PASSWORD = re.compile(r"(?<=password=)[^&#]*", re.IGNORECASE)
+
+
+def _hide(value: str) -> str:
+    return value and _HIDDEN
+
+
+def _hide_password(value: str) -> str:
+    """Hides too much rather than too little when the URL is malformed."""
+    if "://" not in value:
+        return value
+    return _QUERY_PASSWORD.sub(_HIDDEN, _URL_PASSWORD.sub(rf"\1:{_HIDDEN}@", value))
+
+
+Secret = Annotated[str, Meta(extra={"mask": _hide})]
+"""Text that is never shown: `tidelog config check`, logs and `repr` show stars."""
+
+SecretUrl = Annotated[str, Meta(extra={"mask": _hide_password})]
+"""Text of which everything but a URL's password may be shown."""
+
+Bytes = Annotated[int, Meta(ge=1, le=2**40)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+"""At most a day: a longer timeout is a unit mistaken for another."""
+
+
+def mask_of(kind: Any) -> Callable[[str], str] | None:
+    """How to show a value of a field declared with type `kind`, or `None` if it is no secret."""
+    for meta in getattr(kind, "__metadata__", ()):
+        if isinstance(meta, Meta) and meta.extra and "mask" in meta.extra:
+            mask: Callable[[str], str] = meta.extra["mask"]
+            return mask
+    return None
+
+
+def masked(kind: Any, value: Any) -> Any:
+    """`value` as it may be shown, where `kind` is the type its field is declared with."""
+    mask = mask_of(kind)
+    return mask(value) if mask else value
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """A group of settings. Its `repr` may be logged: it masks what is declared secret."""
+
+    def __repr__(self) -> str:
+        kinds = get_type_hints(type(self), include_extras=True)
+        shown = (f"{name}={masked(kind, getattr(self, name))!r}" for name, kind in kinds.items())
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    """`[limits]`: bounds on everything a peer can make the server hold or wait for."""
+
+    max_body_bytes: Bytes = 10_485_760
+    """Largest HTTP request body. It is held in memory until answered; the largest body a contract
+    asks for is a channel batch below this size."""
+
+    max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 16_384
+    """Request line and headers together. Headers are held before anything is known of the peer;
+    16 KiB is room for a large cookie and a token."""
+
+    max_headers: Annotated[int, Meta(ge=8, le=1000)] = 100
+    """Number of headers. Many tiny headers cost more than their bytes: each is an object."""
+
+    max_connections: Count = 10_000
+    """Open connections of the process, HTTP and WebSocket. Beyond it new ones are refused rather
+    than all of them starved; the open-file limit of the process must be higher."""
+
+    idle_timeout_ms: Milliseconds = 120_000
+    """A WebSocket peer silent for so long is pinged: a vanished peer sends no end of connection."""
+
+    pong_timeout_ms: Milliseconds = 30_000
+    """A pinged peer silent for so long is closed; it holds a send buffer while it is believed
+    alive. Long enough for a phone that changes networks."""
+
+    close_timeout_ms: Milliseconds = 5000
+    """A WebSocket peer that does not answer our close frame for so long is cut off."""
+
+    header_timeout_ms: Milliseconds = 10_000
+    """From the first byte of a request to the end of its headers, and from a connection to its
+    first byte: a peer that dribbles bytes must not hold a connection for nothing."""
+
+    keep_alive_timeout_ms: Milliseconds = 5000
+    """An HTTP connection without a request is closed after so long. Short: reopening is cheap, a
+    held connection counts against `max_connections`."""
+
+    send_buffer_bytes: Bytes = 16_777_216
+    """Waiting to be sent to one peer. Beyond it the peer reads too slowly, is closed and resumes by
+    serial: without a bound one stopped reader would take the memory of all."""
+
+    send_buffer_messages: Count = 1000
+    """Messages waiting to be sent to one peer; many small ones cost more than their bytes. Above
+    `handover_entries`, so that one step of a batch cannot close a healthy peer."""
+
+    commit_queue_requests: Count = 8192
+    """Requests waiting for the committer. Beyond it callers are told to come back: an answer now is
+    better than a wait longer than their timeout. About half a second of work."""
+
+    commit_queue_bytes: Bytes = 67_108_864
+    """Bytes of the requests waiting for the committer: large requests fill memory before they fill
+    the count."""
+
+    commit_batch_requests: Count = 512
+    """Requests in one transaction. More gains little throughput and makes every waiting caller
+    wait for the whole batch."""
+
+    commit_batch_bytes: Bytes = 4_194_304
+    """Bytes in one transaction; bounds how long one COMMIT can take."""
+
+    handover_entries: Count = 256
+    """Committed entries given to the connections in one step, before sockets get their turn: one
+    batch must not overrun the send buffers of healthy peers."""
+
+    shutdown_grace_ms: Milliseconds = 10_000
+    """From the signal to stop until connections are cut. Accepted writes are finished within it;
+    below the 30 s after which process managers kill."""
+
+    head_poll_ms: Milliseconds = 1000
+    """How often the head of the log is read in case a notification of another node was lost: the
+    longest delay such a loss can cause."""
+
+
+class Postgresql(Section, frozen=True, kw_only=True):
+    """`[postgresql]`: used when `store` is a `postgresql://` URL."""
+
+    pool_size: Annotated[int, Meta(ge=1, le=100)] = 4
+    """Connections for reading, besides the writer's and the listener's. A server allows 100 by
+    default for all its clients together."""
+
+    connect_timeout_ms: Milliseconds = 5000
+    """A server that does not answer the handshake for so long is unavailable."""
+
+    statement_timeout_ms: Milliseconds = 30_000
+    """A statement that takes longer is cancelled by the server: it may hold the head lock, and all
+    nodes wait for that."""
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """`tidelog.toml`; see `tidelog.base.config.load` for where else a value can come from."""
+
+    data_dir: Annotated[str, Meta(min_length=1)] = "tidelog-data"
+    """Directory of everything the server writes; relative to the working directory."""
+
+    store: SecretUrl = ""
+    """Where the log lives: empty for `tidelog.db` in `data_dir`, a path of an SQLite file, or a
+    `postgresql://` URL. The URL may hold a password, which is masked wherever it is shown."""
+
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    """Address to listen on. Only this machine by default: nobody should publish a server by
+    starting it."""
+
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
+    """TCP port for HTTP and WebSocket; 0 takes a free one and prints it."""
+
+    tls_certificate: str = ""
+    """PEM file with the certificate chain; empty for plain HTTP. Needs `tls_key`."""
+
+    tls_key: str = ""
+    """PEM file with the private key of `tls_certificate`."""
+
+    admin_token: Secret = ""
+    """Bearer token for administration; empty switches administration over HTTP off."""
+
+    dev: bool = False
+    """Development: a PostgreSQL with `fsync` or `synchronous_commit` off is accepted."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe message that is logged."""
+
+    log_format: Literal["text", "json"] = "text"
+    """`text` for people, `json` with one object per line for collectors."""
+
+    limits: Limits = Limits()
+    """Section `[limits]`."""
+
+    postgresql: Postgresql = Postgresql()
+    """Section `[postgresql]`."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that are right alone and wrong together."""
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("tls_certificate and tls_key belong together: set both or neither")
+        if "://" in self.store and not self.is_postgresql:
+            scheme = self.store.partition("://")[0]
+            raise ConfigError(
+                f"store: no engine for {scheme[:40]}://; allowed is a path or a postgresql:// URL"
+            )
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether `store` names a PostgreSQL database rather than a file."""
+        return self.store.startswith("postgresql://")
+
+    @property
+    def sqlite_path(self) -> Path:
+        """The SQLite file, when `store` names one."""
+        return Path(self.store) if self.store else Path(self.data_dir) / "tidelog.db"
+
+    @property
+    def store_location(self) -> str:
+        """What `tidelog.store.open_store` opens: a path or a `postgresql://` URL."""
+        return self.store or str(self.sqlite_path)

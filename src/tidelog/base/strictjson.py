@@ -1,0 +1,143 @@
+r"""JSON as the contracts read it: one meaning for every text, or none (sync D4, mesh 3).
+
+Refused besides plain syntax errors: duplicate keys, `NaN` and the infinities (also a number such
+as `1e999` that overflows to one), lone surrogates (as bytes or as escapes), a byte order mark,
+anything after the value, nesting beyond a limit, and integers of more than 4300 digits.
+
+Two readers work here. `_strict` (the standard library's scanner) is the authority and knows why a
+text is refused; msgspec is faster (bench/strictjson.py) and is only ever asked for a yes. It
+overlooks two things, duplicate keys and depth, and both can be seen from outside:
+
+* It drops all but the last of equal keys, and every key it drops takes at least one colon with it.
+  Writing the value back gives as many colons as the text has exactly when no key was lost, unless
+  the text spells colons inside strings as `\u003a`; such a text goes to the authority.
+* A text cannot nest deeper than the number of its opening brackets; only a text with more of them
+  than the limit has its value measured.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from tidelog.base.errors import InvalidJson
+
+MAX_DEPTH = 64
+"""Arrays and objects inside each other. No contract needs ten levels; whatever walks a value may
+recurse, and a peer must not be able to exhaust the stack with one megabyte of brackets."""
+
+MAX_INTEGER_DIGITS = 4300
+"""Python's own default. Reading a decimal integer takes time quadratic in its digits."""
+
+_EXCERPT_LENGTH = 40
+"""Error messages reach logs and peers, so they quote no more than this of what a peer sent."""
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read(text: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
+    """The value of a JSON text; `InvalidJson` says what is wrong with it.
+
+    Integers are exact at any size, floats are the nearest double. A scalar has depth 0, `[]` has
+    depth 1; `max_depth` beyond some hundreds is cut short by the interpreter's recursion limit.
+    """
+    data = text if isinstance(text, bytes) else _utf8(text)
+    try:
+        value = _quick(data)
+    except RecursionError:
+        _refuse_depth(max_depth)
+    if data.count(b"[") + data.count(b"{") > max_depth and _is_deeper(value, max_depth):
+        _refuse_depth(max_depth)
+    return value
+
+
+def _quick(data: bytes) -> Any:
+    try:
+        value = _decode(data)
+    except ValueError:  # every refusal of msgspec's: the authority decides and says why
+        return _strict(data)
+    if b"\\u003" in data or _encode(value).count(b":") != data.count(b":"):
+        return _strict(data)
+    return value
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidJson(f"a lone surrogate at character {error.start}") from None
+
+
+def _refuse_depth(max_depth: int) -> NoReturn:
+    raise InvalidJson(f"nested more than {max_depth} levels deep") from None
+
+
+def _is_deeper(value: Any, max_depth: int) -> bool:
+    level: list[Any] = [[value]]
+    for _ in range(max_depth + 1):
+        below = []
+        for node in level:
+            for child in node.values() if type(node) is dict else node:
+                kind = type(child)
+                if kind is dict or kind is list:
+                    below.append(child)
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _strict(data: bytes) -> Any:
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise InvalidJson("a byte order mark before the value")
+    try:
+        text = data.decode()
+        value = _scanner.decode(text)
+        if "\\u" in text:
+            _encode(value)
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"not UTF-8 at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise InvalidJson("a lone surrogate in an escape") from None
+    except ValueError as error:  # its message tells place and expectation, never the text
+        raise InvalidJson(f"not JSON: {error}") from None
+    return value
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise InvalidJson(f"duplicate key {_excerpt(twice)}")
+    return members
+
+
+def _integer(digits: str) -> int:
+    if len(digits.removeprefix("-")) > MAX_INTEGER_DIGITS:
+        raise InvalidJson(f"an integer of more than {MAX_INTEGER_DIGITS} digits")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise InvalidJson(f"the number {_excerpt(digits)} is beyond the range of a double")
+    return number
+
+
+def _constant(name: str) -> NoReturn:
+    raise InvalidJson(f"{name} is not JSON")
+
+
+def _excerpt(text: str) -> str:
+    """A quoted ASCII beginning of `text`: surrogates and control characters cannot harm a log."""
+    return ascii(text if len(text) <= _EXCERPT_LENGTH else text[:_EXCERPT_LENGTH] + "...")
+
+
+_scanner = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant
+)

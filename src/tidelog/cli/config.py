@@ -1,0 +1,66 @@
+"""`tidelog config`: look at the settings without starting anything."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from tidelog.base.config import Shown, describe, load
+from tidelog.base.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def config() -> None:
+    """Look at the settings."""
+
+
+@app.command(epilog="Example: tidelog config check --config /etc/tidelog.toml --json")
+def check(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="PATH",
+            help="Settings file; without it ./tidelog.toml is read if it exists.",
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+) -> None:
+    """Check the settings and show each value with its origin; secrets are masked.
+
+    Reads TIDELOG_* variables over the file over defaults, as the server does. Exits with 2 when a
+    key is unknown or a value is not allowed.
+    """
+    try:
+        rows = describe(load({}, os.environ, file))
+    except ConfigError as error:
+        typer.echo(f"tidelog: {error}", err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        shown = {row.key: {"value": row.value, "origin": row.origin} for row in rows}
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        Console(file=sys.stdout).print(_table(rows))
+
+
+def _table(rows: list[Shown]) -> Table:
+    whole_key = Column("key", no_wrap=True, min_width=max(len(row.key) for row in rows))
+    table = Table(whole_key, "value", "origin", box=None, pad_edge=False)
+    for row in rows:
+        # A setting as it stands in a file; Text, because a value may look like Rich's markup.
+        value = json.dumps(row.value, ensure_ascii=False)
+        table.add_row(
+            Text(row.key), Text(value, overflow="fold"), Text(row.origin, overflow="fold")
+        )
+    return table

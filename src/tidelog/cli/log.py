@@ -1,0 +1,194 @@
+"""`tidelog log`: look at the log from outside, while a server runs or not."""
+
+import asyncio
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+
+if TYPE_CHECKING:
+    from tidelog.base.settings import Settings
+    from tidelog.store.engine import Store
+    from tidelog.store.rows import Entry
+
+app = typer.Typer(help="Look at the log: follow it, count it, verify it.", no_args_is_help=True)
+
+TAIL_ENTRIES = 20
+"""Entries `tail` shows when it is not told where to begin."""
+
+POLL_SECONDS = 0.2
+"""How often `tail --follow` looks at the head of an SQLite log; PostgreSQL wakes it."""
+
+_SHOWN_BODY_CHARACTERS = 120
+
+
+async def open_reader(settings: "Settings") -> "Store":
+    """The store, for reading only: no lock, no migration."""
+    from tidelog.store import open_store
+
+    return await open_store(settings.store_location, log_id="", node="", read_only=True)
+
+
+@app.command()
+def tail(
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    start: Annotated[
+        int | None, typer.Option("--from", min=1, help="Begin at this committed_id.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print entries of the log in order, the last 20 unless told where to begin.
+
+    Example: tidelog log tail --follow --from 1 --json
+    """
+    settings = settings_from(config, data_dir=data_dir, store=store)
+    try:
+        asyncio.run(_tail(settings, start, follow=follow, as_json=as_json))
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.stderr.close()  # whoever read us has gone; Python would complain about it at exit
+
+
+async def _tail(settings: "Settings", start: int | None, *, follow: bool, as_json: bool) -> None:
+    store = await open_reader(settings)
+    try:
+        moved = asyncio.Event()
+        if follow:
+            store.watch_head(lambda _head: moved.set())
+        head = (await store.head()).committed_id
+        at = max(0, head - TAIL_ENTRIES) if start is None else start - 1
+        while True:
+            while page := await store.entries(at):
+                sys.stdout.writelines(_line(entry, as_json=as_json) for entry in page)
+                sys.stdout.flush()
+                at = page[-1].committed_id
+            if not follow:
+                return
+            moved.clear()
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await moved.wait()
+            except TimeoutError:
+                pass
+    finally:
+        await store.close()
+
+
+def _line(entry: "Entry", *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(_as_json(entry)) + "\n"
+    at = time.strftime("%H:%M:%S", time.gmtime(entry.committed_at / 1000))
+    body = "(pruned)" if entry.body is None else entry.body.decode("utf-8", "replace")
+    if len(body) > _SHOWN_BODY_CHARACTERS:
+        body = body[: _SHOWN_BODY_CHARACTERS - 1] + "…"
+    place = f"{entry.stream}#{entry.stream_serial}"
+    return f"{entry.committed_id:>8}  {at}Z  {place}  {entry.kind}  {entry.entity}  {body}\n"
+
+
+def _as_json(entry: "Entry") -> dict[str, Any]:
+    row = entry._asdict()
+    row["body"] = None if entry.body is None else entry.body.decode("utf-8", "replace")
+    for name in ("data", "body_digest", "digest"):
+        row[name] = None if row[name] is None else row[name].hex()
+    return row
+
+
+@app.command()
+def stats(
+    *,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the log: entries, streams, pruned entries and bytes, by surface.
+
+    Example: tidelog log stats --data-dir ./data
+    """
+    settings = settings_from(config, data_dir=data_dir, store=store)
+    asyncio.run(_stats(settings, as_json=as_json))
+
+
+async def _stats(settings: "Settings", *, as_json: bool) -> None:
+    store = await open_reader(settings)
+    try:
+        head, surfaces = await store.head(), await store.stats()
+        keys = await store.dedupe_count()
+    finally:
+        await store.close()
+    if as_json:
+        summary = {
+            "log_id": head.log_id,
+            "head": head.committed_id,
+            "digest": head.digest.hex(),
+            "dedupe_keys": keys,
+            "surfaces": [surface._asdict() for surface in surfaces],
+        }
+        typer.echo(json.dumps(summary))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"log {head.log_id}: head {head.committed_id}, {keys} keys remembered")
+    for name in ("surface", "entries", "streams", "pruned", "content bytes"):
+        table.add_column(name, justify="left" if name == "surface" else "right")
+    for surface in surfaces:
+        table.add_row(surface.surface, *(f"{number:,}" for number in surface[1:5]))
+    Console().print(table)
+
+
+@app.command()
+def verify(
+    *,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Walk the digest chain; exit 1 and name the first bad position if the log is damaged.
+
+    Example: tidelog log verify --data-dir ./data
+    """
+    settings = settings_from(config, data_dir=data_dir, store=store)
+    if not asyncio.run(_verify(settings, as_json=as_json)):
+        raise typer.Exit(1)
+
+
+async def _verify(settings: "Settings", *, as_json: bool) -> bool:
+    from tidelog.cli.progress import progress_bar
+    from tidelog.log.verify import verify as walk
+
+    store = await open_reader(settings)
+    last = None
+    try:
+        with progress_bar("verifying") as show:
+            async for last in walk(store):
+                show(last.verified, last.head)
+    finally:
+        await store.close()
+    assert last is not None  # noqa: S101 - verify always yields
+    if as_json:
+        result = {
+            "sound": last.finding is None,
+            "verified": last.verified,
+            "head": last.head,
+            "pruned": last.pruned,
+            "first_bad": last.finding.committed_id if last.finding else None,
+            "problem": last.finding.problem if last.finding else None,
+        }
+        typer.echo(json.dumps(result))
+    elif last.finding:
+        typer.echo(
+            f"DAMAGED at {last.finding.committed_id}: {last.finding.problem}. "
+            f"Entries 1 to {last.verified} are sound. Restore a backup with `tidelog restore`."
+        )
+    else:
+        typer.echo(f"sound: {last.verified} entries verified, {last.pruned} of them pruned")
+    return last.finding is None

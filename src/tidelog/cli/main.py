@@ -1,0 +1,58 @@
+"""The `tidelog` command."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import tidelog
+from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.cli import backup, config, log, serve
+
+app = typer.Typer(
+    name="tidelog",
+    help="A realtime backend on one durable, ordered, idempotent log.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("serve")(serve.serve)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
+app.add_typer(log.app, name="log")
+app.add_typer(config.app, name="config")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tidelog {tidelog.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tidelog_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """A realtime backend on one durable, ordered, idempotent log."""
+
+
+def main() -> None:
+    """Run the command; a failure we understand is one line on standard error, not a traceback.
+
+    Exit codes: 0 done, 1 it did not work, 2 the command or the configuration is wrong.
+    """
+    try:
+        app()
+    except ConfigError as error:
+        sys.stderr.write(f"tidelog: {error}\n")
+        sys.exit(2)
+    except TidelogError as error:
+        sys.stderr.write(f"tidelog: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Options that several commands share, and how they become settings."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog.base.config import load
+from tidelog.base.settings import Settings
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="Configuration file; default ./tidelog.toml if it exists."),
+]
+DataDirOption = Annotated[
+    str | None, typer.Option("--data-dir", help="Directory of everything the server writes.")
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", help="Path of an SQLite file, or a postgresql:// URL."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def settings_from(config: Path | None, **flags: object) -> Settings:
+    """Flags that were given, over the environment, over the file, over the defaults."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load(given, os.environ, config).settings

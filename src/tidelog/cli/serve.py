@@ -1,0 +1,99 @@
+"""`tidelog serve`."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+
+if TYPE_CHECKING:
+    from tidelog.base.settings import Settings
+    from tidelog.store.engine import Extension
+    from tidelog.web.server import Mount
+
+
+def serve(
+    *,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.")] = None,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="Development: accept a PostgreSQL that does not sync.")
+    ] = False,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(help="Least severe log line."),
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"] | None, typer.Option(help="Log lines for people or for collectors.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the server until SIGTERM or Ctrl-C.
+
+    Prints one line on standard output when it is ready; logs go to standard error.
+
+    Example: tidelog serve --data-dir ./data --port 8080
+    """
+    settings = settings_from(
+        config,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        store=store,
+        dev=dev or None,
+        log_level=log_level,
+        log_format=log_format,
+    )
+    import uvloop
+
+    from tidelog.web import logs
+
+    logs.configure(settings.log_level, settings.log_format, _secrets(settings))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(settings, as_json=as_json))
+
+
+def _secrets(settings: "Settings") -> Sequence[str]:
+    from urllib.parse import unquote, urlsplit
+
+    password = urlsplit(settings.store).password if settings.is_postgresql else None
+    return (settings.admin_token, password or "", unquote(password or ""))
+
+
+async def _run(settings: "Settings", *, as_json: bool) -> None:
+    from tidelog.web.server import Server
+
+    mounts, extensions = _surfaces()
+    server = await Server.open(settings, mounts=mounts, extensions=extensions)
+    head = await server.store.head()
+    ready = {
+        "url": server.url,
+        "log_id": head.log_id,
+        "head": head.committed_id,
+        "pid": os.getpid(),
+    }
+    line = (
+        json.dumps(ready)
+        if as_json
+        else f"tidelog is ready at {server.url} (log {head.log_id}, head {head.committed_id})"
+    )
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    await server.run()
+
+
+def _surfaces() -> "tuple[Sequence[Mount], Sequence[Extension]]":
+    """The surfaces to mount; the probe only if the environment asks for it."""
+    if os.environ.get("TIDELOG_TEST_PROBE") != "1":
+        return (), ()
+    from tidelog.testing.probe.service import EXTENSION, ProbeService
+
+    return (ProbeService,), (EXTENSION,)

@@ -1,0 +1,55 @@
+"""The request that most callers submit: some items, and someone who waits for their answers."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Answer, Failure, Item, Names
+
+
+class Submission:
+    """A `Request` made of prepared items; `answered` is called once, on the event loop."""
+
+    __slots__ = ("_answered", "_items", "names", "size_bytes")
+
+    def __init__(
+        self,
+        names: Names,
+        size_bytes: int,
+        items: Sequence[Item],
+        answered: Callable[[Sequence[Answer | Failure]], None],
+    ) -> None:
+        self.names = names
+        self.size_bytes = size_bytes
+        self._items = items
+        self._answered = answered
+
+    def items(self) -> Sequence[Item]:
+        """See `Request.items`."""
+        return self._items
+
+    def hand_over(self, answers: Sequence[Answer | Failure]) -> None:
+        """See `Request.hand_over`."""
+        self._answered(answers)
+
+
+async def submit_and_wait(
+    committer: Committer, names: Names, size_bytes: int, items: Sequence[Item]
+) -> Sequence[Answer | Failure]:
+    """Submit and await the answers, for callers that have no session to be answered through.
+
+    A caller that is cancelled meanwhile (its peer hung up) withdraws nothing: the request commits.
+
+    Raises:
+        QueueFull: see `Committer.submit`.
+        ShuttingDown: see `Committer.submit`.
+    """
+    answers: asyncio.Future[Sequence[Answer | Failure]]
+    answers = asyncio.get_running_loop().create_future()
+
+    def resolve(result: Sequence[Answer | Failure]) -> None:
+        if not answers.done():
+            answers.set_result(result)
+
+    committer.submit(Submission(names, size_bytes, items, resolve))
+    return await answers

@@ -1,0 +1,104 @@
+"""Walking the digest chain: is every entry what was committed, and are all of them there?"""
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from tidelog.base.errors import StoreError
+from tidelog.log.digest import body_digest, entry_digest
+from tidelog.store.engine import GENESIS_DIGEST, Store
+from tidelog.store.rows import Entry, Head
+
+_TEXTS = ("stream", "surface", "kind", "entity", "ref", "actor")
+_NUMBERS = ("committed_id", "stream_serial", "committed_at")
+_BYTES = ("body", "data")
+
+
+class Finding(NamedTuple):
+    """The first place where the log is not what was committed."""
+
+    committed_id: int
+    problem: str
+
+
+class Progress(NamedTuple):
+    """How far verification has come; `finding` ends it."""
+
+    verified: int
+    """Entries found sound so far, from the start of the log."""
+    head: int
+    pruned: int
+    """How many of them no longer have their content."""
+    finding: Finding | None = None
+
+
+async def verify(store: Store) -> AsyncIterator[Progress]:
+    """Check every entry up to the head as it is now; yields after each page, and at the end.
+
+    Finds any changed column, any removed, added or moved entry, and a cut-off end: the head row
+    holds the last digest. Content that was pruned is vouched for by its digest alone.
+    """
+    head = await store.head()
+    previous, at, pruned = GENESIS_DIGEST, 0, 0
+    serials: dict[str, int] = {}
+    while at < head.committed_id:
+        try:
+            page = await store.entries(at, through=head.committed_id)
+        except StoreError as error:
+            yield Progress(at, head.committed_id, pruned, Finding(at + 1, f"unreadable: {error}"))
+            return
+        if not page:
+            break
+        for entry in page:
+            problem = _problem(entry, at + 1, serials.get(entry.stream, 0) + 1, previous)
+            if problem:
+                yield Progress(at, head.committed_id, pruned, Finding(at + 1, problem))
+                return
+            at, previous = entry.committed_id, entry.digest
+            serials[entry.stream] = entry.stream_serial
+            pruned += entry.body is None
+        yield Progress(at, head.committed_id, pruned)
+    problem = await _end_problem(store, head, at, previous)
+    yield Progress(at, head.committed_id, pruned, Finding(at + 1, problem) if problem else None)
+
+
+def _problem(entry: Entry, committed_id: int, serial: int, previous: bytes) -> str | None:
+    if entry.committed_id != committed_id:
+        return f"missing: the next entry found is {entry.committed_id}"
+    for names, kind in ((_TEXTS, str), (_NUMBERS, int), (_BYTES, bytes | None)):
+        for name in names:
+            if not isinstance(getattr(entry, name), kind):
+                return f"{name} is of another type than was committed"
+    if entry.stream_serial != serial:
+        return f"serial {entry.stream_serial} of stream {entry.stream!r}, expected {serial}"
+    if entry.body is None:
+        if entry.data is not None:
+            return "data without a body"
+    elif body_digest(entry.body, entry.data) != entry.body_digest:
+        return "the content is not what was committed"
+    expected = entry_digest(
+        previous,
+        entry.committed_id,
+        entry.stream,
+        entry.stream_serial,
+        entry.surface,
+        entry.kind,
+        entry.entity,
+        entry.ref,
+        entry.actor,
+        entry.committed_at,
+        entry.body_digest,
+    )
+    if expected != entry.digest:
+        return "the digest chain breaks here"
+    return None
+
+
+async def _end_problem(store: Store, head: Head, at: int, previous: bytes) -> str | None:
+    if at < head.committed_id:
+        return f"missing: the log ends at {at}, its head row says {head.committed_id}"
+    if previous != head.digest:
+        return "the head row's digest is not that of the last entry"
+    later = await store.entries(head.committed_id, limit=1)
+    if later and (await store.head()).committed_id < later[0].committed_id:
+        return f"entry {later[0].committed_id} lies beyond the head row"
+    return None

@@ -1,0 +1,113 @@
+"""The HTTP side as a plain ASGI application: find the route, read the body, answer.
+
+Plain ASGI because these are the hot routes: a framework's request object costs as much again as the
+work it is for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreUnavailable
+from tidelog.base.metrics import Metrics
+from tidelog.base.settings import Limits
+from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.web.handshake import refuse
+from tidelog.web.routing import Paths
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SOON = (b"retry-after", b"1")
+
+
+class HttpApp:
+    """Routes of all surfaces and of the server itself, behind one set of limits."""
+
+    def __init__(self, routes: Iterable[Route], metrics: Metrics, limits: Limits) -> None:
+        self._metrics = metrics
+        self._limits = limits
+        by_path: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            by_path.setdefault(route.path, {})[route.method] = route
+        self._paths: Paths[dict[str, Route]] = Paths()
+        for path, methods in by_path.items():
+            self._paths.add(path, methods)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI."""
+        response = await self._respond(scope, receive)
+        self._metrics.http_requests.labels(response.status).inc()
+        self._metrics.sent_bytes.inc(len(response.body))
+        headers = [
+            (b"content-type", response.content_type.encode()),
+            (b"content-length", b"%d" % len(response.body)),
+            *response.headers,
+        ]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else response.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _respond(self, scope: Any, receive: Any) -> HttpResponse:
+        found = self._paths.find(scope["raw_path"])
+        if found is None:
+            return refuse(404, "there is nothing at this path")
+        methods, params = found
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        route = methods.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(methods)).encode()
+            return refuse(405, "this path does not take that method", (b"allow", allowed))
+        body = await self._read_body(scope, receive)
+        if isinstance(body, HttpResponse):
+            return body
+        client = scope.get("client")
+        request = HttpRequest(
+            method=method,
+            raw_path=scope["raw_path"],
+            query_string=scope["query_string"],
+            headers=tuple(scope["headers"]),
+            body=body,
+            peer=client[0] if client else "",
+            params=params,
+        )
+        try:
+            return await route.handle(request)
+        except (QueueFull, ShuttingDown, StoreUnavailable) as error:
+            self._metrics.refusals.labels(type(error).__name__).inc()
+            return refuse(503, str(error), _RETRY_SOON)
+        except Exception:  # noqa: BLE001 - whatever a surface raises must not reach the peer
+            _log.exception("%s %s failed", method, route.path)
+            return refuse(500, "internal error")
+
+    async def _read_body(self, scope: Any, receive: Any) -> bytes | HttpResponse:
+        limit = self._limits.max_body_bytes
+        for name, value in scope["headers"]:
+            if name == b"content-length" and int(value) > limit:
+                return self._too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.idle_timeout_ms / 1000):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return refuse(400, "the connection ended before the body did")
+                    part = message["body"]
+                    size += len(part)
+                    if size > limit:
+                        return self._too_large(limit)
+                    parts.append(part)
+                    if not message["more_body"]:
+                        break
+        except TimeoutError:
+            self._metrics.refusals.labels("body_timeout").inc()
+            return refuse(
+                408, "the request's body did not arrive in time", (b"connection", b"close")
+            )
+        self._metrics.received_bytes.inc(size)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self, limit: int) -> HttpResponse:
+        self._metrics.refusals.labels("body_size").inc()
+        return refuse(413, f"the body is larger than {limit} bytes", (b"connection", b"close"))

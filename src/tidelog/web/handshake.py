@@ -1,0 +1,99 @@
+"""The opening handshake: from the bytes of an upgrade request to the bytes of its answer."""
+
+import binascii
+from base64 import b64encode
+from hashlib import sha1
+from http.client import responses
+
+import httptools
+import msgspec
+from msgspec import Struct
+
+from tidelog.base.surface import HttpResponse
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class Opening(Struct, frozen=True):
+    """An upgrade request, taken apart."""
+
+    method: bytes
+    raw_path: bytes
+    query_string: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Every value of that lower-case header name."""
+        return [value for key, value in self.headers if key == name]
+
+
+def parse(request: bytes) -> Opening | None:
+    """Take apart the request that uvicorn parsed, checked and put together again.
+
+    Returns None if its target is not a URL.
+    """
+    line, *fields = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    method, target, _ = line.split(b" ", 2)
+    try:
+        url = httptools.parse_url(target)
+    except httptools.HttpParserInvalidURLError:
+        return None
+    headers = []
+    for field in fields:
+        name, _, value = field.partition(b": ")
+        headers.append((name.lower(), value))
+    return Opening(
+        method=method,
+        raw_path=url.path or b"/",
+        query_string=url.query or b"",
+        headers=tuple(headers),
+    )
+
+
+def refuse(status: int, error: str, *headers: tuple[bytes, bytes]) -> HttpResponse:
+    """A refusal with a JSON body."""
+    return HttpResponse(status=status, body=msgspec.json.encode({"error": error}), headers=headers)
+
+
+def accept(opening: Opening) -> bytes | HttpResponse:
+    """The `101` answer to a correct request, or the refusal of an incorrect one (RFC 6455, 4.2).
+
+    No extension and no subprotocol is ever negotiated.
+    """
+    if opening.method != b"GET":
+        return refuse(405, "a WebSocket is opened with GET", (b"allow", b"GET"))
+    if opening.values(b"sec-websocket-version") != [b"13"]:
+        return refuse(
+            426,
+            "only WebSocket version 13 is supported",
+            (b"upgrade", b"websocket"),
+            (b"sec-websocket-version", b"13"),
+        )
+    keys = opening.values(b"sec-websocket-key")
+    if len(keys) != 1 or not _is_key(keys[0]):
+        return refuse(400, "Sec-WebSocket-Key must be 16 bytes in base64, once")
+    # RFC 6455 prescribes SHA-1; it proves that the server speaks WebSocket and protects nothing.
+    digest = sha1(keys[0] + _GUID, usedforsecurity=False).digest()
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+        b"sec-websocket-accept: " + b64encode(digest) + b"\r\n\r\n"
+    )
+
+
+def _is_key(value: bytes) -> bool:
+    try:
+        return len(binascii.a2b_base64(value, strict_mode=True)) == 16
+    except binascii.Error:
+        return False
+
+
+def encode(response: HttpResponse) -> bytes:
+    """An HTTP response as bytes; the connection ends with it."""
+    lines = [
+        f"HTTP/1.1 {response.status} {responses.get(response.status, '')}".encode(),
+        b"content-type: " + response.content_type.encode(),
+        b"content-length: " + str(len(response.body)).encode(),
+        *(name + b": " + value for name, value in response.headers),
+        b"connection: close",
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + response.body

@@ -1,0 +1,118 @@
+"""uvicorn's HTTP protocol with the limits it does not have: header size, header time, connections.
+
+Given to uvicorn's public `http=` option. It only counts and times; parsing stays uvicorn's.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tidelog.base.metrics import Metrics
+from tidelog.base.settings import Limits
+from tidelog.web.handshake import encode, refuse
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """One HTTP connection, watched while it has sent less than a whole request head."""
+
+    limits: Limits
+    metrics: Metrics
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._awaiting_head = True
+        self._head_bytes = 0
+        """Bytes received since the head began; what the parser holds cannot be more."""
+        self._header_bytes = 0
+        """Bytes of the headers parsed so far."""
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
+        """Refuse at once what would be one connection too many."""
+        if len(self.connections) >= self.limits.max_connections:
+            self.transport = transport
+            self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
+            return
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        self._stop_head_timer()
+        if self in self.connections:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes before a head is complete."""
+        if self.transport.is_closing():
+            return
+        if self._awaiting_head:
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._start_head_timer()
+        super().data_received(data)
+        if self._awaiting_head and self._head_bytes > self.limits.max_header_bytes:
+            self._refuse("header_size", 431, "the request's headers are too large")
+
+    def on_message_begin(self) -> None:
+        """A new head begins."""
+        self._header_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header while there is room for it."""
+        self._header_bytes += len(name) + len(value) + 4
+        if (
+            self._header_bytes <= self.limits.max_header_bytes
+            and len(self.headers) <= self.limits.max_headers
+        ):
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: stop the watch, refuse what was too much."""
+        self._awaiting_head = False
+        self._head_bytes = 0
+        self._stop_head_timer()
+        if (
+            self._header_bytes + len(self.url) > self.limits.max_header_bytes
+            or len(self.headers) > self.limits.max_headers
+        ):
+            self._refuse("header_size", 431, "the request's headers are too large")
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Ignore the body of a refused request."""
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The next bytes belong to the next head."""
+        self._awaiting_head = True
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(
+            self.limits.header_timeout_ms / 1000, self._on_head_timeout
+        )
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_head_timeout(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse("header_timeout", 408, "the request's headers did not arrive in time")
+
+    def _refuse(self, reason: str, status: int, error: str, *headers: tuple[bytes, bytes]) -> None:
+        self.metrics.refusals.labels(reason).inc()
+        self.transport.write(encode(refuse(status, error, *headers)))
+        self.transport.close()
+
+
+def http_protocol(limits: Limits, metrics: Metrics) -> type[asyncio.Protocol]:
+    """The class for `uvicorn.Config(http=...)`."""
+    return type("BoundHttp", (LimitedHttp,), {"limits": limits, "metrics": metrics})

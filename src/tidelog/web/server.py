@@ -1,0 +1,214 @@
+"""The server: store, committer, fan-out and surfaces on one port, from start to orderly end."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import uvicorn
+
+from tidelog.base.clock import Clock, SystemClock
+from tidelog.base.errors import ConfigError, StoreError
+from tidelog.base.ids import UlidFactory
+from tidelog.base.metrics import Metrics
+from tidelog.base.settings import Settings
+from tidelog.base.surface import HttpRequest, HttpResponse, Route, Surface
+from tidelog.log.committer import Committer
+from tidelog.store import open_store
+from tidelog.store.engine import Extension, Store
+from tidelog.web.app import HttpApp
+from tidelog.web.fanout import Fanout
+from tidelog.web.http import http_protocol
+from tidelog.web.websocket import WebSocketService
+
+_log = logging.getLogger(__name__)
+
+READY_SECONDS = 2.0
+"""A store that does not answer within this is not ready; load balancers ask every few seconds."""
+
+Mount = Callable[[Committer, Store], Surface]
+"""Makes a surface on a running committer."""
+
+
+class Server:
+    """A tidelog server that is ready to run; `open` makes one, `run` serves until `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        store: Store,
+        committer: Committer,
+        surfaces: Sequence[Surface],
+        listener: socket.socket,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.store = store
+        self.committer = committer
+        self._listener = listener
+        self._stopping = False
+        limits = settings.limits
+        fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
+        endpoints = [endpoint for surface in surfaces for endpoint in surface.endpoints()]
+        self._websockets = WebSocketService(endpoints, fanout, metrics, limits)
+        routes = [route for surface in surfaces for route in surface.routes()]
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                HttpApp([*self._own_routes(), *routes], metrics, limits),
+                http=http_protocol(limits, metrics),
+                ws=self._websockets.protocol_class(),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=max(1, limits.keep_alive_timeout_ms // 1000),
+                timeout_graceful_shutdown=max(1, limits.shutdown_grace_ms // 1000),
+                ssl_certfile=settings.tls_certificate or None,
+                ssl_keyfile=settings.tls_key or None,
+            ),
+            self._finish_accepted,
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        *,
+        mounts: Sequence[Mount] = (),
+        extensions: Sequence[Extension] = (),
+        clock: Clock | None = None,
+    ) -> "Server":
+        """Open the store and the port; from here on the port is taken but not yet served."""
+        clock = clock or SystemClock()
+        listener = _listen(settings.host, settings.port)
+        ulids = UlidFactory(clock)
+        try:
+            store = await open_store(
+                settings.store_location,
+                log_id=ulids.mint(),
+                node=ulids.mint(),
+                extensions=extensions,
+                require_fsync=not settings.dev,
+                connect_timeout_ms=settings.postgresql.connect_timeout_ms,
+                statement_timeout_ms=settings.postgresql.statement_timeout_ms,
+                pool_size=settings.postgresql.pool_size,
+            )
+        except BaseException:
+            listener.close()
+            raise
+        metrics = Metrics()
+        committer = await Committer.start(store, clock, metrics, settings.limits)
+        surfaces = [mount(committer, store) for mount in mounts]
+        return cls(settings, metrics, store, committer, surfaces, listener)
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        scheme = "https" if self.settings.tls_certificate else "http"
+        host, port = self._listener.getsockname()[:2]
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def run(self) -> None:
+        """Serve until `stop`, SIGTERM or SIGINT; then finish what was accepted and close.
+
+        Raises:
+            StoreUntrustworthy: the disk failed an fsync and the process must end.
+        """
+        watch = asyncio.create_task(self._watch_store())
+        try:
+            await self._uvicorn.serve(sockets=[self._listener])
+        finally:
+            watch.cancel()
+            await self.committer.stop()
+            await self.store.close()
+        if self.committer.failed.done():
+            raise self.committer.failed.result()
+
+    def stop(self) -> None:
+        """Begin the orderly end; `run` returns when it is complete."""
+        self._uvicorn.should_exit = True
+
+    async def _watch_store(self) -> None:
+        await self.committer.failed
+        self.stop()
+
+    async def _finish_accepted(self) -> None:
+        """Commit and answer what waits, then close the connections; nothing new is taken."""
+        self._stopping = True
+        await self.committer.stop()
+        await asyncio.sleep(0)  # the answers leave with the flush of this turn of the loop
+        await self._websockets.close_all()
+
+    def _own_routes(self) -> Sequence[Route]:
+        return (
+            Route("GET", "/healthz", self._get_ready),
+            Route("GET", "/healthz/ready", self._get_ready),
+            Route("GET", "/healthz/live", self._get_live),
+            Route("GET", "/metrics", self._get_metrics),
+        )
+
+    async def _get_live(self, request: HttpRequest) -> HttpResponse:
+        del request
+        return HttpResponse(200, msgspec.json.encode({"live": True}))
+
+    async def _get_ready(self, request: HttpRequest) -> HttpResponse:
+        """Ready: the store answers, and new writes are taken."""
+        del request
+        health: dict[str, object] = {"live": True, "ready": False}
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                head = await self.store.head()
+            health |= {
+                "ready": not self._stopping and not self.committer.failed.done(),
+                "log_id": head.log_id,
+                "head": head.committed_id,
+                "delivered": self.committer.tail.position,
+            }
+        except TimeoutError:
+            health["reason"] = "the store does not answer"
+        except StoreError as error:
+            health["reason"] = str(error)
+        return HttpResponse(200 if health["ready"] else 503, msgspec.json.encode(health))
+
+    async def _get_metrics(self, request: HttpRequest) -> HttpResponse:
+        del request
+        return HttpResponse(
+            200, self.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that lets accepted work finish before it ends the connections that wait for it."""
+
+    def __init__(self, config: uvicorn.Config, finish: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._finish = finish
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._finish()
+        except TimeoutError:
+            _log.error("accepted work did not finish within shutdown_grace_ms; ending anyway")
+        await super().shutdown(sockets)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}. Choose another --host or --port "
+            "(0 takes a free one)."
+        ) from error
+    listener.setblocking(False)
+    return listener
