@@ -71,8 +71,8 @@ class Limits(Section, frozen=True, kw_only=True):
     """`[limits]`: bounds on everything a peer can make the server hold or wait for."""
 
     max_body_bytes: Bytes = 10_485_760
-    """Largest HTTP request body. It is held in memory until answered; the largest body a contract
-    asks for is a channel batch below this size."""
+    """Largest HTTP request body; it is held in memory until answered. 10 MiB is what the channels
+    contract states (channels 8)."""
 
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 16_384
     """Request line and headers together. Headers are held before anything is known of the peer;

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -87,6 +88,9 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
     )
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
     await server.run()
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import uvicorn
@@ -111,28 +112,24 @@ class Server:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def run(self) -> None:
-        """Serve until `stop`, SIGTERM or SIGINT; then finish what was accepted and close.
+        """Serve until `stop`; then finish what was accepted and close.
 
         Raises:
             StoreUntrustworthy: the disk failed an fsync and the process must end.
         """
-        watch = asyncio.create_task(self._watch_store())
+        self.committer.failed.add_done_callback(lambda _: self.stop())
         try:
             await self._uvicorn.serve(sockets=[self._listener])
         finally:
-            watch.cancel()
             await self.committer.stop()
             await self.store.close()
         if self.committer.failed.done():
             raise self.committer.failed.result()
 
     def stop(self) -> None:
-        """Begin the orderly end; `run` returns when it is complete."""
+        """Begin the orderly end; `run` returns when it is complete. Again: wait for no peer."""
+        self._uvicorn.force_exit = self._uvicorn.should_exit
         self._uvicorn.should_exit = True
-
-    async def _watch_store(self) -> None:
-        await self.committer.failed
-        self.stop()
 
     async def _finish_accepted(self) -> None:
         """Commit and answer what waits, then close the connections; nothing new is taken."""
@@ -185,6 +182,11 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, finish: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self._finish = finish
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to whoever runs the server: uvicorn would raise them again at the end."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
