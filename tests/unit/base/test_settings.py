@@ -1,0 +1,134 @@
+"""Settings explain themselves and keep their secrets."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+
+from tidelog.base import settings as module
+from tidelog.base.errors import ConfigError
+from tidelog.base.settings import Limits, Postgresql, Section, Settings, mask_of, masked
+
+
+def documented(section: type[Section]) -> set[str]:
+    """Names of the fields that are followed by a docstring in the source."""
+    [definition] = [
+        node
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef) and node.name == section.__name__
+    ]
+    return {
+        field.target.id
+        for field, text in zip(definition.body, definition.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+@pytest.mark.parametrize("section", [Settings, Limits, Postgresql])
+def test_every_setting_has_a_docstring(section: type[Section]) -> None:
+    """Each field says what it means, because the operator's reference is made from it."""
+    assert documented(section) == {field.name for field in fields(section)}
+
+
+@pytest.mark.parametrize("section", [Limits, Postgresql])
+def test_limits_are_positive_and_have_units(section: type[Section]) -> None:
+    """A limit is a positive number whose name ends with what it counts."""
+    units = ("_bytes", "_ms", "_messages", "_requests", "_entries", "_connections", "_headers")
+    for field in fields(section):
+        assert field.name.endswith((*units, "pool_size"))
+        assert getattr(section(), field.name) >= 1
+
+
+def test_defaults_fit_each_other() -> None:
+    """A batch fits into the queue, a step of it into a send buffer, the largest body into both."""
+    limits = Limits()
+    assert limits.commit_batch_requests <= limits.commit_queue_requests
+    assert limits.commit_batch_bytes <= limits.commit_queue_bytes
+    assert limits.handover_entries < limits.send_buffer_messages
+    assert limits.max_body_bytes < limits.send_buffer_bytes
+    assert limits.max_body_bytes < limits.commit_queue_bytes
+
+
+def kind_of(name: str) -> object:
+    """The type a top-level setting is declared with."""
+    return next(field.type for field in fields(Settings) if field.name == name)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("", ""),
+        ("/var/lib/tidelog.db", "/var/lib/tidelog.db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://user:s3cret@host:5432/db", "postgresql://user:********@host:5432/db"),
+        ("postgresql://user:s3/c@ret@host/db", "postgresql://user:********@host/db"),
+        ("postgresql://:s3cret@host/db", "postgresql://:********@host/db"),
+        (
+            "postgresql://host/db?password=s3cret&a=1",
+            "postgresql://host/db?password=********&a=1",
+        ),
+        (
+            "postgresql://host/db?sslPassword=s3cret",
+            "postgresql://host/db?sslPassword=********",
+        ),
+    ],
+)
+def test_password_of_a_url_is_masked(url: str, shown: str) -> None:
+    """Only the password of a store's URL is hidden, wherever it stands."""
+    assert masked(kind_of("store"), url) == shown
+
+
+def test_secret_is_masked_whole_and_only_if_set() -> None:
+    """A secret shows stars of constant length; an unset one shows that it is unset."""
+    kind = kind_of("admin_token")
+    assert masked(kind, "a") == masked(kind, "a" * 50) == "********"
+    assert masked(kind, "") == ""
+
+
+def test_other_settings_are_not_masked() -> None:
+    """A field that is not declared secret is shown as it is."""
+    assert mask_of(kind_of("host")) is None
+    assert mask_of(kind_of("port")) is None
+    assert masked(kind_of("log_level"), "info") == "info"
+
+
+def test_repr_masks_secrets() -> None:
+    """Logging the settings leaks nothing."""
+    text = repr(Settings(admin_token="s3cret", store="postgresql://u:s3cret@h/d"))
+    assert "s3cret" not in text
+    assert "port=8080" in text
+    assert "limits=Limits(max_body_bytes=10485760" in text
+
+
+def test_certificate_and_key_belong_together() -> None:
+    """Half of a TLS configuration is refused rather than served in plain text."""
+    with pytest.raises(ConfigError, match="set both or neither"):
+        Settings(tls_certificate="c.pem")
+    with pytest.raises(ConfigError, match="set both or neither"):
+        Settings(tls_key="k.pem")
+    Settings(tls_certificate="c.pem", tls_key="k.pem")
+
+
+@pytest.mark.parametrize("store", ["mysql://h/d", "postgres://u:s3cret@h/d", "sqlite:///x"])
+def test_other_engines_are_refused(store: str) -> None:
+    """A URL of another scheme is not taken for the path of a file, and not repeated whole."""
+    with pytest.raises(ConfigError, match="postgresql:// URL") as refused:
+        Settings(store=store)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_where_the_store_is() -> None:
+    """An empty store is a file in the data directory, a path is itself, a URL is PostgreSQL."""
+    assert Settings(data_dir="d").sqlite_path == Path("d/tidelog.db")
+    assert Settings(store="x.db").sqlite_path == Path("x.db")
+    assert not Settings(store="x.db").is_postgresql
+    assert Settings(store="postgresql://h/d").is_postgresql
+    assert Settings(data_dir="d").store_location == "d/tidelog.db"
+    assert Settings(store="postgresql://h/d").store_location == "postgresql://h/d"

@@ -1,0 +1,105 @@
+"""`tidelog config check` shows settings and refuses wrong ones."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tidelog.cli.config import app
+
+main = typer.Typer()
+main.add_typer(app, name="config")
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings from outside the test, and room enough for the table."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def run(*arguments: str, **environ: str) -> Result:
+    """The command in its own process' place."""
+    return CliRunner().invoke(main, ["config", *arguments], env=environ)
+
+
+def test_table_shows_key_value_and_origin() -> None:
+    """Without options a table lists every key with its value and its origin."""
+    Path("tidelog.toml").write_text("[limits]\nmax_headers = 50")
+    result = run("check", TIDELOG_PORT="9000")
+    assert result.exit_code == 0
+    lines = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
+    assert [cell.strip() for cell in lines[0]] == ["key", "value", "origin"]
+    rows = {line[0]: [cell.strip() for cell in line[1:]] for line in lines}
+    assert rows["port"] == ["9000", "environment TIDELOG_PORT"]
+    assert rows["limits.max_headers"] == ["50", "tidelog.toml"]
+    assert rows["postgresql.pool_size"] == ["4", "default"]
+    assert result.stderr == ""
+
+
+def test_keys_are_whole_in_a_narrow_terminal() -> None:
+    """A key is never cut, however narrow the terminal."""
+    result = run("check", COLUMNS="40")
+    assert "limits.commit_queue_requests " in result.stdout
+
+
+def test_json() -> None:
+    """With --json one object maps each key to its typed value and its origin."""
+    path = Path("my.toml")
+    path.write_text('port = 81\nstore = "postgresql://u:s3cret@h/d"')
+    result = run("check", "--json", "--config", str(path))
+    assert result.exit_code == 0
+    shown = json.loads(result.stdout)
+    assert shown["port"] == {"value": 81, "origin": "my.toml"}
+    assert shown["dev"] == {"value": False, "origin": "default"}
+    assert shown["store"]["value"] == "postgresql://u:********@h/d"
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_secrets_are_masked(option: list[str]) -> None:
+    """Neither form shows a secret."""
+    result = run("check", *option, TIDELOG_ADMIN_TOKEN="s3cret")
+    assert result.exit_code == 0
+    assert "s3cret" not in result.output
+    assert "********" in result.output
+
+
+def test_values_are_not_markup() -> None:
+    """A value that looks like markup or an emoji code is shown as it is."""
+    result = run("check", TIDELOG_HOST="[bold]:smile:[/nothing]")
+    assert '"[bold]:smile:[/nothing]"' in result.stdout
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_refusal_goes_to_stderr_with_exit_code_2(option: list[str]) -> None:
+    """A wrong setting ends with code 2, its reason on stderr and nothing on stdout."""
+    result = run("check", *option, TIDELOG_PROT="1")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "unknown variable TIDELOG_PROT" in result.stderr
+    assert "TIDELOG_PORT" in result.stderr
+
+
+def test_missing_file_is_refused() -> None:
+    """A file that was named must exist."""
+    result = run("check", "--config", "missing.toml")
+    assert result.exit_code == 2
+    assert "missing.toml: No such file" in result.stderr
+
+
+def test_help_has_an_example() -> None:
+    """The help shows a command line to copy."""
+    result = run("check", "--help")
+    assert result.exit_code == 0
+    assert "Example: tidelog config check" in result.stdout
+
+
+def test_group_without_command_shows_help() -> None:
+    """`tidelog config` alone explains its commands."""
+    result = run()
+    assert "check" in result.output
