@@ -460,12 +460,12 @@ class PostgresqlStore:
         while True:
             try:
                 connection = await self._connect()
-                lost = asyncio.Event()
-                connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                await connection.add_listener(
-                    "tidelog_head", lambda _c, _p, _ch, head: moved(int(head))
-                )
                 try:
+                    lost = asyncio.Event()
+                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                    await connection.add_listener(
+                        "tidelog_head", lambda _c, _p, _ch, head: moved(int(head))
+                    )
                     await lost.wait()
                 finally:
                     connection.terminate()

@@ -92,6 +92,9 @@ class SqliteWriter:
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
         del seen
+        return self._begin(names)
+
+    def _begin(self, names: Names) -> Loaded:
         with self._as_store_errors():
             execute = self._connection.execute
             execute("BEGIN IMMEDIATE")

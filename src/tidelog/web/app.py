@@ -5,6 +5,7 @@ work it is for.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -17,6 +18,9 @@ from tidelog.web.handshake import refuse
 from tidelog.web.routing import Paths
 
 _log = logging.getLogger(__name__)
+
+DISCARD_SECONDS = 1.0
+"""How long the rest of a body that is too large is read and dropped."""
 
 _RETRY_SOON = (b"retry-after", b"1")
 
@@ -84,7 +88,7 @@ class HttpApp:
         limit = self._limits.max_body_bytes
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > limit:
-                return self._too_large(limit)
+                return await self._too_large(receive)
         parts: list[bytes] = []
         size = 0
         try:
@@ -96,7 +100,7 @@ class HttpApp:
                     part = message["body"]
                     size += len(part)
                     if size > limit:
-                        return self._too_large(limit)
+                        return await self._too_large(receive)
                     parts.append(part)
                     if not message["more_body"]:
                         break
@@ -108,6 +112,19 @@ class HttpApp:
         self._metrics.received_bytes.inc(size)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _too_large(self, limit: int) -> HttpResponse:
+    async def _too_large(self, receive: Any) -> HttpResponse:
+        """Read on for a moment before answering.
+
+        A connection that is closed on a peer which is still sending is reset, and the reset can
+        overtake the answer.
+        """
         self._metrics.refusals.labels("body_size").inc()
+        limit = self._limits.max_body_bytes
+        discarded, more = 0, True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while more and discarded <= limit:
+                    message = await receive()
+                    discarded += len(message.get("body", b""))
+                    more = message.get("more_body", False)
         return refuse(413, f"the body is larger than {limit} bytes", (b"connection", b"close"))

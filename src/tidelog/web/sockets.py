@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 from tidelog.base.metrics import Metrics
-from tidelog.web.limits import Limits
+from tidelog.base.settings import Limits
 from tidelog.web.reader import GOING_AWAY
 
 _SWEEP_MAX_SECONDS = 1.0

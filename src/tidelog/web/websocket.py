@@ -13,10 +13,10 @@ from typing import Any, Final, TypeAlias, cast
 
 from tidelog.base.frame import CLOSE, PING, PONG, TEXT, close_frame, frame
 from tidelog.base.metrics import Metrics
+from tidelog.base.settings import Limits
 from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.web import handshake
 from tidelog.web.fanout import Fanout, Spout
-from tidelog.web.limits import Limits
 from tidelog.web.reader import (
     ABNORMAL,
     GOING_AWAY,

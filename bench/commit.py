@@ -1,0 +1,401 @@
+"""Commits per second of the committer, beside two references timed in the same run.
+
+For each engine and number of submitters: commits/s, p50 and p99 from submit to answer, and
+  per_request   the ratio to one transaction per request, and
+  bulk_insert   the ratio to a bare bulk insert of the very same rows in batches of the same size.
+The references are as fast as we can write them: prepared rows, no decisions, no answers.
+
+`--writers` compares where SQLite's transaction runs (all on the event loop, all in a thread, or
+only COMMIT in a thread), with the loop idle and with the loop kept busy by other work.
+
+Example: python bench/commit.py --submitters 1 16 256 1024 --rounds 3
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import uvloop
+
+from tidelog.base.clock import SystemClock
+from tidelog.base.metrics import Metrics
+from tidelog.base.settings import Limits
+from tidelog.base.sqlitefile import connect
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Accept, Answer, Failure, Names, View
+from tidelog.log.request import Submission
+from tidelog.store import open_store
+from tidelog.store.engine import GENESIS_DIGEST, Store, builtin_queries
+from tidelog.store.postgresql import to_columns
+from tidelog.store.rows import Effects, Head, Loaded
+from tidelog.store.sqlite import SqliteStore, SqliteWriter
+from tidelog.testing.postgresql import create_database, throwaway_postgresql
+from tidelog.testing.probe.rules import PutItem, prepare_put
+from tidelog.testing.probe.service import EXTENSION
+from tidelog.testing.probe.wire import decode_put
+
+STREAMS = 64
+VALUE_BYTES = 200
+WORK = {1: 1000, 16: 6000, 256: 24_000, 1024: 24_000}
+BUSY_SECONDS = 0.0005
+
+
+def items(count: int) -> list[PutItem]:
+    """Prepared puts with unique keys; the stateless work is not what is measured."""
+    salt = os.urandom(4).hex()
+    value = "x" * (VALUE_BYTES - 2)
+    return [
+        prepare_put(
+            decode_put(
+                json.dumps(
+                    {"op": "put", "stream": f"s{n % STREAMS}", "key": f"{salt}-{n}", "value": value}
+                )
+            )
+        )
+        for n in range(count)
+    ]
+
+
+@asynccontextmanager
+async def committer_on(store: Store) -> AsyncIterator[Committer]:
+    """A committer with room for every submitter."""
+    committer = await Committer.start(store, SystemClock(), Metrics(), Limits())
+    try:
+        yield committer
+    finally:
+        await committer.stop()
+
+
+async def commit_all(
+    committer: Committer, work: Sequence[PutItem], submitters: int
+) -> dict[str, Any]:
+    """Let `submitters` share the work, each awaiting its answer before its next submit."""
+    loop = asyncio.get_running_loop()
+    pending = iter(work)
+    latencies: list[float] = []
+
+    async def submitter() -> None:
+        for item in pending:
+            started = time.perf_counter()
+            answer = loop.create_future()
+
+            def answered(answers: Sequence[Answer | Failure], answer: Any = answer) -> None:
+                answer.set_result(answers[0])
+
+            committer.submit(Submission(item.names(), len(item.body), (item,), answered))
+            result = await answer
+            assert result.status == "committed", result
+            latencies.append(time.perf_counter() - started)
+
+    started, cpu = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(submitter() for _ in range(submitters)))
+    took = time.perf_counter() - started
+    latencies.sort()
+    return {
+        "commits_per_s": len(work) / took,
+        "cpu_us_per_commit": (time.process_time() - cpu) / len(work) * 1e6,
+        "p50_ms": latencies[len(latencies) // 2] * 1000,
+        "p99_ms": latencies[int(len(latencies) * 0.99)] * 1000,
+    }
+
+
+def effects_of(work: Sequence[PutItem], batch: int) -> list[Effects]:
+    """The very rows that committing `work` writes, in batches."""
+    head = Head(0, GENESIS_DIGEST, 0, "")
+    state: dict[str, Any] = {}
+    serials: dict[str, int] = {}
+    result = []
+    for start in range(0, len(work), batch):
+        part = work[start : start + batch]
+        names = [item.names() for item in part]
+        loaded = Loaded(
+            head=head,
+            others=[],
+            dedupe=dict.fromkeys(key for name in names for key in name.dedupe),
+            serials={s: serials.get(s, 0) for name in names for s in name.streams},
+            rows={row: state.get(row[1][0], ()) for name in names for row in name.rows},
+        )
+        view = View(loaded, time.time_ns() // 1_000_000)
+        for item in part:
+            decision = item.decide(view)
+            assert isinstance(decision, Accept)
+            for entry in view.accept(decision):
+                serials[entry.stream] = entry.stream_serial
+            for change in decision.rows:
+                assert change.becomes is not None
+                state[change.values[0]] = change.becomes.rows
+        effects = view.effects()
+        assert effects is not None
+        head = Head(effects.committed_id, effects.digest, effects.committed_at, "")
+        result.append(effects)
+    return result
+
+
+def reference_sqlite(path: Path, work: Sequence[PutItem], batch: int) -> float:
+    """Bare inserts of the same rows, `batch` of them per transaction; commits per second.
+
+    With a batch of one it also reads what a request must read: its key, its serial, its state.
+    """
+    queries = {**builtin_queries("sqlite"), **EXTENSION.queries["sqlite"]}
+    prepared = effects_of(work, batch)
+    connection = connect(path)
+    execute, executemany = connection.execute, connection.executemany
+    started = time.perf_counter()
+    for effects, item in zip(prepared, work[::batch], strict=True):
+        execute("BEGIN IMMEDIATE")
+        if batch == 1:
+            execute(queries["dedupe_row"], ("probe", item.key)).fetchone()
+            execute(queries["stream_serial"], (effects.entries[0].stream,)).fetchone()
+            execute(queries["probe_stream"], (item.stream,)).fetchone()
+        executemany(queries["insert_entry"], effects.entries)
+        executemany(queries["insert_dedupe"], effects.dedupe)
+        executemany(queries["put_probe_stream"], [change.values for change in effects.changes])
+        head = (effects.committed_id, effects.digest, effects.committed_at)
+        execute(queries["advance_head"], head)
+        execute("COMMIT")
+    took = time.perf_counter() - started
+    connection.close()
+    return len(work) / took
+
+
+async def reference_postgresql(url: str, work: Sequence[PutItem], batch: int) -> float:
+    """The same on PostgreSQL: one `unnest` per batch; commits per second."""
+    queries = {**builtin_queries("postgresql"), **EXTENSION.queries["postgresql"]}
+    prepared = []
+    for effects in effects_of(work, batch):
+        columns = [
+            *to_columns(effects.entries, 13),
+            *to_columns(effects.dedupe, 9),
+            *(effects.committed_id, effects.digest, effects.committed_at, "bench", b""),
+        ]
+        states = to_columns([change.values for change in effects.changes], 4)
+        prepared.append((columns, states, effects))
+    connection = await asyncpg.connect(url)
+    started = time.perf_counter()
+    for (columns, states, effects), item in zip(prepared, work[::batch], strict=True):
+        await connection.execute("BEGIN")
+        await connection.fetch(queries["lock_head"])
+        if batch == 1:
+            await connection.fetch(queries["dedupe_rows"], ["probe"], [item.key])
+            await connection.fetch(queries["stream_serials"], [effects.entries[0].stream])
+            await connection.fetch(queries["probe_stream"], [item.stream])
+        await connection.execute(queries["write_batch"], *columns)
+        await connection.execute(queries["put_probe_stream"], *states)
+        await connection.execute("COMMIT")
+    took = time.perf_counter() - started
+    await connection.close()
+    return len(work) / took
+
+
+class _Location:
+    """Makes empty stores of one engine."""
+
+    def __init__(self, engine: str, directory: Path, server: str | None) -> None:
+        self.engine = engine
+        self._directory = directory
+        self._server = server
+        self._count = 0
+
+    async def new(self) -> str:
+        """An empty store with the probe's table."""
+        self._count += 1
+        if self._server is None:
+            location = str(self._directory / f"{self._count}.db")
+        else:
+            location = await create_database(self._server)
+        store = await open_store(location, log_id="bench", node="bench", extensions=(EXTENSION,))
+        await store.close()
+        return location
+
+    async def reference(self, work: Sequence[PutItem], batch: int) -> float:
+        """Commits per second of the reference."""
+        location = await self.new()
+        if self._server is None:
+            return reference_sqlite(Path(location), work, batch)
+        return await reference_postgresql(location, work, batch)
+
+
+async def measure(places: _Location, submitters: int, rounds: int) -> dict[str, Any]:
+    """Medians over the rounds; in each round the three are timed one after another."""
+    batch = min(submitters, Limits().commit_batch_requests)
+    results, per_request, bulk = [], [], []
+    for _ in range(rounds):
+        work = items(WORK[submitters])
+        location = await places.new()
+        store = await open_store(location, log_id="b", node="b", extensions=(EXTENSION,))
+        try:
+            async with committer_on(store) as committer:
+                results.append(await commit_all(committer, work, submitters))
+        finally:
+            await store.close()
+        per_request.append(await places.reference(work[: WORK[1]], 1))
+        bulk.append(await places.reference(work[: len(work) // batch * batch], batch))
+
+    def median(values: Sequence[float]) -> float:
+        return round(statistics.median(values), 2)
+
+    return {
+        "engine": places.engine,
+        "submitters": submitters,
+        **{name: median([result[name] for result in results]) for name in results[0]},
+        "one_transaction_per_request_per_s": median(per_request),
+        "bulk_insert_rows_per_s": median(bulk),
+        "ratio_to_per_request": median(
+            [r["commits_per_s"] / p for r, p in zip(results, per_request, strict=True)]
+        ),
+        "ratio_to_bulk_insert": median(
+            [r["commits_per_s"] / b for r, b in zip(results, bulk, strict=True)]
+        ),
+    }
+
+
+class LoopWriter(SqliteWriter):
+    """Everything on the event loop, COMMIT too."""
+
+    async def commit(self, batch_id: bytes, effects: Effects) -> None:
+        """See `Writer.commit`."""
+        with self._as_store_errors():
+            self._write(batch_id, effects)
+            self._commit()
+
+
+class ThreadWriter(SqliteWriter):
+    """Everything in the writer's thread."""
+
+    async def begin(self, names: Names, seen: int) -> Loaded:
+        """See `Writer.begin`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._begin, names)
+
+    async def commit(self, batch_id: bytes, effects: Effects) -> None:
+        """See `Writer.commit`."""
+
+        def work() -> None:
+            self._write(batch_id, effects)
+            self._commit()
+
+        with self._as_store_errors():
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+async def compare_writers(places: _Location, submitters: int, rounds: int) -> list[dict[str, Any]]:
+    """Where the transaction runs, with the loop idle and with the loop kept busy."""
+    rows = []
+    for busy in (False, True):
+        for name, kind in (
+            ("commit in a thread", SqliteWriter),
+            ("all on the loop", LoopWriter),
+            ("all in a thread", ThreadWriter),
+        ):
+            results, other_work = [], []
+            for _ in range(rounds):
+                store = SqliteStore(
+                    Path(await places.new()), log_id="b", node="b", extensions=(EXTENSION,)
+                )
+                store.writer.__class__ = kind
+                turns, spinning = _keep_busy() if busy else (lambda: 0.0, None)
+                try:
+                    async with committer_on(store) as committer:
+                        work = items(WORK[submitters] // (4 if busy else 1))
+                        results.append(await commit_all(committer, work, submitters))
+                finally:
+                    if spinning is not None:
+                        spinning.cancel()
+                    await store.close()
+                other_work.append(turns())
+            rows.append(
+                {
+                    "writer": name,
+                    "loop": "busy" if busy else "idle",
+                    "submitters": submitters,
+                    **{
+                        key: round(statistics.median(result[key] for result in results), 2)
+                        for key in results[0]
+                    },
+                    "other_work_share": round(statistics.median(other_work), 2),
+                }
+            )
+    return rows
+
+
+def _keep_busy() -> tuple[Callable[[], float], "asyncio.Task[None]"]:
+    """Work of 0.5 ms in every turn of the loop; answers which share of the time it got."""
+    spent, began = 0.0, time.perf_counter()
+
+    async def spin() -> None:
+        nonlocal spent
+        while True:
+            started = time.perf_counter()
+            while time.perf_counter() - started < BUSY_SECONDS:
+                pass
+            spent += time.perf_counter() - started
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(spin())
+    return (lambda: spent / (time.perf_counter() - began)), task
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Measure what was asked for and print it."""
+    document: dict[str, Any] = {
+        "bench": "commit",
+        "conditions": {
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+            "sqlite": sqlite3.sqlite_version,
+            "event_loop": "uvloop",
+            "fsync": True,
+            "rounds": options.rounds,
+            "value_bytes": VALUE_BYTES,
+            "streams": STREAMS,
+            "rows_per_commit": "one log entry, one dedupe row, one state row",
+        },
+    }
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory:
+        sqlite = _Location("sqlite", Path(directory), None)
+        if options.writers:
+            document["writers"] = [
+                row
+                for submitters in options.submitters
+                for row in await compare_writers(sqlite, submitters, options.rounds)
+            ]
+        else:
+            document["results"] = [
+                await measure(sqlite, submitters, options.rounds)
+                for submitters in options.submitters
+            ]
+            if not options.sqlite_only:
+                with throwaway_postgresql() as server:
+                    postgresql = _Location("postgresql", Path(directory), server)
+                    document["results"] += [
+                        await measure(postgresql, submitters, options.rounds)
+                        for submitters in options.submitters
+                    ]
+    print(json.dumps(document, indent=2))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--submitters", type=int, nargs="+", default=list(WORK), choices=WORK)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--writers", action="store_true", help="compare where COMMIT runs")
+    parser.add_argument("--sqlite-only", action="store_true")
+    parser.add_argument("--directory", default=str(Path.cwd()), help="where the files are made")
+    arguments = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(arguments))
+    sys.exit(0)

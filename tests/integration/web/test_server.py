@@ -1,0 +1,263 @@
+"""The server as a whole: limits, health, metrics, TLS, and its orderly end."""
+
+import asyncio
+import json
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from support.storm import HttpClient, read_log
+from tidelog.base.errors import ConfigError
+from tidelog.base.settings import Limits, Settings
+from tidelog.testing.process import ServerProcess
+from tidelog.testing.server import running_server
+from tidelog.web.server import Server
+
+PUT = b'{"op":"put","stream":"s","key":"k%d","value":1}'
+
+
+def port_of(server: Server) -> int:
+    """The port a server listens on."""
+    return int(server.url.rsplit(":", 1)[1])
+
+
+async def exchange(port: int, request: bytes, *, wait_seconds: float = 5.0) -> bytes:
+    """Send raw bytes and read until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(wait_seconds):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_health_tells_live_ready_and_the_head(tmp_path: Path) -> None:
+    """`/healthz` is 200 with the log's head while the store answers; live has its own route."""
+    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+        health = (await http.get("/healthz")).json()
+        assert (health["live"], health["ready"], health["head"]) == (True, True, 0)
+        await http.post("/probe/entries", content=PUT % 1)
+        assert (await http.get("/healthz/ready")).json()["head"] == 1
+        assert (await http.get("/healthz/live")).json() == {"live": True}
+        assert (await http.head("/healthz")).content == b""
+
+
+async def test_metrics_count_what_happened(tmp_path: Path) -> None:
+    """`/metrics` shows batches, latency, queue, tail, connections, bytes and refusals by reason."""
+    limits = Limits(max_body_bytes=1000)
+    async with (
+        running_server(tmp_path, limits=limits) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+        connect(server.url.replace("http", "ws") + "/probe/ws"),
+    ):
+        await http.post("/probe/entries", content=PUT % 1)
+        assert (await http.post("/probe/entries", content=b"x" * 1001)).status_code == 413
+        lines = (await http.get("/metrics")).text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert values["tidelog_commit_batch_requests_count"] == "1.0"
+    assert values["tidelog_commit_seconds_count"] == "1.0"
+    assert values["tidelog_commit_queue_depth"] == "0.0"
+    assert values["tidelog_tail_position"] == "1.0"
+    assert values["tidelog_tail_lag_entries"] == "0.0"
+    assert values["tidelog_connections"] == "1.0"
+    assert float(values["tidelog_received_bytes_total"]) >= len(PUT % 1)
+    assert float(values["tidelog_sent_bytes_total"]) > 0
+    assert values['tidelog_refusals_total{reason="body_size"}'] == "1.0"
+
+
+async def test_unknown_paths_and_methods_are_json_errors(tmp_path: Path) -> None:
+    """404 and 405 are JSON; 405 names what is allowed."""
+    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+        missing = await http.get("/nothing")
+        assert (missing.status_code, "error" in missing.json()) == (404, True)
+        wrong = await http.delete("/healthz")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
+
+
+async def test_a_surface_that_fails_answers_500_without_a_word_of_it(tmp_path: Path) -> None:
+    """An unexpected failure is a bare 500; the next request is served."""
+    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+        server.store.rows = None  # type: ignore[method-assign, assignment]  # breaks a handler
+        failed = await http.get("/probe/streams/s")
+        assert (failed.status_code, failed.json()) == (500, {"error": "internal error"})
+        assert (await http.get("/healthz/live")).status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_refused(tmp_path: Path, chunked: bool) -> None:
+    """413 for a declared length and for a chunked body that grows beyond the limit."""
+
+    async def chunks() -> object:
+        for _ in range(20):
+            yield b"x" * 100
+
+    async with (
+        running_server(tmp_path, limits=Limits(max_body_bytes=1000)) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        content = chunks() if chunked else b"x" * 1001
+        answer = await http.post("/probe/entries", content=content)  # type: ignore[arg-type]
+        assert answer.status_code == 413
+        assert (await http.post("/probe/entries", content=PUT % 1)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nlong: " + b"y" * 3000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nnever-ending: " + b"y" * 3000,
+        b"GET /healthz?" + b"y" * 3000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n",
+    ],
+    ids=["long value", "unfinished value", "long path", "many headers"],
+)
+async def test_headers_over_the_limit_are_refused(tmp_path: Path, head: bytes) -> None:
+    """431 for too many bytes or too many headers, complete or not, and the connection ends."""
+    async with running_server(tmp_path, limits=Limits(max_header_bytes=2048)) as server:
+        answer = await exchange(port_of(server), head)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert server.metrics.refusals.labels("header_size")._value.get() == 1
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /healthz HTTP/1.1\r\nhost:"], ids=["nothing", "half a head"]
+)
+async def test_a_head_that_does_not_come_is_cut_off(tmp_path: Path, sent: bytes) -> None:
+    """A connection without a complete head is ended after `header_timeout_ms`."""
+    async with running_server(tmp_path, limits=Limits(header_timeout_ms=200)) as server:
+        answer = await exchange(port_of(server), sent)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_body_that_does_not_come_is_cut_off(tmp_path: Path) -> None:
+    """A request whose body stops arriving is answered 408 after `idle_timeout_ms`."""
+    async with running_server(tmp_path, limits=Limits(idle_timeout_ms=200)) as server:
+        request = b"POST /probe/entries HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"
+        answer = await exchange(port_of(server), request)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_connections_over_the_limit_are_refused(tmp_path: Path) -> None:
+    """The connection beyond `max_connections` gets 503; a place that is given back is given out."""
+    async with running_server(tmp_path, limits=Limits(max_connections=2)) as server:
+        port = port_of(server)
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert (await exchange(port, b"")).startswith(b"HTTP/1.1 503 ")
+        held[0][1].close()
+        await asyncio.sleep(0.05)
+        request = b"GET /healthz/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        assert (await exchange(port, request)).startswith(b"HTTP/1.1 200 ")
+        held[1][1].close()
+
+
+async def test_garbage_is_answered_and_hurts_nobody(tmp_path: Path) -> None:
+    """Bytes that are not HTTP get 400; a neighbour on a kept connection notices nothing."""
+    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+        assert (await http.get("/healthz/live")).status_code == 200
+        assert (await exchange(port_of(server), b"\x16\x03\x01\0garbage\r\n\r\n")).startswith(
+            b"HTTP/1.1 400 "
+        )
+        assert (await http.get("/healthz/live")).status_code == 200
+
+
+async def test_the_orderly_end_finishes_what_was_accepted(tmp_path: Path) -> None:
+    """SIGTERM under load: every answered put is stored, sockets close with 1001, the exit is 0."""
+    with ServerProcess(data_dir=tmp_path) as server:
+        server.start()
+        answered: list[str] = []
+        codes: list[int | None] = []
+
+        async def write(name: int) -> None:
+            async with connect(f"ws://127.0.0.1:{server.port}/probe/ws") as socket:
+                try:
+                    for number in range(100_000):
+                        put = {"op": "put", "stream": "s", "key": f"{name}-{number}", "value": 1}
+                        await socket.send(json.dumps(put))
+                        result = json.loads(await socket.recv())
+                        if result["status"] == "committed":
+                            answered.append(result["key"])
+                except ConnectionClosed as closed:
+                    codes.append(closed.rcvd.code if closed.rcvd else None)
+
+        writers = [asyncio.create_task(write(name)) for name in range(8)]
+        await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(server.terminate) == 0
+        await asyncio.gather(*writers)
+    assert codes == [1001] * 8
+    stored = {entry.entity for entry in await read_log(str(tmp_path / "tidelog.db"))}
+    assert stored >= set(answered)
+    assert len(answered) > 8
+
+
+async def test_a_taken_port_is_explained(tmp_path: Path) -> None:
+    """A port in use is a configuration error that says what to do."""
+    async with running_server(tmp_path / "a") as server:
+        settings = Settings(data_dir=str(tmp_path / "b"), port=port_of(server))
+        with pytest.raises(ConfigError, match="Choose another --host or --port"):
+            await Server.open(settings)
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for the loopback and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidelog test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    certificate_file, key_file = directory / "cert.pem", directory / "key.pem"
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return certificate_file, key_file
+
+
+async def test_tls_serves_http_and_websocket(tmp_path: Path) -> None:
+    """With a certificate and a key, one port speaks https and wss, and plain HTTP is not served."""
+    certificate, key = make_certificate(tmp_path)
+    settings = Settings(
+        data_dir=str(tmp_path / "data"),
+        port=0,
+        tls_certificate=str(certificate),
+        tls_key=str(key),
+    )
+    server = await Server.open(settings)
+    running = asyncio.create_task(server.run())
+    trust = ssl.create_default_context(cafile=str(certificate))
+    try:
+        async with httpx.AsyncClient(base_url=server.url, verify=trust) as http:
+            assert (await http.get("/healthz")).json()["ready"] is True
+        client = HttpClient(port_of(server))
+        with pytest.raises((OSError, EOFError)):
+            await client.post("/probe/entries", PUT % 1)
+        client.close()
+    finally:
+        server.stop()
+        await running
