@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import asyncpg
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from tidelog.base.clock import Clock
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.log.committer import Committer
-from tidelog.log.decision import Item, Names
+from tidelog.log.decision import Accept, Item, Names, View
+from tidelog.log.entry import Draft
 from tidelog.log.request import Submission
 from tidelog.log.verify import Progress, verify
 from tidelog.store import Store, open_store
 from tidelog.store.postgresql import from_record
 from tidelog.store.rows import Entry, Row
 from tidelog.testing.clock import FakeClock
-from tidelog.testing.probe.rules import SURFACE, PutItem, prepare_put
+from tidelog.testing.probe.rules import SURFACE, PruneItem, PutItem, log_stream, prepare_put
 from tidelog.testing.probe.service import EXTENSION
 from tidelog.testing.probe.wire import Put
 
@@ -52,6 +53,20 @@ def joined(items: Iterable[Named]) -> Names:
         streams=tuple(stream for name in names for stream in name.streams),
         rows=tuple(row for name in names for row in name.rows),
     )
+
+
+class AppendItem(Struct, frozen=True):
+    """Appends an entry with whatever columns a test wants, and nothing else."""
+
+    draft: Draft
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        return Names(streams=(self.draft.stream,))
+
+    def decide(self, view: View) -> Accept:
+        """Always accepted."""
+        return Accept(view.next_committed_id, entries=(self.draft,))
 
 
 class Node:
@@ -103,6 +118,19 @@ class Node:
         """Put each as a request of its own, all at once."""
         waiting = [asyncio.wrap_future(self.submit((item,), item.names())) for item in items]
         return [answers[0] for answers in await asyncio.gather(*waiting)]
+
+    async def append(self, draft: Draft) -> int:
+        """Append an entry as it is drafted; answers its position."""
+        item = AppendItem(draft)
+        [committed_id] = await asyncio.wrap_future(self.submit((item,), item.names()))
+        return int(committed_id)
+
+    async def prune(self, stream: str, through: int) -> None:
+        """Empty a stream's entries up to a serial, as the probe's service does."""
+        entries = await self.store.stream_entries(log_stream(stream), 0, limit=through)
+        item = PruneItem(stream, 0, through, tuple(entry.entity for entry in entries))
+        [answer] = await asyncio.wrap_future(self.submit((item,), item.names()))
+        assert answer.pruned == through
 
     async def close(self) -> None:
         """Finish what was accepted and let go of the store."""

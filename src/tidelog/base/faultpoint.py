@@ -25,7 +25,7 @@ class FaultPoint(StrEnum):
     WRITTEN = "store.written"
     """All rows of the batch written, COMMIT not yet issued."""
     COMMITTING = "store.committing"
-    """PostgreSQL: COMMIT sent, its answer not read. SQLite: just before COMMIT returns control."""
+    """PostgreSQL: COMMIT sent, its answer not read. SQLite: about to COMMIT."""
     COMMITTED = "store.committed"
     """COMMIT durable; nothing outside the store knows."""
     HANDING_OVER = "committer.handing_over"

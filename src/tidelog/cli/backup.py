@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tidelog.base.errors import StoreDamaged
+from tidelog.base.errors import StoreDamaged, StoreUnavailable
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 from tidelog.cli.progress import progress_bar
 
@@ -29,9 +30,16 @@ def backup(
     async def run() -> int:
         from tidelog.store.backup import back_up
 
-        with progress_bar("copying") as show:
-            await back_up(settings.store_location, target, show)
-        return await _verified(str(target))
+        heads = []
+        with ExitStack() as copying:
+
+            async def check(copy: Path) -> None:
+                copying.close()  # verification has a bar of its own
+                heads.append(await _verified(str(copy)))
+
+            show = copying.enter_context(progress_bar("copying"))
+            await back_up(settings.store_location, target, show, check)
+        return heads[0]
 
     _report("backed up", asyncio.run(run()), target, as_json=as_json)
 
@@ -53,6 +61,8 @@ def restore(
     async def run() -> int:
         from tidelog.store.backup import restore as restore_store
 
+        if not source.exists():
+            raise StoreUnavailable(f"there is no backup at {source}")
         await _verified(str(source))
         with progress_bar("restoring") as show:
             await restore_store(source, settings.store_location, show)

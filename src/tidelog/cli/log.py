@@ -23,6 +23,8 @@ TAIL_ENTRIES = 20
 POLL_SECONDS = 0.2
 """How often `tail --follow` looks at the head of an SQLite log; PostgreSQL wakes it."""
 
+MAX_ID = 2**63 - 1
+
 _SHOWN_BODY_CHARACTERS = 120
 
 
@@ -38,7 +40,7 @@ def tail(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
     start: Annotated[
-        int | None, typer.Option("--from", min=1, help="Begin at this committed_id.")
+        int | None, typer.Option("--from", min=1, max=MAX_ID, help="Begin at this committed_id.")
     ] = None,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
@@ -136,7 +138,8 @@ async def _stats(settings: "Settings", *, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"log {head.log_id}: head {head.committed_id}, {keys} keys remembered")
+    typer.echo(f"log {head.log_id}: head {head.committed_id}, {keys} keys remembered")
+    table = Table()
     for name in ("surface", "entries", "streams", "pruned", "content bytes"):
         table.add_column(name, justify="left" if name == "surface" else "right")
     for surface in surfaces:

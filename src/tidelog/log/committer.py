@@ -71,6 +71,7 @@ class Committer:
         self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._stopping = False
+        self._ended = False
         self._known_head = tail.position
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -114,9 +115,14 @@ class Committer:
         """Return once the tail has reached the head that the store has now.
 
         A client that comes from a faster node must not find itself ahead of this one.
+
+        Raises:
+            ShuttingDown: the tail moves no more.
         """
         head = (await self._store.head()).committed_id
         if head > self.tail.position:
+            if self._ended:
+                raise ShuttingDown("the server is shutting down; retry against another one")
             reached = asyncio.get_running_loop().create_future()
             self._awaited.append((head, reached))
             self._on_head_moved(head)
@@ -135,17 +141,42 @@ class Committer:
             self._wake.set()
 
     async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception as error:  # noqa: BLE001 - whatever we did not think of
+            # A mistake of ours: nobody can say what state we are in. Better no server than one that
+            # takes writes and never answers.
+            _log.exception("the committer failed")
+            self._fail(
+                StoreUntrustworthy(
+                    f"internal error of the committer ({type(error).__name__}); start tidelog "
+                    "again: it continues from what is really stored."
+                )
+            )
+            while self._queue:
+                await self._commit(self._take())
+        finally:
+            self._ended = True
+            for _, reached in self._awaited:
+                if not reached.done():
+                    reached.set_exception(ShuttingDown("the server is shutting down"))
+
+    async def _work(self) -> None:
         poll_seconds = self._limits.head_poll_ms / 1000
+        is_readable = True
         while True:
             if self._queue:
                 await self._commit(self._take())
+                # An embedded commit never waits; sockets are read and flushed between batches.
+                await asyncio.sleep(0)
             elif self._stopping:
                 return
-            elif self._known_head > self.tail.position:
-                await self._follow_others()
+            elif self._known_head > self.tail.position and is_readable:
+                is_readable = await self._follow_others()
             else:
                 self._wake.clear()
                 await self._wait(poll_seconds)
+                is_readable = True
 
     async def _wait(self, poll_seconds: float) -> None:
         """Sleep until woken; now and then look at the head anyway, should a wake-up be lost."""
@@ -183,6 +214,9 @@ class Committer:
     async def _commit_one_by_one(self, batch: list[Request]) -> None:
         """The batch holds a row that the store refuses: find the request it belongs to."""
         for request in batch:
+            if self.failed.done():
+                self._refuse([request], self.failed.result())
+                continue
             try:
                 decided = await self._transact([(request, request.items())])
             except DataError as error:
@@ -203,6 +237,8 @@ class Committer:
                     [decided] = await self._transact([(request, [item])])
                 except StoreError as item_error:
                     failure = Failure(item_error)
+                    if isinstance(item_error, StoreUntrustworthy):
+                        self._fail(item_error)
                     break
                 answers += decided.answers
                 if decided.entries:
@@ -249,8 +285,8 @@ class Committer:
     def _decide(self, request: Request, items: Sequence[Item], view: View) -> _Decided:
         answers: list[Answer | Failure] = []
         entries: list[Entry] = []
+        before = time.perf_counter()
         for item in items:
-            before = time.perf_counter()
             try:
                 decision = item.decide(view)
                 if type(decision) is Accept:
@@ -262,8 +298,10 @@ class Committer:
                 answers += [failure] * (len(items) - len(answers))
                 break
             answers.append(decision.answer)
-            if time.perf_counter() - before > SLOW_DECIDE_SECONDS:
+            after = time.perf_counter()
+            if after - before > SLOW_DECIDE_SECONDS:
                 _log.warning("a decision of %s took over 50 ms", type(item).__name__)
+            before = after
         return _Decided(request, answers, entries)
 
     async def _resolve(self, batch_id: bytes, error: OutcomeUnknown) -> None:
@@ -286,25 +324,30 @@ class Committer:
         """The engine is not available: refuse the whole batch and retry nothing."""
         _log.error("refused %d requests: %s", len(batch), error)
         self._metrics.refusals.labels(type(error).__name__).inc(len(batch))
-        if isinstance(error, StoreUntrustworthy) and not self.failed.done():
-            self._stopping = True
-            self.failed.set_result(error)
+        if isinstance(error, StoreUntrustworthy):
+            self._fail(error)
         failure = Failure(error)
         for request in batch:
             self._answer(request, [failure] * len(request.items()))
 
+    def _fail(self, error: StoreUntrustworthy) -> None:
+        self._stopping = True
+        if not self.failed.done():
+            self.failed.set_result(error)
+
     async def _hand_over(self, decided: list[_Decided]) -> None:
         """Answers and entries leave in log order, in steps that no healthy peer is overrun by."""
-        in_step = 0
+        in_step, limit = 0, self._limits.handover_entries
         for request, answers, entries in decided:
             reach(FaultPoint.HANDING_OVER)
             self._answer(request, answers)
             if entries:
-                self._publish(entries)
+                self.tail.publish(entries)
                 in_step += len(entries)
-                if in_step >= self._limits.handover_entries:
+                if in_step >= limit:
                     in_step = 0
                     await asyncio.sleep(0)
+        self._tell_awaiting()
 
     def _answer(self, request: Request, answers: Sequence[Answer | Failure]) -> None:
         try:
@@ -315,22 +358,28 @@ class Committer:
 
     def _publish(self, entries: Sequence[Entry]) -> None:
         self.tail.publish(entries)
-        position = self.tail.position
-        self._known_head = max(self._known_head, position)
+        self._known_head = max(self._known_head, self.tail.position)
+        self._tell_awaiting()
+
+    def _tell_awaiting(self) -> None:
+        """Resolve what `catch_up` waits for."""
         if self._awaited:
+            position = self.tail.position
             for head, reached in self._awaited:
                 if head <= position and not reached.done():
                     reached.set_result(None)
             self._awaited = [waiting for waiting in self._awaited if waiting[0] > position]
 
-    async def _follow_others(self) -> None:
-        """Bring the tail up to what other nodes committed, without the lock."""
+    async def _follow_others(self) -> bool:
+        """Bring the tail up to what other nodes committed, without the lock; False if it failed."""
         try:
             while page := await self._store.entries(self.tail.position):
                 self._publish(page)
                 await asyncio.sleep(0)
         except StoreError as error:
             _log.warning("could not read what other nodes wrote: %s", error)
+            return False
+        return True
 
 
 def _union(batch: list[tuple[Request, Sequence[Item]]]) -> Names:

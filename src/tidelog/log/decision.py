@@ -22,6 +22,8 @@ class Accept(Struct):
     entries: tuple[Draft, ...] = ()
     dedupe: tuple[DedupeRow, ...] = ()
     rows: tuple[RowChange, ...] = ()
+    unavailable: tuple[tuple[str, str], ...] = ()
+    """(scope, key) of dedupe rows whose content this prunes: they now say that it is gone."""
 
 
 class Refuse(Struct):
@@ -111,6 +113,11 @@ class View:
             self._changes.append(change)
             if change.becomes is not None:
                 self._rows[change.becomes.query, change.becomes.key] = change.becomes.rows
+        for name in accepted.unavailable:
+            self._changes.append(RowChange("unavailable_keys", name))
+            known = self._dedupe.get(name)
+            if known is not None:
+                self._dedupe[name] = known._replace(available=0)
         return entries
 
     def effects(self) -> Effects | None:

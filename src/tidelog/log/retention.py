@@ -1,7 +1,7 @@
 """Pruning: content goes, places stay (L8).
 
 Whether a body may go is for its surface to decide: a body may be emptied only when no rule still
-reads it. These are the effects such a decision consists of.
+reads it. Such a decision accepts `empty_bodies` and names the keys that are now `unavailable`.
 """
 
 from tidelog.store.rows import RowChange
@@ -15,8 +15,3 @@ def empty_bodies(stream: str, after: int, through: int) -> RowChange:
     """Empty `body` and `data` of the entries with `after < stream_serial <= through`."""
     assert through - after <= PRUNE_ENTRIES, "prune in steps"  # noqa: S101 - see PRUNE_ENTRIES
     return RowChange("empty_bodies", (stream, after, through))
-
-
-def mark_unavailable(scope: str, key: str) -> RowChange:
-    """Let the dedupe row of a pruned entry say that its content is gone."""
-    return RowChange("unavailable_keys", (scope, key))

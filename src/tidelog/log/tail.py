@@ -1,7 +1,9 @@
 """The tail: committed entries leave the log here, in order, once, as batches."""
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from tidelog.log.entry import Entry
 
@@ -22,29 +24,31 @@ class Tail:
         self.position = position
         """`committed_id` of the last entry given to the sinks; whoever was told of an entry by this
         node finds the position at or beyond it."""
-        self._sinks: dict[str, list[Sink]] = {}
+        self._sinks: dict[str, tuple[Sink, ...]] = {}
+        """By surface. Replaced, never changed, so that a sink may subscribe or leave another."""
 
     def subscribe(self, surface: str, sink: Sink) -> Callable[[], None]:
         """Give `sink` every later entry of `surface`; answers how to stop."""
-        sinks = self._sinks.setdefault(surface, [])
-        sinks.append(sink)
-        return lambda: sinks.remove(sink)
+        self._sinks[surface] = (*self._sinks.get(surface, ()), sink)
+
+        def leave() -> None:
+            self._sinks[surface] = tuple(s for s in self._sinks[surface] if s is not sink)
+
+        return leave
 
     def publish(self, entries: Sequence[Entry]) -> None:
         """Deliver the next entries; only the committer calls this."""
-        first = entries[0].committed_id
-        assert first == self.position + 1, f"tail at {self.position} was given {first}"  # noqa: S101 - L1
+        first = entries[0]
+        assert first.committed_id == self.position + 1, "a gap, or twice"  # noqa: S101 - L1
         self.position = entries[-1].committed_id
-        start = 0
-        surface = entries[0].surface
-        for index, entry in enumerate(entries):
-            if entry.surface != surface:
-                self._deliver(surface, entries[start:index])
-                start, surface = index, entry.surface
-        self._deliver(surface, entries[start:] if start else entries)
+        if len(entries) == 1:
+            self._deliver(first.surface, entries)
+        else:
+            for surface, run in itertools.groupby(entries, key=attrgetter("surface")):
+                self._deliver(surface, tuple(run))
 
     def _deliver(self, surface: str, entries: Sequence[Entry]) -> None:
-        for sink in tuple(self._sinks.get(surface, ())):
+        for sink in self._sinks.get(surface, ()):
             try:
                 sink(entries)
             except Exception:  # noqa: BLE001 - whatever a surface raises

@@ -5,12 +5,16 @@ from typing import NamedTuple
 
 from tidelog.base.errors import StoreError
 from tidelog.log.digest import body_digest, entry_digest
-from tidelog.store.engine import GENESIS_DIGEST, Store
+from tidelog.store.engine import GENESIS_DIGEST, PAGE_ENTRIES, Store
 from tidelog.store.rows import Entry, Head
 
 _TEXTS = ("stream", "surface", "kind", "entity", "ref", "actor")
 _NUMBERS = ("committed_id", "stream_serial", "committed_at")
-_BYTES = ("body", "data")
+_CONTENT = ("body", "data")
+_DIGESTS = ("body_digest", "digest")
+
+_BEFORE_ALL = -(2**63)
+"""Where reading begins: an entry below position 1 was added."""
 
 
 class Finding(NamedTuple):
@@ -37,15 +41,24 @@ async def verify(store: Store) -> AsyncIterator[Progress]:
     Finds any changed column, any removed, added or moved entry, and a cut-off end: the head row
     holds the last digest. Content that was pruned is vouched for by its digest alone.
     """
-    head = await store.head()
-    previous, at, pruned = GENESIS_DIGEST, 0, 0
+    try:
+        head = await store.head()
+    except StoreError as error:
+        yield Progress(0, 0, 0, Finding(1, f"unreadable: {error}"))
+        return
+    previous, at, pruned, dated = GENESIS_DIGEST, 0, 0, 0
     serials: dict[str, int] = {}
-    while at < head.committed_id:
+    limit = PAGE_ENTRIES
+    while at < head.committed_id or at == 0:
         try:
-            page = await store.entries(at, through=head.committed_id)
+            page = await store.entries(at or _BEFORE_ALL, through=head.committed_id, limit=limit)
         except StoreError as error:
+            if limit > 1:  # which entry of the page is it?
+                limit = 1
+                continue
             yield Progress(at, head.committed_id, pruned, Finding(at + 1, f"unreadable: {error}"))
             return
+        limit = min(limit * 2, PAGE_ENTRIES)
         if not page:
             break
         for entry in page:
@@ -53,18 +66,19 @@ async def verify(store: Store) -> AsyncIterator[Progress]:
             if problem:
                 yield Progress(at, head.committed_id, pruned, Finding(at + 1, problem))
                 return
-            at, previous = entry.committed_id, entry.digest
+            at, previous, dated = entry.committed_id, entry.digest, entry.committed_at
             serials[entry.stream] = entry.stream_serial
             pruned += entry.body is None
         yield Progress(at, head.committed_id, pruned)
-    problem = await _end_problem(store, head, at, previous)
+    problem = await _end_problem(store, head, at, previous, dated)
     yield Progress(at, head.committed_id, pruned, Finding(at + 1, problem) if problem else None)
 
 
 def _problem(entry: Entry, committed_id: int, serial: int, previous: bytes) -> str | None:
     if entry.committed_id != committed_id:
         return f"missing: the next entry found is {entry.committed_id}"
-    for names, kind in ((_TEXTS, str), (_NUMBERS, int), (_BYTES, bytes | None)):
+    kinds = ((_TEXTS, str), (_NUMBERS, int), (_CONTENT, bytes | None), (_DIGESTS, bytes))
+    for names, kind in kinds:
         for name in names:
             if not isinstance(getattr(entry, name), kind):
                 return f"{name} is of another type than was committed"
@@ -93,11 +107,15 @@ def _problem(entry: Entry, committed_id: int, serial: int, previous: bytes) -> s
     return None
 
 
-async def _end_problem(store: Store, head: Head, at: int, previous: bytes) -> str | None:
+async def _end_problem(
+    store: Store, head: Head, at: int, previous: bytes, dated: int
+) -> str | None:
     if at < head.committed_id:
         return f"missing: the log ends at {at}, its head row says {head.committed_id}"
     if previous != head.digest:
         return "the head row's digest is not that of the last entry"
+    if head.committed_at < dated:
+        return "the head row is dated before the last entry"
     later = await store.entries(head.committed_id, limit=1)
     if later and (await store.head()).committed_id < later[0].committed_id:
         return f"entry {later[0].committed_id} lies beyond the head row"

@@ -5,16 +5,16 @@ server, and read by anything that reads SQLite; it is also the way from one engi
 """
 
 import os
-import shutil
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.base import sqlitefile
-from tidelog.base.errors import StoreDamaged, StoreError, StoreUnavailable
+from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
 from tidelog.store.engine import migrations
+from tidelog.store.sqlite import open_failure, require_own
 
 if TYPE_CHECKING:
     import asyncpg
@@ -29,14 +29,21 @@ _PAGES_PER_STEP = 2000
 _ROWS_PER_STEP = 2000
 
 
-async def back_up(location: str, target: Path, progress: Progress) -> None:
+async def back_up(
+    location: str,
+    target: Path,
+    progress: Progress,
+    check: Callable[[Path], Awaitable[object]] | None = None,
+) -> None:
     """Copy the store at `location`, as it is at one moment, to the new file `target`.
 
-    The server may go on writing. The file appears under its name only when it is complete and on
-    disk.
+    The server may go on writing. The file appears under its name only when it is complete, on disk
+    and, if a `check` is given, when that has looked at it and not raised.
     """
-    if target.exists():
-        raise StoreUnavailable(f"{target} exists; a backup never overwrites. Name a new file.")
+    if found := _in_the_way(target):
+        raise StoreUnavailable(f"{found} exists; a backup never overwrites. Name a new file.")
+    if not target.parent.is_dir():
+        raise StoreUnavailable(f"there is no directory {target.parent}; create it first")
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     try:
@@ -44,38 +51,59 @@ async def back_up(location: str, target: Path, progress: Progress) -> None:
             await _dump_postgresql(location, partial, progress)
         else:
             _copy_sqlite(Path(location), partial, progress)
+        if check is not None:
+            await check(partial)
         _sync(partial)
         partial.rename(target)
         _sync(target.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _in_the_way(target: Path) -> Path | None:
+    """The file itself, or a journal that SQLite would apply to whatever appears under its name."""
+    names = (target.name + ending for ending in ("", "-wal", "-journal", "-shm"))
+    return next((path for path in map(target.with_name, names) if path.exists()), None)
 
 
 async def restore(backup: Path, location: str, progress: Progress) -> None:
     """Make the store at `location`, which must not hold a log yet, from a backup."""
     if not backup.exists():
         raise StoreUnavailable(f"there is no backup at {backup}")
+    _require_sound(backup)
     if location.startswith("postgresql://"):
         await _load_postgresql(backup, location, progress)
         return
     target = Path(location)
-    if target.exists():
+    if found := _in_the_way(target):
         raise StoreUnavailable(
-            f"{target} exists; a restore never overwrites. Move it aside or name another "
-            "--data-dir."
+            f"{found} exists; a restore never overwrites. Move it aside or name another --data-dir."
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = sqlitefile.DirectoryLock(target.with_name(target.name + ".lock"))
     partial = target.with_name(target.name + ".partial")
     try:
-        shutil.copyfile(backup, partial)
+        partial.unlink(missing_ok=True)
+        _copy_sqlite(backup, partial, progress)
         _sync(partial)
         partial.rename(target)
         _sync(target.parent)
-        progress(1, 1)
     finally:
         partial.unlink(missing_ok=True)
         lock.release()
+
+
+def _require_sound(backup: Path) -> None:
+    """Refuse a backup whose pages are damaged, also those that no digest covers."""
+    try:
+        with closing(sqlitefile.connect(backup, read_only=True)) as reading:
+            require_own(reading, backup)
+            sqlitefile.require_version(reading, backup, len(migrations("sqlite")))
+            sqlitefile.check(reading, backup, remedy="Restore another backup.")
+    except sqlite3.Error as error:
+        raise StoreDamaged(
+            f"{backup} could not be read: {error}. Restore another backup."
+        ) from error
 
 
 def _sync(path: Path) -> None:
@@ -92,6 +120,7 @@ def _copy_sqlite(source: Path, target: Path, progress: Progress) -> None:
     reading = writing = None
     try:
         reading = sqlitefile.connect(source, read_only=True)
+        require_own(reading, source)
         writing = sqlite3.connect(target, isolation_level=None)
         # A transaction pins one moment of the log; without it the copy starts over whenever the
         # server commits, and with a busy one never ends.
@@ -106,10 +135,7 @@ def _copy_sqlite(source: Path, target: Path, progress: Progress) -> None:
         writing.execute("DELETE FROM writer")
         writing.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        raise StoreDamaged(
-            f"{source} could not be copied: {error}. Run `tidelog log verify` to see how far it is "
-            "sound."
-        ) from error
+        raise open_failure(source, error) from error
     finally:
         for connection in (reading, writing):
             if connection is not None:
@@ -126,6 +152,7 @@ async def _dump_postgresql(url: str, target: Path, progress: Progress) -> None:
         connection = await asyncpg.connect(url)
         try:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
+                await _require_version(connection)
                 total = await connection.fetchval("SELECT committed_id FROM tidelog.head")
                 for table in TABLES:
                     columns = _columns(writing, table)
@@ -144,8 +171,21 @@ async def _dump_postgresql(url: str, target: Path, progress: Progress) -> None:
         writing.execute("PRAGMA journal_mode = DELETE")
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise StoreUnavailable(f"PostgreSQL could not be copied: {error}") from error
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{target} could not be written: {error}") from error
     finally:
         writing.close()
+
+
+async def _require_version(connection: "asyncpg.Connection") -> None:
+    """What another version stored would be copied in part, without anybody noticing."""
+    version = await connection.fetchval("SELECT max(version) FROM tidelog.schema_version")
+    known = len(migrations("postgresql"))
+    if version != known:
+        raise SchemaTooNew(
+            f"the PostgreSQL store has schema version {version}, this tidelog copies {known}. "
+            "Use the tidelog that serves it."
+        )
 
 
 async def _pages(
@@ -177,7 +217,8 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
     reading = sqlitefile.connect(backup, read_only=True)
     connection = await asyncpg.connect(url)
     try:
-        sqlitefile.require_version(reading, backup, len(migrations("sqlite")))
+        # Opening has made this a log without a name; if filling it fails, none may be left.
+        await connection.execute("DELETE FROM tidelog.head WHERE log_id = ''")
         total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
         async with connection.transaction():
             await connection.execute("DELETE FROM tidelog.head")

@@ -1,6 +1,6 @@
 """The narrow interface that both engines implement."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple, Protocol
 
@@ -23,6 +23,20 @@ enough not to hold back a checkpoint."""
 
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
+
+
+def end_problem(head: Head | None, last: Sequence[Entry]) -> str | None:
+    """What is wrong with the end of a log; `last` are its entries from the head on, two at most.
+
+    The head row and the last entry were written together; if they differ, one is damaged.
+    """
+    if head is None:
+        return "the head row is missing"
+    if head.committed_id == 0 and not last:
+        return None
+    if len(last) == 1 and (last[0].committed_id, last[0].digest) == head[:2]:
+        return None
+    return f"the last entry is not the one the head row names ({head.committed_id})"
 
 
 class Writer(Protocol):

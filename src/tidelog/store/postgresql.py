@@ -14,6 +14,7 @@ from tidelog.base.errors import (
     DataError,
     OutcomeUnknown,
     SchemaTooNew,
+    StoreDamaged,
     StoreError,
     StoreUnavailable,
 )
@@ -24,6 +25,7 @@ from tidelog.store.engine import (
     PAGE_ENTRIES,
     Extension,
     builtin_queries,
+    end_problem,
     migrations,
 )
 from tidelog.store.rows import (
@@ -51,6 +53,11 @@ while it held the head lock must not stop the others for longer."""
 RECONNECT_SECONDS = 1.0
 """Pause between attempts to listen again; meanwhile the committer polls the head."""
 
+REMEDY = (
+    "Restore a backup into an empty database with `tidelog restore BACKUP --store URL`; "
+    "`tidelog log verify` says how far a log is intact."
+)
+
 _ESCAPE = "\ue000"
 
 _BAD_ROW = (
@@ -58,12 +65,13 @@ _BAD_ROW = (
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.exceptions.DataError,
     asyncpg.exceptions.ProgramLimitExceededError,
+    LookupError,
     OverflowError,
     TypeError,
     UnicodeError,
 )
-"""Whatever the server or the driver says of a value. The driver's own `DataError` is a subclass of
-its `InterfaceError`, so this is asked first."""
+"""Whatever the server or the driver says of a value, and the name of a query that there is not. The
+driver's own `DataError` is a subclass of its `InterfaceError`, so this is asked first."""
 
 
 def _escape(text: str) -> str:
@@ -137,6 +145,8 @@ class PostgresqlWriter:
         others: list[Entry] = []
         while seen < head:
             page = await connection.fetch(self._queries["entries_after"], seen, head, PAGE_ENTRIES)
+            if not page:
+                raise StoreDamaged(f"the log ends at {seen}, its head row says {head}. {REMEDY}")
             others += [Entry._make(from_record(record)) for record in page]
             seen = others[-1].committed_id
         return others
@@ -166,7 +176,7 @@ class PostgresqlWriter:
     ) -> dict[tuple[str, Key], tuple[Row, ...]]:
         """Named queries take their keys as arrays and answer the key's number first."""
         loaded: dict[tuple[str, Key], tuple[Row, ...]] = dict.fromkeys(names.rows, ())
-        ordered = sorted(names.rows, key=lambda named: named[0])
+        ordered = sorted(loaded, key=lambda named: named[0])  # each once, however often named
         for query, run in itertools.groupby(ordered, key=lambda named: named[0]):
             keys = [key for _, key in run]
             for number, *row in await connection.fetch(
@@ -247,6 +257,9 @@ class PostgresqlWriter:
     async def _as_store_errors(self) -> AsyncIterator[None]:
         try:
             yield
+        except StoreError:
+            await self.rollback()
+            raise
         except (
             OSError,
             TimeoutError,
@@ -371,6 +384,18 @@ class PostgresqlStore:
             async with connection.transaction():
                 await connection.execute(self._queries["lock_schema"])
                 await connection.execute(extension.schema[ENGINE])
+        await self._check_end(connection)
+
+    async def _check_end(self, connection: asyncpg.Connection) -> None:
+        """In one snapshot: other nodes may be writing."""
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            found = await connection.fetchrow(self._queries["head"])
+            head = None if found is None else Head._make(found)
+            after = 0 if head is None else head.committed_id - 1
+            last = await connection.fetch(self._queries["entries_after"], after, MAX_ID, 2)
+        problem = end_problem(head, [Entry._make(from_record(record)) for record in last])
+        if problem:
+            raise StoreDamaged(f"the PostgreSQL store: {problem}. {REMEDY}")
 
     async def _version(self, connection: asyncpg.Connection) -> int:
         if await connection.fetchval(self._queries["has_schema"]) is None:
@@ -404,7 +429,10 @@ class PostgresqlStore:
 
     async def head(self) -> Head:
         """See `Store.head`."""
-        return Head._make((await self._fetch("head"))[0])
+        rows = await self._fetch("head")
+        if not rows:
+            raise StoreDamaged(f"the PostgreSQL store: the head row is missing. {REMEDY}")
+        return Head._make(rows[0])
 
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES

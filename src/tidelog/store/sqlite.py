@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from tidelog.store.engine import (
     PAGE_ENTRIES,
     Extension,
     builtin_queries,
+    end_problem,
     migrations,
 )
 from tidelog.store.rows import (
@@ -46,17 +47,30 @@ machine only compete for the interpreter lock."""
 
 MAX_ID = 2**63 - 1
 
+APPLICATION_ID = 0x74646C67
+"""In the header of every file of ours; the first migration writes it."""
+
 CHECKED_AT_START_BYTES = 4 * 1024**3
 """Files up to this size are checked page by page at every start (about a second per GiB); of larger
 ones only the end, or a restart would take minutes. `tidelog log verify` checks any size."""
 
 _FSYNC_FAILED = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
 
+_NOT_DAMAGED = frozenset(
+    {
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
+        *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
+        *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL),
+    }
+)
+"""What SQLite answers when the file may be sound and only cannot be used now."""
+
 _BAD_ROW = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
     sqlite3.InterfaceError,
     sqlite3.ProgrammingError,
+    LookupError,
     OverflowError,
     TypeError,
     UnicodeError,
@@ -74,20 +88,41 @@ def remedy(path: Path) -> str:
     )
 
 
-class SqliteWriter:
-    """The one writing connection.
+def require_own(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that another application wrote; an empty one may become ours."""
+    [(application_id,)] = connection.execute("PRAGMA application_id")
+    [(version,)] = connection.execute("PRAGMA user_version")
+    [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_schema")
+    if application_id != APPLICATION_ID and (application_id or version or tables):
+        raise StoreUnavailable(
+            f"{path} is an SQLite file of another application, not a tidelog store. "
+            "Name another file with --store, or another --data-dir."
+        )
 
-    Reading and inserting run on the event loop, COMMIT (the fsync) in a thread of its own. A thread
-    for all of it would hand the interpreter lock back and forth once per inserted row and starve
-    whenever the loop is busy; COMMIT alone gives it up once, for as long as the disk takes.
-    `bench/commit.py --writers` prints the comparison; docs/measurements.md keeps the finding.
+
+def open_failure(path: Path, error: sqlite3.Error) -> StoreError:
+    """What a failure to open or read a whole file means for an operator."""
+    if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _NOT_DAMAGED:
+        return StoreUnavailable(
+            f"{path} cannot be used: {error}. Check the disk, the file's permissions, and that no "
+            "other program has it open."
+        )
+    return StoreDamaged(f"{path}: {error}. {remedy(path)}")
+
+
+class SqliteWriter:
+    """The one writing connection; a transaction runs on the event loop, COMMIT included.
+
+    A thread, for all of it or for COMMIT alone, has to win the interpreter lock back from the loop:
+    slower when the loop is idle, starved when the loop is busy. `bench/commit.py --writers` prints
+    the comparison; docs/measurements.md keeps the finding and what it costs, which is that nothing
+    else runs while the disk syncs.
     """
 
     def __init__(self, connection: sqlite3.Connection, queries: dict[str, str], node: str) -> None:
         self._connection = connection
         self._queries = queries
         self._node = node
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
 
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
@@ -122,7 +157,7 @@ class SqliteWriter:
         with self._as_store_errors():
             self._write(batch_id, effects)
             reach(FaultPoint.WRITTEN)
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._commit)
+            self._commit()
             reach(FaultPoint.COMMITTED)
 
     def _write(self, batch_id: bytes, effects: Effects) -> None:
@@ -154,8 +189,7 @@ class SqliteWriter:
         return False
 
     def close(self) -> None:
-        """Wait for a COMMIT under way, then let go of the file."""
-        self._thread.shutdown(wait=True)
+        """Let go of the file."""
         self._connection.close()
 
     @contextmanager
@@ -231,6 +265,12 @@ class SqliteStore:
     ) -> sqlite3.Connection:
         connection = None
         try:
+            if not read_only:
+                self._require_wal_belongs()
+            if self.path.exists():
+                # Before the writing connection, whose first act is to make the file a WAL one.
+                with closing(sqlitefile.connect(self.path, read_only=True)) as looking:
+                    require_own(looking, self.path)
             connection = sqlitefile.connect(self.path, read_only=read_only)
             if read_only:
                 sqlitefile.require_version(connection, self.path, len(migrations(ENGINE)))
@@ -247,28 +287,31 @@ class SqliteStore:
         except sqlite3.DatabaseError as error:
             if connection is not None:
                 connection.close()
-            raise StoreDamaged(f"{self.path}: {error}. {remedy(self.path)}") from error
+            raise open_failure(self.path, error) from error
         except StoreError:
             if connection is not None:
                 connection.close()
             raise
         return connection
 
-    def _check_end(self, connection: sqlite3.Connection) -> None:
-        """The head row and the last entry were written together; if they differ, one is damaged."""
-        head = Head._make(connection.execute(self._queries["head"]).fetchone())
-        query = self._queries["entries_after"]
-        last = connection.execute(query, (head.committed_id - 1, MAX_ID, 2)).fetchall()
-        ends_at_head = (
-            not last
-            if head.committed_id == 0
-            else len(last) == 1 and Entry._make(last[0]).digest == head.digest
-        )
-        if not ends_at_head:
+    def _require_wal_belongs(self) -> None:
+        """A WAL beside an empty or missing file: SQLite would throw away what it holds."""
+        wal = self.path.with_name(self.path.name + "-wal")
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size == 0 and wal.exists() and wal.stat().st_size:
             raise StoreDamaged(
-                f"{self.path}: the last entry is not the one the head row names "
-                f"({head.committed_id}). {remedy(self.path)}"
+                f"{self.path} is empty, but the write-ahead log beside it is not. "
+                f"{remedy(self.path)}"
             )
+
+    def _check_end(self, connection: sqlite3.Connection) -> None:
+        row = connection.execute(self._queries["head"]).fetchone()
+        head = None if row is None else Head._make(row)
+        after = 0 if head is None else head.committed_id - 1
+        last = connection.execute(self._queries["entries_after"], (after, MAX_ID, 2)).fetchall()
+        problem = end_problem(head, [Entry._make(row) for row in last])
+        if problem:
+            raise StoreDamaged(f"{self.path}: {problem}. {remedy(self.path)}")
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
@@ -286,6 +329,8 @@ class SqliteStore:
     async def head(self) -> Head:
         """See `Store.head`."""
         rows = await self.rows("head", ())
+        if not rows:
+            raise StoreDamaged(f"{self.path}: the head row is missing. {remedy(self.path)}")
         return Head._make(rows[0])
 
     async def entries(

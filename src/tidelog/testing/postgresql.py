@@ -9,6 +9,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -115,7 +116,7 @@ class Postgresql:
     def stop(self) -> None:
         """End the server at once; its data is thrown away with `home`."""
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGINT)  # SIGTERM would wait for every client
             try:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:

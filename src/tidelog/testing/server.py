@@ -26,8 +26,8 @@ async def running_server(
 ) -> AsyncIterator[Server]:
     """A server on a free port of the loopback for the length of the block.
 
-    The same code as `tidelog serve`, with the probe mounted unless told otherwise. What was accepted
-    is finished when the block ends.
+    The same code as `tidelog serve`, with the probe mounted unless told otherwise. What was
+    accepted is finished when the block ends.
     """
     settings = Settings(data_dir=str(data_dir), store=store, port=0, limits=limits or Limits())
     server = await Server.open(settings, mounts=mounts, extensions=extensions, clock=clock)

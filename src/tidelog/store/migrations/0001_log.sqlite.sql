@@ -1,5 +1,8 @@
 -- The log, its head, the dedupe table and the last batch of each writer.
 
+-- "tdlg": what tells our files from those of other applications (tidelog.store.sqlite.APPLICATION_ID).
+PRAGMA application_id = 0x74646C67;
+
 CREATE TABLE log (
   committed_id  INTEGER PRIMARY KEY,
   stream        TEXT NOT NULL,

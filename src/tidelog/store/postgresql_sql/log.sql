@@ -8,9 +8,10 @@ SELECT committed_id, digest, committed_at, log_id FROM tidelog.head;
 SELECT committed_id, digest, committed_at, log_id FROM tidelog.head FOR UPDATE;
 
 -- name: create_head
--- Written once, when the schema is created.
+-- Written once, when the schema is created; a log that lost its head row must not get a new one.
 INSERT INTO tidelog.head (only_row, log_id, committed_id, digest, committed_at)
-VALUES (1, $1, 0, $2, 0) ON CONFLICT (only_row) DO NOTHING;
+SELECT 1, $1, 0, $2, 0 WHERE NOT EXISTS (SELECT 1 FROM tidelog.log)
+ON CONFLICT (only_row) DO NOTHING;
 
 -- name: write_batch
 -- Everything every batch writes, in one round trip: entries, keys, head, writer, wake-up.

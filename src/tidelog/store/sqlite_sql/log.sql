@@ -3,8 +3,9 @@
 SELECT committed_id, digest, committed_at, log_id FROM head;
 
 -- name: create_head
--- Written once, when the file is created.
-INSERT INTO head (only_row, log_id, committed_id, digest, committed_at) VALUES (1, ?, 0, ?, 0)
+-- Written once, when the file is created; a log that lost its head row must not get a new one.
+INSERT INTO head (only_row, log_id, committed_id, digest, committed_at)
+SELECT 1, ?, 0, ?, 0 WHERE NOT EXISTS (SELECT 1 FROM log)
 ON CONFLICT (only_row) DO NOTHING;
 
 -- name: advance_head

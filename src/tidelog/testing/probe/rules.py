@@ -7,7 +7,7 @@ from tidelog.base.canonical import fingerprint
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
 from tidelog.log.entry import Draft
-from tidelog.log.retention import empty_bodies, mark_unavailable
+from tidelog.log.retention import empty_bodies
 from tidelog.store.rows import Becomes
 from tidelog.testing.probe.wire import Body, PruneResult, Put, PutResult, StreamState, encode
 
@@ -101,10 +101,8 @@ class PruneItem(Struct, frozen=True):
             return Refuse(PruneResult(0, "the stream ends before that serial"))
         return Accept(
             PruneResult(self.through - self.after),
-            rows=(
-                empty_bodies(stream, self.after, self.through),
-                *(mark_unavailable(SCOPE, key) for key in self.keys),
-            ),
+            rows=(empty_bodies(stream, self.after, self.through),),
+            unavailable=tuple((SCOPE, key) for key in self.keys),
         )
 
 

@@ -274,7 +274,7 @@ class _Connection:
     async def _attach(self, stream: str, after: int) -> None:
         try:
             await self._service.attach(self, stream, after)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ShuttingDown) as error:
             _log.warning("could not attach: %s", error)
             if self._outlet is not None:
                 self._outlet.close(1011, "the log could not be read; attach again")

@@ -1,0 +1,419 @@
+"""Backups: complete, consistent while the server writes, good for either engine, or refused."""
+
+import asyncio
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from typer.testing import CliRunner
+
+from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
+from tidelog.base.errors import (
+    SchemaTooNew,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog.cli.main import app
+from tidelog.log.entry import Draft
+from tidelog.store import open_store
+from tidelog.store.backup import TABLES, back_up, restore
+from tidelog.store.engine import migrations
+from tidelog.store.sqlite import SqliteStore
+from tidelog.testing.postgresql import create_database
+
+KEYS = ("plain", "\0", "\ue000", "\ue000" + "0", "\U0001f30a" * 200, "'", "%")
+
+
+async def write_log(location: str) -> None:
+    """A log with keys of all kinds, raw data, and pruned entries."""
+    async with running_node(location) as node:
+        await node.put_many([put_item(key, key, b'"\\u0000"') for key in KEYS])
+        await node.append(Draft("mesh/m", "probe", "raw", "e", "r", "a", b"{}", b"\0\xff"))
+        await node.append(Draft("mesh/m", "probe", "raw", "e", "r", "a", b"{}", b""))
+        await node.prune("plain", 1)
+
+
+COUNT = len(KEYS) + 2
+
+
+def contents(location: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table that makes up a store."""
+    witness = Witness(location)
+    try:
+        return {
+            "log": witness.rows("SELECT * FROM log ORDER BY committed_id"),
+            "dedupe": witness.rows("SELECT * FROM dedupe ORDER BY committed_id"),
+            "head": witness.rows("SELECT * FROM head"),
+        }
+    finally:
+        witness.close()
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """What `tidelog ... --json` prints when it succeeds; its error otherwise."""
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    if isinstance(result.exception, TidelogError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of the files in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def silent(done: int, total: int) -> None:
+    """Nobody watches the progress."""
+    assert 0 <= done <= total
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def target_location(request: pytest.FixtureRequest, tmp_path: Path, postgresql_server: str) -> str:
+    """Where a store is restored to: each engine in turn."""
+    if request.param == "sqlite":
+        return str(tmp_path / "restored" / "tidelog.db")
+    return asyncio.run(create_database(postgresql_server))
+
+
+@pytest.fixture
+def backup_file(tmp_path: Path) -> Path:
+    """A sound backup of some pages."""
+    source = str(tmp_path / "source" / "tidelog.db")
+    target = tmp_path / "sound-backup.db"
+
+    async def make() -> None:
+        async with running_node(source) as node:
+            value = b'"' + b"x" * 300 + b'"'
+            await node.put_many([put_item("s", f"key-{n:04}", value) for n in range(300)])
+        await back_up(source, target, silent)
+
+    asyncio.run(make())
+    return target
+
+
+def test_a_restored_store_is_the_same(
+    store_location: str, target_location: str, tmp_path: Path
+) -> None:
+    """From either engine to either engine: every row, the log's name, and its keys."""
+    asyncio.run(write_log(store_location))
+    file = tmp_path / "backup.db"
+    assert command("backup", str(file), "--store", store_location) == {
+        "done": "backed up",
+        "head": COUNT,
+        "file": str(file),
+        "verified": True,
+    }
+    assert command("restore", str(file), "--store", target_location) == {
+        "done": "restored",
+        "head": COUNT,
+        "file": str(file),
+        "verified": True,
+    }
+    source = contents(store_location)
+    assert contents(str(file)) == source
+    assert contents(target_location) == source
+    assert len(source["log"]) == COUNT
+    assert len(source["dedupe"]) == len(KEYS)
+
+    async def go_on() -> None:
+        async with running_node(target_location) as node:
+            assert (await node.store.head()).log_id == LOG_ID
+            for position, key in enumerate(KEYS, start=1):
+                again = await node.put(key, key, b'"\\u0000"')
+                assert (again.status, again.committed_id) == ("duplicate", position)
+                assert again.available == (key != "plain")
+                assert (await node.put(key, key, b"2")).status == "conflict"
+            new = await node.put("plain", "new")
+            assert (new.status, new.committed_id, new.stream_serial) == ("committed", COUNT + 1, 2)
+            last = await verdict(node.store)
+            assert (last.finding, last.verified, last.pruned) == (None, COUNT + 1, 1)
+
+    asyncio.run(go_on())
+
+
+async def test_a_backup_is_one_moment_of_a_busy_log(store_location: str, tmp_path: Path) -> None:
+    """While a writer keeps writing: the backup is the log up to some position, keys included."""
+    file = tmp_path / "backup.db"
+    is_done = False
+
+    async def write() -> int:
+        batches = 0
+        while not is_done:
+            items = [put_item(f"s{n % 3}", f"{batches}/{n}") for n in range(20)]
+            await node.put_many(items)
+            batches += 1
+        return batches
+
+    async with running_node(store_location) as node:
+        await node.put_many(
+            [put_item("s", f"k{n}", b'"' + b"x" * 2000 + b'"') for n in range(2000)]
+        )
+        started_at = node.committer.tail.position
+        writing = asyncio.create_task(write())
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tidelog", "backup", str(file), "--json"),
+            *("--store", store_location),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        ended_at = node.committer.tail.position
+        is_done = True
+        assert await writing > 1
+        assert process.returncode == 0
+        position = json.loads(output)["head"]
+        assert started_at < position <= ended_at
+        source, copy = contents(store_location), contents(str(file))
+        assert len(copy["log"]) == position
+        assert copy["log"] == source["log"][:position]
+        assert copy["dedupe"] == source["dedupe"][:position]
+        assert copy["head"][0][2] == position
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-journal"])
+def test_a_backup_never_overwrites(store_location: str, tmp_path: Path, ending: str) -> None:
+    """Neither the file nor a journal that SQLite would apply to it may be there."""
+    asyncio.run(write_log(store_location))
+    occupied = tmp_path / f"backup.db{ending}"
+    occupied.write_bytes(b"precious")
+    with pytest.raises(StoreUnavailable, match=f"{occupied.name} exists.*Name a new file"):
+        command("backup", str(tmp_path / "backup.db"), "--store", store_location)
+    assert occupied.read_bytes() == b"precious"
+
+
+def test_a_backup_needs_a_directory(store_location: str, tmp_path: Path) -> None:
+    """A target whose directory is missing is named, not the store."""
+    asyncio.run(write_log(store_location))
+    with pytest.raises(StoreUnavailable, match=r"no directory .*nowhere"):
+        command("backup", str(tmp_path / "nowhere" / "backup.db"), "--store", store_location)
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-journal"])
+def test_a_restore_never_overwrites_a_file(backup_file: Path, tmp_path: Path, ending: str) -> None:
+    """A file under the store's name, or a WAL that its predecessor left, stops a restore."""
+    occupied = tmp_path / "data" / f"tidelog.db{ending}"
+    occupied.parent.mkdir()
+    occupied.write_bytes(b"precious")
+    with pytest.raises(StoreUnavailable, match=f"{occupied.name} exists.*Move it aside"):
+        command("restore", str(backup_file), "--data-dir", str(occupied.parent))
+    assert [path.name for path in occupied.parent.iterdir()] == [occupied.name]
+    assert occupied.read_bytes() == b"precious"
+
+
+def test_a_restore_never_overwrites_a_database(backup_file: Path, postgresql_url: str) -> None:
+    """A PostgreSQL store that holds a log keeps it."""
+    asyncio.run(write_log(postgresql_url))
+    before = contents(postgresql_url)
+    with pytest.raises(StoreUnavailable, match=r"already holds a log.*empty database"):
+        command("restore", str(backup_file), "--store", postgresql_url)
+    assert contents(postgresql_url) == before
+
+
+def test_a_restore_fills_a_store_that_was_only_started(
+    backup_file: Path, postgresql_url: str
+) -> None:
+    """A database on which a server was started but nothing written may be restored to."""
+
+    async def start() -> None:
+        async with running_node(postgresql_url):
+            pass
+
+    asyncio.run(start())
+    assert command("restore", str(backup_file), "--store", postgresql_url)["head"] == 300
+
+
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
+    """There must be something to back up, and something to restore."""
+    with pytest.raises(StoreUnavailable, match=r"no log at .*tidelog.db"):
+        command("backup", str(tmp_path / "backup.db"), "--data-dir", str(tmp_path))
+    with pytest.raises(StoreUnavailable, match=r"no backup at .*backup.db"):
+        command("restore", str(tmp_path / "backup.db"), "--data-dir", str(tmp_path / "new"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_sql(script: str) -> Callable[[Path], None]:
+    """Damage by SQL."""
+
+    def damage(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(script)
+
+    return damage
+
+
+def noise_in_dedupe(path: Path) -> None:
+    """A page that no digest covers is noise."""
+    with closing(sqlite3.connect(path)) as connection:
+        [(page,)] = connection.execute(
+            "SELECT max(pageno) FROM dbstat WHERE name = 'dedupe' AND pagetype = 'leaf'"
+        )
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(bytes(range(256)) * 16)
+
+
+def cut_in_half(path: Path) -> None:
+    """The download was interrupted."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def not_a_database(path: Path) -> None:
+    """Some other file."""
+    path.write_text("no database at all" * 1000)
+
+
+BAD_BACKUPS: dict[str, tuple[Callable[[Path], None], type[StoreError]]] = {
+    "content": (run_sql("UPDATE log SET body = x'00' WHERE committed_id = 9"), StoreDamaged),
+    "entry missing": (run_sql("DELETE FROM log WHERE committed_id = 9"), StoreDamaged),
+    "head missing": (run_sql("DELETE FROM head"), StoreDamaged),
+    "noise in dedupe": (noise_in_dedupe, StoreDamaged),
+    "cut in half": (cut_in_half, StoreDamaged),
+    "not a database": (not_a_database, StoreDamaged),
+    "of another application": (run_sql("PRAGMA application_id = 5"), StoreUnavailable),
+    "of a newer version": (run_sql("PRAGMA user_version = 99"), SchemaTooNew),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_BACKUPS)
+def test_a_bad_backup_is_refused_and_leaves_nothing(
+    backup_file: Path, target_location: str, bad: str
+) -> None:
+    """Damage anywhere in the file stops a restore; the target can then become a log of its own."""
+    damage, error = BAD_BACKUPS[bad]
+    damage(backup_file)
+    with pytest.raises(error):
+        command("restore", str(backup_file), "--store", target_location)
+    if not target_location.startswith("postgresql://"):
+        folder = Path(target_location).parent
+        assert not folder.exists() or [path.suffix for path in folder.iterdir()] == [".lock"]
+
+    async def start() -> None:
+        store = await open_store(target_location, log_id="its own", node="n")
+        head = await store.head()
+        await store.close()
+        assert (head.committed_id, head.log_id) == (0, "its own")
+
+    asyncio.run(start())
+
+
+async def test_a_restore_that_fails_half_way_leaves_nothing(
+    backup_file: Path, postgresql_url: str
+) -> None:
+    """Filling a database is one transaction, and a log without a name is never left."""
+
+    def fail(done: int, total: int) -> None:
+        raise OSError(f"injected at {done} of {total}")
+
+    with pytest.raises(StoreUnavailable, match="injected at 300 of 300"):
+        await restore(backup_file, postgresql_url, fail)
+    assert contents(postgresql_url) == {"log": [], "dedupe": [], "head": []}
+    await restore(backup_file, postgresql_url, silent)
+    assert len(contents(postgresql_url)["log"]) == 300
+
+
+async def test_an_interrupted_backup_leaves_no_file(store_location: str, tmp_path: Path) -> None:
+    """Ctrl-C while copying: nothing under the final name, and nothing else either."""
+    await write_log(store_location)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+
+    class Interrupted(BaseException):
+        """As raised by Ctrl-C."""
+
+    def interrupt(done: int, total: int) -> None:
+        raise Interrupted(done, total)
+
+    with pytest.raises((Interrupted, StoreError)):
+        await back_up(store_location, folder / "backup.db", interrupt)
+    assert files_in(folder) == []
+
+
+def test_a_killed_backup_leaves_nothing_under_its_name(store_location: str, tmp_path: Path) -> None:
+    """SIGKILL while copying: no file under the final name, and the next backup succeeds."""
+    asyncio.run(write_log(store_location))
+    file = tmp_path / "backup.db"
+    script = (
+        "import asyncio, os, sys, pathlib\n"
+        "from tidelog.store.backup import back_up\n"
+        "kill = lambda done, total: os.kill(os.getpid(), 9)\n"
+        "asyncio.run(back_up(sys.argv[1], pathlib.Path(sys.argv[2]), kill))\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, store_location, str(file)], check=False, timeout=30
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert not file.exists()
+    assert file.with_name("backup.db.partial").exists()
+    assert command("backup", str(file), "--store", store_location)["head"] == COUNT
+    assert [path.name for path in tmp_path.glob("backup*")] == ["backup.db"]
+
+
+def test_a_damaged_store_gives_no_backup(store_location: str, tmp_path: Path) -> None:
+    """A copy that does not verify never gets the backup's name."""
+    asyncio.run(write_log(store_location))
+
+    async def damage() -> None:
+        if not store_location.startswith("postgresql://"):
+            with closing(sqlite3.connect(store_location)) as connection:
+                connection.execute("UPDATE log SET actor = 'x' WHERE committed_id = 3")
+                connection.commit()
+            return
+        server = await asyncpg.connect(store_location)
+        await server.execute("UPDATE tidelog.log SET actor = 'x' WHERE committed_id = 3")
+        await server.close()
+
+    asyncio.run(damage())
+    with pytest.raises(StoreDamaged, match="damaged at 3"):
+        command("backup", str(tmp_path / "backup.db"), "--store", store_location)
+    assert list(tmp_path.glob("backup*")) == []
+
+
+async def test_a_newer_database_is_not_copied_in_part(postgresql_url: str, tmp_path: Path) -> None:
+    """Tables that this version does not know would be missing from the copy: it is refused."""
+    await write_log(postgresql_url)
+    server = await asyncpg.connect(postgresql_url)
+    await server.execute("INSERT INTO tidelog.schema_version VALUES (99)")
+    await server.close()
+    with pytest.raises(SchemaTooNew, match=f"version 99, .* copies {len(migrations('sqlite'))}"):
+        await back_up(postgresql_url, tmp_path / "backup.db", silent)
+    assert files_in(tmp_path) == []
+
+
+async def test_every_table_is_in_a_backup(tmp_path: Path) -> None:
+    """A migration that adds a table adds it to what is copied between the engines."""
+    store = SqliteStore(tmp_path / "tidelog.db", log_id="L", node="n")
+    await store.close()
+    with closing(sqlite3.connect(store.path)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        assert {name for (name,) in tables} == {*TABLES, "writer"}
+
+
+def test_a_backup_that_was_used_is_restored_with_its_wal(backup_file: Path, tmp_path: Path) -> None:
+    """What a server wrote into a backup that it opened in place is restored too."""
+    used = tmp_path / "used" / "backup.db"
+    used.parent.mkdir()
+
+    async def use() -> None:
+        async with running_node(str(backup_file)) as node:
+            assert (await node.put("s", "new")).committed_id == 301
+            for ending in ("", "-wal"):  # as a kill would leave them
+                name = backup_file.name + ending
+                shutil.copy(backup_file.with_name(name), used.with_name("backup.db" + ending))
+
+    asyncio.run(use())
+    target = str(tmp_path / "restored" / "tidelog.db")
+    assert command("restore", str(used), "--store", target)["head"] == 301
+    assert contents(target)["log"][-1][0] == 301
