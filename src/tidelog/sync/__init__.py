@@ -1,0 +1,1 @@
+"""Offline first, authoritative, gap-free: drafts on the client, commits on the server."""
