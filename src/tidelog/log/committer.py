@@ -32,6 +32,7 @@ from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, 
 from tidelog.log.entry import Entry
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
+from tidelog.store.rows import Effects
 
 _log = logging.getLogger(__name__)
 
@@ -256,30 +257,40 @@ class Committer:
         if self._known_head > self.tail.position:
             await self._follow_others()
         loaded = await writer.begin(_union(batch), self.tail.position)
+        if loaded.others:
+            self._publish(loaded.others)
+        view = View(loaded, self._clock.now_ms())
         try:
-            if loaded.others:
-                self._publish(loaded.others)
-            before = time.perf_counter()
-            view = View(loaded, self._clock.now_ms())
-            decided = [self._decide(request, items, view) for request, items in batch]
+            decided = self._decide_all(batch, view)
             effects = view.effects()
-            self._metrics.decide_seconds.observe(time.perf_counter() - before)
             reach(FaultPoint.DECIDED)
+            if effects is None:
+                await writer.rollback()
+            else:
+                await self._write(effects)
         except BaseException:
+            view.take_back()
             await writer.rollback()
             raise
-        if effects is None:
-            await writer.rollback()
-        else:
-            batch_id = os.urandom(16)
-            try:
-                await writer.commit(batch_id, effects)
-            except OutcomeUnknown as error:
-                await self._resolve(batch_id, error)
-            self._known_head = max(self._known_head, effects.committed_id)
-            self._metrics.entries_committed.inc(len(effects.entries))
         self._metrics.commit_batch_requests.observe(len(batch))
         self._metrics.commit_seconds.observe(time.perf_counter() - started)
+        return decided
+
+    async def _write(self, effects: Effects) -> None:
+        batch_id = os.urandom(16)
+        try:
+            await self._store.writer.commit(batch_id, effects)
+        except OutcomeUnknown as error:
+            await self._resolve(batch_id, error)
+        self._known_head = max(self._known_head, effects.committed_id)
+        self._metrics.entries_committed.inc(len(effects.entries))
+
+    def _decide_all(
+        self, batch: list[tuple[Request, Sequence[Item]]], view: View
+    ) -> list[_Decided]:
+        before = time.perf_counter()
+        decided = [self._decide(request, items, view) for request, items in batch]
+        self._metrics.decide_seconds.observe(time.perf_counter() - before)
         return decided
 
     def _decide(self, request: Request, items: Sequence[Item], view: View) -> _Decided:

@@ -1,6 +1,6 @@
 """What a decision sees, what it answers, and what the committer expects of a request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -9,10 +9,30 @@ from tidelog.base.errors import TidelogError
 from tidelog.log.entry import Draft, Entry, place
 from tidelog.store.rows import DedupeRow, Effects, Key, Loaded, Names, Row, RowChange
 
-__all__ = ["Accept", "Failure", "Item", "Names", "Refuse", "Request", "RowChange", "View"]
+__all__ = [
+    "Accept",
+    "Failure",
+    "Item",
+    "Names",
+    "Refuse",
+    "Request",
+    "RowChange",
+    "StateChange",
+    "View",
+]
 
 Answer = Any
 """What a surface tells its caller; the log never looks inside."""
+
+
+class StateChange(Protocol):
+    """A change of cached state that later decisions of the same batch must already see."""
+
+    def apply(self) -> Callable[[], None]:
+        """Change the cache in place, at a cost of O(change); answers how to take it back.
+
+        Must not fail: whatever can fail belongs into the decision.
+        """
 
 
 class Accept(Struct):
@@ -24,6 +44,8 @@ class Accept(Struct):
     rows: tuple[RowChange, ...] = ()
     unavailable: tuple[tuple[str, str], ...] = ()
     """(scope, key) of dedupe rows whose content this prunes: they now say that it is gone."""
+    states: tuple[StateChange, ...] = ()
+    """Changes of cached state; taken back if the batch does not commit."""
 
 
 class Refuse(Struct):
@@ -56,6 +78,7 @@ class View:
         "_new_dedupe",
         "_rows",
         "_serials",
+        "_undo",
         "next_committed_id",
         "now_ms",
     )
@@ -73,6 +96,7 @@ class View:
         self._entries: list[Entry] = []
         self._new_dedupe: list[DedupeRow] = []
         self._changes: list[RowChange] = []
+        self._undo: list[Callable[[], None]] = []
 
     def dedupe(self, scope: str, key: str) -> DedupeRow | None:
         """The row of a key, if the key is known."""
@@ -118,7 +142,14 @@ class View:
             known = self._dedupe.get(name)
             if known is not None:
                 self._dedupe[name] = known._replace(available=0)
+        for state in accepted.states:
+            self._undo.append(state.apply())
         return entries
+
+    def take_back(self) -> None:
+        """The batch did not commit: restore the cached state; only the committer calls this."""
+        while self._undo:
+            self._undo.pop()()
 
     def effects(self) -> Effects | None:
         """What the batch writes, or None if every decision refused."""

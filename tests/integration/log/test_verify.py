@@ -305,11 +305,11 @@ async def write_many(location: str, count: int) -> None:
         await node.put_many([put_item("s", f"k{number}") for number in range(count)])
 
 
-@pytest.mark.parametrize("position", [1, 1000, 1001, 2345, 2500])
+@pytest.mark.parametrize("position", [1, 1000, 1001, 1234])
 def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path, position: int) -> None:
     """A text that is no longer UTF-8 makes a whole page unreadable; the entry is found anyway."""
     location = str(tmp_path / "tidelog.db")
-    asyncio.run(write_many(location, 2500))
+    asyncio.run(write_many(location, 1234))
     change(
         location,
         f"UPDATE log SET entity = CAST(x'6bff' AS TEXT) WHERE committed_id = {position}",
