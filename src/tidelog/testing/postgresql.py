@@ -21,6 +21,7 @@ DSN_VARIABLE = "TIDELOG_TEST_POSTGRESQL"
 """A superuser's DSN of a server that tests may create databases on."""
 
 _START_SECONDS = 30.0
+_READY = "database system is ready to accept connections"
 _UNPRIVILEGED = "nobody"
 
 
@@ -91,12 +92,14 @@ class Postgresql:
 
     def start(self) -> None:
         """Start the server process and wait until it answers."""
+        self._log.write_bytes(b"")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     self._binaries / "postgres",
                     *("-D", str(self._data), "-p", str(self.port), "-h", "127.0.0.1", "-k", ""),
                     *("-c", "max_connections=200", "-c", "shared_buffers=64MB"),
+                    *("-c", "lc_messages=C", "-c", "logging_collector=off"),
                 ],
                 user=self._user,
                 cwd="/",
@@ -106,7 +109,8 @@ class Postgresql:
             )
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+            # The port answers earlier, with a refusal while the server still recovers.
+            if _READY in self._log.read_text(errors="replace"):
                 return
             if self._process.poll() is not None:
                 break
