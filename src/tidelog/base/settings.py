@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from tidelog.base.errors import ConfigError
 
@@ -154,6 +154,57 @@ class Postgresql(Section, frozen=True, kw_only=True):
     nodes wait for that."""
 
 
+class Sync(Section, frozen=True, kw_only=True):
+    """`[sync]`: the offline-first surface; it is served when a way to verify tokens is set."""
+
+    jwt_secret: Secret = ""
+    """Shared secret of HS256 tokens, at least 32 bytes."""
+
+    jwt_key_file: str = ""
+    """PEM public key or JWKS file for RS256, ES256 and EdDSA tokens."""
+
+    jwt_algorithms: list[str] = field(default_factory=lambda: ["HS256"])
+    """Accepted algorithms; `none` never is."""
+
+    profiles: list[Literal["compatibility", "canonical"]] = field(
+        default_factory=lambda: ["compatibility", "canonical"]
+    )
+    """Offered profiles: `compatibility` is the tree profile, `canonical` the event profile."""
+
+    model_file: str = ""
+    """JSON file with `tree_targets`, `schemas` and `model_version`: what may be written."""
+
+    heartbeat_timeout_ms: Milliseconds = 30_000
+    """A client that sends no heartbeat for so long is closed; other traffic does not count."""
+
+    max_batch_size: Annotated[int, Meta(ge=1, le=1000)] = 100
+    """Events in one submit."""
+
+    sync_limit_min: Annotated[int, Meta(ge=1, le=1000)] = 50
+    """Smallest page of a sync; a smaller wish is raised to it, or catching up takes for ever."""
+
+    sync_limit_max: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    """Largest page of a sync: it is held in memory while it is sent."""
+
+    max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 1_048_576
+    """Largest message that is processed; up to four times as much is answered, more is cut off."""
+
+    max_in_flight_drafts: Count = 200
+    """Events of one connection received and not yet answered."""
+
+    max_messages_per_second: Count = 200
+    """Messages of one connection per second; more are dropped and answered `rate_limited`."""
+
+    max_cached_nodes: Count = 2_000_000
+    """Tree nodes and values kept in memory for validation, over all partitions; what is beyond is
+    derived from the log again when it is needed. About half a GiB."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a way to verify tokens."""
+        return bool(self.jwt_secret or self.jwt_key_file)
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """`tidelog.toml`; see `tidelog.base.config.load` for where else a value can come from."""
 
@@ -194,6 +245,9 @@ class Settings(Section, frozen=True, kw_only=True):
 
     postgresql: Postgresql = Postgresql()
     """Section `[postgresql]`."""
+
+    sync: Sync = Sync()
+    """Section `[sync]`."""
 
     def __post_init__(self) -> None:
         """Refuse values that are right alone and wrong together."""

@@ -129,7 +129,14 @@ class DirectoryLock:
     def __init__(self, path: Path) -> None:
         """Take the lock or raise `StoreInUse`, naming the process that has it."""
         self.path = path
-        self._file: IO[str] = path.open("a+", encoding="ascii")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = path.open("a+", encoding="ascii")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot write to {path.parent}: {error.strerror}. Name another --data-dir, or "
+                "change the directory's permissions."
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,6 +4,7 @@ The web room owns sockets, limits and the fan-out; a surface owns meaning. They 
 surface needs neither ASGI nor a WebSocket library, and can be driven in a test without a socket.
 """
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -36,6 +37,12 @@ class HttpResponse(Struct, frozen=True):
     body: bytes = b""
     content_type: str = "application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def is_bearer(request: HttpRequest, token: str) -> bool:
+    """Whether a request carries this bearer token; an empty token opens nothing."""
+    given = request.header(b"authorization") or b""
+    return bool(token) and hmac.compare_digest(given, b"Bearer " + token.encode())
 
 
 class Route(Struct, frozen=True):

@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from tidelog.base.errors import StoreDamaged, StoreUnavailable
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+from tidelog.cli.options import (
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    StoreOption,
+    masked_location,
+    settings_from,
+)
 from tidelog.cli.progress import progress_bar
 
 
@@ -62,13 +69,20 @@ def restore(
         from tidelog.store.backup import restore as restore_store
 
         if not source.exists():
-            raise StoreUnavailable(f"there is no backup at {source}")
+            raise StoreUnavailable(
+                f"there is no backup at {source}; name a file that `tidelog backup` wrote"
+            )
         await _verified(str(source))
         with progress_bar("restoring") as show:
             await restore_store(source, settings.store_location, show)
         return await _verified(settings.store_location)
 
-    _report("restored", asyncio.run(run()), source, as_json=as_json)
+    head = asyncio.run(run())
+    where = masked_location(settings)
+    if as_json:
+        _report("restored", head, source, as_json=True)
+    else:
+        typer.echo(f"restored and verified: head {head}, from {source} to {where}")
 
 
 async def _verified(location: str) -> int:
@@ -97,4 +111,4 @@ def _report(done: str, head: int, file: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"done": done, "head": head, "file": str(file), "verified": True}))
     else:
-        typer.echo(f"{done} and verified: {head} entries, {file}")
+        typer.echo(f"{done} and verified: head {head}, {file}")

@@ -66,6 +66,8 @@ async def _tail(settings: "Settings", start: int | None, *, follow: bool, as_jso
             store.watch_head(lambda _head: moved.set())
         head = (await store.head()).committed_id
         at = max(0, head - TAIL_ENTRIES) if start is None else start - 1
+        if at >= head and not follow:
+            sys.stderr.write(f"tidelog: nothing to show, the log ends at {head}\n")
         while True:
             while page := await store.entries(at):
                 sys.stdout.writelines(_line(entry, as_json=as_json) for entry in page)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidelog.base.config import load
-from tidelog.base.settings import Settings
+from tidelog.base.settings import SecretUrl, Settings, masked
 
 ConfigOption = Annotated[
     Path | None,
@@ -27,3 +27,9 @@ def settings_from(config: Path | None, **flags: object) -> Settings:
     """Flags that were given, over the environment, over the file, over the defaults."""
     given = {name: value for name, value in flags.items() if value is not None}
     return load(given, os.environ, config).settings
+
+
+def masked_location(settings: Settings) -> str:
+    """Where the store is, as it may be shown."""
+    shown: str = masked(SecretUrl, settings.store_location)
+    return shown

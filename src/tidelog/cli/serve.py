@@ -14,8 +14,9 @@ from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOp
 
 if TYPE_CHECKING:
     from tidelog.base.settings import Settings
+    from tidelog.base.surface import Surface
     from tidelog.store.engine import Extension
-    from tidelog.web.server import Mount
+    from tidelog.web.server import Mount, Node
 
 
 def serve(
@@ -66,13 +67,18 @@ def _secrets(settings: "Settings") -> Sequence[str]:
     from urllib.parse import unquote, urlsplit
 
     password = urlsplit(settings.store).password if settings.is_postgresql else None
-    return (settings.admin_token, password or "", unquote(password or ""))
+    return (
+        settings.admin_token,
+        settings.sync.jwt_secret,
+        password or "",
+        unquote(password or ""),
+    )
 
 
 async def _run(settings: "Settings", *, as_json: bool) -> None:
     from tidelog.web.server import Server
 
-    mounts, extensions = _surfaces()
+    mounts, extensions = _surfaces(settings)
     server = await Server.open(settings, mounts=mounts, extensions=extensions)
     head = await server.store.head()
     ready = {
@@ -86,18 +92,32 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
         if as_json
         else f"tidelog is ready at {server.url} (log {head.log_id}, head {head.committed_id})"
     )
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
     await server.run()
 
 
-def _surfaces() -> "tuple[Sequence[Mount], Sequence[Extension]]":
+def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":
     """The surfaces to mount; the probe only if the environment asks for it."""
-    if os.environ.get("TIDELOG_TEST_PROBE") != "1":
-        return (), ()
-    from tidelog.testing.probe.service import EXTENSION, ProbeService
+    mounts: list[Mount] = []
+    extensions: list[Extension] = []
+    if settings.sync.is_served:
+        mounts.append(_mount_sync)
+    if os.environ.get("TIDELOG_TEST_PROBE") == "1":
+        from tidelog.testing.probe.service import EXTENSION
+        from tidelog.testing.server import mount_probe
 
-    return (ProbeService,), (EXTENSION,)
+        mounts.append(mount_probe)
+        extensions.append(EXTENSION)
+    return mounts, extensions
+
+
+async def _mount_sync(node: "Node") -> "Surface":
+    from tidelog.sync.service import SyncService
+
+    return await SyncService.open(
+        node.committer, node.store, node.settings.sync, node.clock, node.settings.admin_token
+    )

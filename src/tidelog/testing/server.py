@@ -9,9 +9,14 @@ from tidelog.base.clock import Clock
 from tidelog.base.settings import Limits, Settings
 from tidelog.store.engine import Extension
 from tidelog.testing.probe.service import EXTENSION, ProbeService
-from tidelog.web.server import Mount, Server
+from tidelog.web.server import Mount, Node, Server
 
-__all__ = ["running_server"]
+__all__ = ["mount_probe", "running_server"]
+
+
+async def mount_probe(node: Node) -> ProbeService:
+    """The probe surface on a node."""
+    return ProbeService(node.committer, node.store)
 
 
 @asynccontextmanager
@@ -20,7 +25,7 @@ async def running_server(
     *,
     store: str = "",
     limits: Limits | None = None,
-    mounts: Sequence[Mount] = (ProbeService,),
+    mounts: Sequence[Mount] = (mount_probe,),
     extensions: Sequence[Extension] = (EXTENSION,),
     clock: Clock | None = None,
 ) -> AsyncIterator[Server]:

@@ -5,6 +5,8 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import uvicorn
@@ -28,8 +30,18 @@ _log = logging.getLogger(__name__)
 READY_SECONDS = 2.0
 """A store that does not answer within this is not ready; load balancers ask every few seconds."""
 
-Mount = Callable[[Committer, Store], Surface]
-"""Makes a surface on a running committer."""
+
+class Node(NamedTuple):
+    """What a surface is mounted on."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    committer: Committer
+
+
+Mount = Callable[[Node], Awaitable[Surface]]
+"""Makes a surface on a running node."""
 
 
 class Server:
@@ -83,6 +95,7 @@ class Server:
     ) -> "Server":
         """Open the store and the port; from here on the port is taken but not yet served."""
         clock = clock or SystemClock()
+        _require_files(settings)
         listener = _listen(settings.host, settings.port)
         ulids = UlidFactory(clock)
         try:
@@ -101,7 +114,8 @@ class Server:
             raise
         metrics = Metrics()
         committer = await Committer.start(store, clock, metrics, settings.limits)
-        surfaces = [mount(committer, store) for mount in mounts]
+        node = Node(settings, clock, store, committer)
+        surfaces = [await mount(node) for mount in mounts]
         return cls(settings, metrics, store, committer, surfaces, listener)
 
     @property
@@ -197,6 +211,13 @@ class _Uvicorn(uvicorn.Server):
         except TimeoutError:
             _log.error("accepted work did not finish within shutdown_grace_ms; ending anyway")
         await super().shutdown(sockets)
+
+
+def _require_files(settings: Settings) -> None:
+    for name in ("tls_certificate", "tls_key"):
+        path = getattr(settings, name)
+        if path and not Path(path).is_file():
+            raise ConfigError(f"{name}: there is no file {path}")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -262,7 +262,7 @@ def test_describe_masks_secrets() -> None:
     rows = describe(load({"port": 1}, environ, None))
     assert "s3cret" not in repr(rows)
     assert [row.key for row in rows][:3] == ["data_dir", "store", "host"]
-    assert rows[-1].key == "postgresql.statement_timeout_ms"
+    assert "postgresql.statement_timeout_ms" in [row.key for row in rows]
     by_key = {row.key: row for row in rows}
     assert by_key["port"] == Shown("port", 1, "flag --port")
     assert by_key["admin_token"].value == "********"

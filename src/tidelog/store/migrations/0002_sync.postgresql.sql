@@ -1,0 +1,51 @@
+-- Sync: which events belong to a partition, snapshots, archived bodies, and the model version.
+
+CREATE TABLE tidelog.sync_event_partitions (
+  partition    TEXT COLLATE "C" NOT NULL,
+  committed_id BIGINT NOT NULL,
+  PRIMARY KEY (partition, committed_id)
+);
+
+CREATE TABLE tidelog.sync_snapshots (
+  partition     TEXT COLLATE "C" PRIMARY KEY,
+  state         BYTEA NOT NULL,
+  committed_id  BIGINT NOT NULL,
+  created_at    BIGINT NOT NULL,
+  model_version BIGINT NOT NULL
+);
+
+CREATE TABLE tidelog.sync_events_archive (
+  committed_id BIGINT PRIMARY KEY,
+  body         BYTEA NOT NULL
+);
+
+CREATE TABLE tidelog.sync_settings (
+  name  TEXT COLLATE "C" PRIMARY KEY,
+  value BIGINT NOT NULL
+);
+
+-- The relations of the protocol (spec, section 16) under the names operators know. `json`, not
+-- `jsonb`: an event may hold U+0000.
+
+CREATE SCHEMA IF NOT EXISTS sync;
+
+CREATE VIEW sync.events AS
+SELECT l.committed_id, l.entity AS id, l.actor AS client_id,
+       convert_from(coalesce(l.body, a.body), 'UTF8')::json -> 'partitions' AS partitions,
+       convert_from(coalesce(l.body, a.body), 'UTF8')::json -> 'event' AS event,
+       l.committed_at AS status_updated_at
+FROM tidelog.log l LEFT JOIN tidelog.sync_events_archive a USING (committed_id)
+WHERE l.stream = 'sync';
+
+CREATE VIEW sync.event_partitions AS SELECT partition, committed_id FROM tidelog.sync_event_partitions;
+
+CREATE VIEW sync.event_ids AS
+SELECT key AS id, fingerprint AS hash, committed_id, first_seen_at AS status_updated_at
+FROM tidelog.dedupe WHERE scope = 'sync';
+
+CREATE VIEW sync.snapshots AS
+SELECT partition, state, committed_id, created_at, model_version FROM tidelog.sync_snapshots;
+
+CREATE VIEW sync.meta AS
+SELECT head.committed_id AS last_committed_id, s.value AS model_version
+FROM tidelog.head LEFT JOIN tidelog.sync_settings s ON s.name = 'model_version';

@@ -1,0 +1,51 @@
+-- name: sync_add_partition
+-- Events in partitions.
+INSERT INTO tidelog.sync_event_partitions (partition, committed_id)
+SELECT * FROM unnest($1::text[], $2::bigint[]);
+
+-- name: sync_page
+-- Events of one partition in order; bodies that were pruned come from the archive (D57).
+SELECT named.number, page.committed_id, page.committed_at, page.body
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
+  WITH ORDINALITY AS named (partition, after, through, most, number),
+LATERAL (
+  SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body) AS body
+  FROM tidelog.sync_event_partitions p JOIN tidelog.log l USING (committed_id)
+  LEFT JOIN tidelog.sync_events_archive a USING (committed_id)
+  WHERE p.partition = named.partition AND p.committed_id > named.after
+    AND p.committed_id <= named.through
+  ORDER BY p.committed_id LIMIT named.most
+) AS page ORDER BY named.number, page.committed_id;
+
+-- name: sync_last_event
+-- The last sync event at or before a position: the watermark of a cycle (D38).
+SELECT named.number, last.committed_id
+FROM unnest($1::bigint[]) WITH ORDINALITY AS named (position, number),
+LATERAL (
+  SELECT committed_id FROM tidelog.log WHERE stream = 'sync' AND committed_id <= named.position
+  ORDER BY stream_serial DESC LIMIT 1
+) AS last;
+
+-- name: sync_snapshot
+-- The stored state of the named partitions.
+SELECT named.number, s.state, s.committed_id, s.model_version
+FROM unnest($1::text[]) WITH ORDINALITY AS named (partition, number)
+JOIN tidelog.sync_snapshots s USING (partition);
+
+-- name: sync_put_snapshot
+-- A newer state of partitions.
+INSERT INTO tidelog.sync_snapshots (partition, state, committed_id, created_at, model_version)
+SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[])
+ON CONFLICT (partition) DO UPDATE SET state = excluded.state, committed_id = excluded.committed_id,
+  created_at = excluded.created_at, model_version = excluded.model_version;
+
+-- name: sync_setting
+-- One stored number.
+SELECT named.number, s.value
+FROM unnest($1::text[]) WITH ORDINALITY AS named (name, number)
+JOIN tidelog.sync_settings s USING (name);
+
+-- name: sync_put_setting
+-- Store numbers.
+INSERT INTO tidelog.sync_settings (name, value) SELECT * FROM unnest($1::text[], $2::bigint[])
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
