@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner
 
+from support.catalogue import Database
 from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
 from tidelog.base.errors import (
     SchemaTooNew,
@@ -27,9 +28,8 @@ from tidelog.base.errors import (
 from tidelog.cli.main import app
 from tidelog.log.entry import Draft
 from tidelog.store import open_store
-from tidelog.store.backup import TABLES, back_up, restore
+from tidelog.store.backup import back_up, restore, tables
 from tidelog.store.engine import migrations
-from tidelog.store.sqlite import SqliteStore
 from tidelog.testing.postgresql import create_database
 
 KEYS = ("plain", "\0", "\ue000", "\ue000" + "0", "\U0001f30a" * 200, "'", "%")
@@ -392,13 +392,24 @@ async def test_a_newer_database_is_not_copied_in_part(postgresql_url: str, tmp_p
     assert files_in(tmp_path) == []
 
 
-async def test_every_table_is_in_a_backup(tmp_path: Path) -> None:
-    """A migration that adds a table adds it to what is copied between the engines."""
-    store = SqliteStore(tmp_path / "tidelog.db", log_id="L", node="n")
-    await store.close()
-    with closing(sqlite3.connect(store.path)) as connection:
-        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-        assert {name for (name,) in tables} == {*TABLES, "writer"}
+async def test_every_table_is_in_a_backup(
+    engine: str, store_location: str, target_location: str, tmp_path: Path
+) -> None:
+    """Whatever tables the migrations make, their rows are copied from and to either engine."""
+    source = Database(store_location)
+    await source.at_version(migrations(engine))
+    filled = await source.fill()
+    file = tmp_path / "backup.db"
+    await back_up(store_location, file, silent)
+    await restore(file, target_location, silent)
+    assert sorted(filled) == sorted([*tables(), "writer"])
+    assert {"log", "dedupe", "head"} <= set(filled)
+    for table in tables():
+        rows = await source.run(f"SELECT * FROM {table}")
+        assert len(rows) == 1
+        assert await Database(str(file)).run(f"SELECT * FROM {table}") == rows
+        assert await Database(target_location).run(f"SELECT * FROM {table}") == rows
+    assert await Database(target_location).run("SELECT * FROM writer") == []
 
 
 def test_a_backup_that_was_used_is_restored_with_its_wal(backup_file: Path, tmp_path: Path) -> None:

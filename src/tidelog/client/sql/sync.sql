@@ -1,0 +1,177 @@
+-- name: sync_meta
+-- One remembered number: the model version in use, or that of the reducers the snapshots came from.
+SELECT value FROM meta WHERE key = ?;
+
+-- name: sync_set_meta
+-- Remember a number.
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: sync_draft_clock
+-- Where the local counter goes on: behind every row this client wrote itself.
+SELECT coalesce(max(draft_clock), 0) FROM events WHERE client_id = ?;
+
+-- name: sync_draft_count
+-- How many drafts wait.
+SELECT count(*) FROM events WHERE status = 'draft';
+
+-- name: sync_insert_draft
+-- A new draft; its clock decides its place among the drafts.
+INSERT INTO events (id, type, payload, extra, partitions, client_id, status, draft_clock, created_at)
+VALUES (?, ?, ?, ?, ?, ?, 'draft', ?, ?);
+
+-- name: sync_row
+-- One event in whatever state.
+SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
+       status_updated_at, reject_reason, errors
+FROM events WHERE id = ?;
+
+-- name: sync_drafts
+-- Drafts in the order they are submitted in.
+SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
+       status_updated_at, reject_reason, errors
+FROM events WHERE status = 'draft' ORDER BY draft_clock, id LIMIT ?;
+
+-- name: sync_partition_drafts
+-- Drafts of one partition in the order they overlay its committed state.
+SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
+       status_updated_at, reject_reason, errors
+FROM events
+WHERE status = 'draft' AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
+ORDER BY draft_clock, id;
+
+-- name: sync_rows
+-- Everything: committed by place, then drafts by clock, then rejected.
+SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
+       status_updated_at, reject_reason, errors
+FROM events
+ORDER BY CASE status WHEN 'committed' THEN 0 WHEN 'draft' THEN 1 ELSE 2 END,
+         committed_id, draft_clock, id;
+
+-- name: sync_committed_after
+-- A page of one partition's committed events, for its state.
+SELECT committed_id, type, payload, extra
+FROM events
+WHERE committed_id > ? AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
+ORDER BY committed_id LIMIT ?;
+
+-- name: sync_find
+-- What is known of an id, before a commit or a rejection of it is stored.
+SELECT status, committed_id, partitions FROM events WHERE id = ?;
+
+-- name: sync_insert_committed
+-- A commit of an event this store has never seen. Another event in its place is found by the caller.
+INSERT INTO events (id, committed_id, type, payload, extra, partitions, client_id, status, created_at,
+                    status_updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'committed', ?, ?)
+ON CONFLICT (committed_id) WHERE committed_id IS NOT NULL DO NOTHING;
+
+-- name: sync_confirm
+-- The server committed a draft as it was submitted.
+UPDATE events
+SET status = 'committed', committed_id = ?, status_updated_at = ?, reject_reason = NULL, errors = NULL
+WHERE id = ?;
+
+-- name: sync_confirm_with_content
+-- The log holds this id: its content counts, whatever the local row said.
+UPDATE events
+SET status = 'committed', committed_id = ?, status_updated_at = ?, reject_reason = NULL, errors = NULL,
+    type = ?, payload = ?, extra = ?, partitions = ?, client_id = ?
+WHERE id = ?;
+
+-- name: sync_reject
+-- A draft was refused; a row that is committed stays so.
+UPDATE events SET status = 'rejected', status_updated_at = ?, reject_reason = ?, errors = ?
+WHERE id = ? AND status != 'committed';
+
+-- name: sync_cursor
+-- How far one partition has been fetched.
+SELECT committed_id FROM cursors WHERE partition = ?;
+
+-- name: sync_raise_cursor
+-- A page was stored; a cursor never goes back by this.
+INSERT INTO cursors (partition, committed_id) VALUES (?, ?)
+ON CONFLICT (partition) DO UPDATE SET committed_id = max(committed_id, excluded.committed_id);
+
+-- name: sync_drop_cursor
+-- Fetch the partition from 0 again.
+DELETE FROM cursors WHERE partition = ?;
+
+-- name: sync_drop_cursors
+-- Fetch everything from 0 again.
+DELETE FROM cursors;
+
+-- name: sync_drop_pruned_cursors
+-- Partitions whose early rows are gone can only be rebuilt from the server.
+DELETE FROM cursors WHERE partition IN (SELECT partition FROM pruned);
+
+-- name: sync_snapshot
+-- The committed state of one partition at a place.
+SELECT state, committed_id, model_version FROM snapshots WHERE partition = ?;
+
+-- name: sync_snapshots
+-- All snapshots, without their states.
+SELECT partition, committed_id, created_at, model_version FROM snapshots ORDER BY partition;
+
+-- name: sync_snapshots_from
+-- Snapshots that a commit at this place or behind it could contradict.
+SELECT partition, committed_id FROM snapshots WHERE committed_id >= ?;
+
+-- name: sync_save_snapshot
+-- The newest state of a partition replaces the one before.
+INSERT INTO snapshots (partition, state, committed_id, created_at, model_version) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (partition) DO UPDATE
+SET state = excluded.state, committed_id = excluded.committed_id, created_at = excluded.created_at,
+    model_version = excluded.model_version;
+
+-- name: sync_drop_snapshot
+-- The state of a partition is no longer true.
+DELETE FROM snapshots WHERE partition = ?;
+
+-- name: sync_drop_snapshots
+-- No state is true any more.
+DELETE FROM snapshots;
+
+-- name: sync_is_pruned
+-- Whether rows of a partition are gone.
+SELECT 1 FROM pruned WHERE partition = ?;
+
+-- name: sync_mark_pruned
+-- Remember whose rows the next statement removes.
+INSERT INTO pruned (partition)
+SELECT DISTINCT member.value
+FROM events, json_each(events.partitions) AS member
+WHERE events.committed_id IS NOT NULL
+  AND NOT EXISTS (
+    SELECT 1
+    FROM json_each(events.partitions) AS needed
+    LEFT JOIN snapshots ON snapshots.partition = needed.value AND snapshots.model_version = ?
+    WHERE snapshots.committed_id IS NULL OR snapshots.committed_id < events.committed_id
+  )
+ON CONFLICT (partition) DO NOTHING;
+
+-- name: sync_prune
+-- Remove committed rows that are part of a snapshot in every one of their partitions.
+DELETE FROM events
+WHERE committed_id IS NOT NULL
+  AND NOT EXISTS (
+    SELECT 1
+    FROM json_each(events.partitions) AS needed
+    LEFT JOIN snapshots ON snapshots.partition = needed.value AND snapshots.model_version = ?
+    WHERE snapshots.committed_id IS NULL OR snapshots.committed_id < events.committed_id
+  );
+
+-- name: sync_unmark_pruned
+-- The partition is fetched from 0 again, so nothing of it counts as gone.
+DELETE FROM pruned WHERE partition = ?;
+
+-- name: sync_unmark_all_pruned
+-- Everything is fetched from 0 again.
+DELETE FROM pruned;
+
+-- name: sync_drop_committed
+-- Forget the log; the server tells it again.
+DELETE FROM events WHERE committed_id IS NOT NULL;
+
+-- name: sync_drop_rejected
+-- The application has seen its rejections and wants the room back.
+DELETE FROM events WHERE status = 'rejected';

@@ -1,0 +1,174 @@
+"""Fetching: which partitions from where, one cycle at a time, and what waits meanwhile (17.5)."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from tidelog.client.sync_messages import Commit, Json, SyncPage
+from tidelog.client.sync_store import SyncStore
+from tidelog.sync.partitions import normal_set
+
+MAX_BUFFERED = 10_000
+"""Broadcasts held back during a cycle; beyond it they are dropped and fetched instead."""
+
+MAX_BUFFERED_BYTES = 64 * 1024**2
+"""The same by size, as a broadcast may be a megabyte."""
+
+
+class Cycle(Struct):
+    """A cycle under way: one request is always in flight."""
+
+    partitions: tuple[str, ...]
+    since: int
+    subscriptions: tuple[str, ...] | None
+    """Installed with the first page; None leaves the server's set as it is."""
+    limit: int
+    sync_to: int | None = None
+    """The watermark; unknown until the first page."""
+    stale: bool = False
+    """The cursors it started from are void: its next answer is thrown away."""
+    msg_id: str = ""
+    sent_at: int = 0
+
+    def request(self) -> Json:
+        """Payload of the next `sync`."""
+        payload: Json = {
+            "partitions": list(self.partitions),
+            "since_committed_id": self.since,
+            "limit": self.limit,
+        }
+        if self.subscriptions is not None and self.sync_to is None:
+            payload["subscription_partitions"] = list(self.subscriptions)
+        return payload
+
+
+class Cycles:
+    """What is to be fetched, what is being fetched, and the broadcasts held back by that."""
+
+    def __init__(self, store: SyncStore, limit: int) -> None:
+        self._store = store
+        self._limit = limit
+        self._wanted: set[str] = set()
+        self._since: int | None = None
+        self._subscriptions: tuple[str, ...] | None = None
+        self._buffer: list[Commit] = []
+        self._buffer_bytes = 0
+        self._overflowed = False
+        self.current: Cycle | None = None
+
+    @property
+    def limit(self) -> int:
+        """Events asked for per page."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = limit
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is fetched or waits for it."""
+        return self.current is None and not self._wanted
+
+    def want(
+        self,
+        partitions: Iterable[str],
+        subscriptions: Sequence[str] | None = None,
+        since: int | None = None,
+    ) -> None:
+        """Fetch these when the current cycle is over, all with one set of subscriptions.
+
+        A request equal to the one whose first page is still awaited is that one.
+        """
+        names = normal_set(list(partitions))
+        wished = None if subscriptions is None else normal_set(subscriptions)
+        current = self.current
+        if (
+            current is not None
+            and not current.stale
+            and current.sync_to is None
+            and set(names) <= set(current.partitions)
+            and wished in (None, current.subscriptions)
+            and since in (None, current.since)
+        ):
+            return
+        self._wanted.update(names)
+        self._since = since
+        self._subscriptions = wished if wished is not None else self._subscriptions
+
+    def start(self) -> Cycle | None:
+        """Begin the next cycle; None while one is under way or nothing is wanted.
+
+        Partitions that were fetched before and those that never were go separately: from the
+        smallest cursor, and from 0 (D58).
+        """
+        if self.current is not None or not self._wanted:
+            return None
+        cursors = {partition: self._store.cursor(partition) for partition in self._wanted}
+        known = [partition for partition, cursor in cursors.items() if cursor]
+        chosen = known or list(cursors)
+        since = min(cursors[partition] for partition in chosen)
+        if self._since is not None:
+            since = min(since, self._since)
+        self._wanted.difference_update(chosen)
+        self.current = Cycle(normal_set(chosen), since, self._subscriptions, self._limit)
+        self._since = self._subscriptions = None
+        return self.current
+
+    def is_covering(self, partition: str) -> bool:
+        """Whether a cycle over the partition is under way."""
+        return self.current is not None and partition in self.current.partitions
+
+    def hold(self, commit: Commit, size: int) -> bool:
+        """Whether a broadcast must wait for the end of the cycle: it lies behind the watermark."""
+        cycle = self.current
+        if cycle is None or (cycle.sync_to is not None and commit.committed_id <= cycle.sync_to):
+            return False
+        if self._overflowed:
+            return True
+        self._buffer.append(commit)
+        self._buffer_bytes += size
+        if len(self._buffer) > MAX_BUFFERED or self._buffer_bytes > MAX_BUFFERED_BYTES:
+            self.release()
+            self._overflowed = True
+        return True
+
+    def advance(self, page: SyncPage) -> bool:
+        """A page was stored; whether the cycle goes on."""
+        cycle = self.current
+        if cycle is None:
+            return False
+        cycle.sync_to = page.sync_to_committed_id
+        cycle.since = page.next_since_committed_id
+        if page.has_more and not cycle.stale:
+            return True
+        self.current = None
+        return False
+
+    def overflowed(self) -> bool:
+        """Whether broadcasts were thrown away since the last call."""
+        overflowed, self._overflowed = self._overflowed, False
+        return overflowed
+
+    def release(self) -> list[Commit]:
+        """The broadcasts held back, in the order of the log."""
+        held, self._buffer, self._buffer_bytes = self._buffer, [], 0
+        held.sort(key=lambda commit: commit.committed_id)
+        return held
+
+    def void(self, partitions: Iterable[str]) -> None:
+        """Cursors of these are gone: a cycle over any of them must not store another page."""
+        if self.current is not None and not set(partitions).isdisjoint(self.current.partitions):
+            self.current.stale = True
+
+    def abandon(self) -> None:
+        """The answer will not come, or was a refusal."""
+        self.current = None
+
+    def dropped(self) -> None:
+        """The connection is gone, and with it the cycle and all that waited for it."""
+        self.current = None
+        self._wanted.clear()
+        self._since = self._subscriptions = None
+        self.release()
+        self._overflowed = False

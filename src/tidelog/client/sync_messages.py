@@ -1,0 +1,113 @@
+"""What a sync server says, typed; whatever does not fit these types is no protocol message."""
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.base.errors import TidelogError
+
+Json = dict[str, Any]
+
+
+class BadMessage(TidelogError):  # noqa: N818 - the failure is the noun
+    """The server said something the protocol does not know; the connection cannot be trusted."""
+
+
+class Commit(Struct, frozen=True):
+    """A committed event: the payload of `event_broadcast` and an element of a sync page."""
+
+    id: str
+    client_id: str
+    partitions: tuple[str, ...]
+    committed_id: int
+    status_updated_at: int | float
+    event: Json
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.event.get("type"), str):
+            raise TypeError("event.type must be a string")
+        if not isinstance(self.event.get("payload"), dict):
+            raise TypeError("event.payload must be an object")
+
+
+class SyncPage(Struct, frozen=True):
+    """Payload of `sync_response`."""
+
+    partitions: tuple[str, ...]
+    events: tuple[Commit, ...]
+    next_since_committed_id: int
+    sync_to_committed_id: int
+    has_more: bool
+    model_version: int | None = None
+
+
+class Decision(Struct, frozen=True):
+    """One entry of `submit_events_result`: what became of a draft."""
+
+    id: str
+    status: Literal["committed", "rejected"]
+    status_updated_at: int | float
+    committed_id: int | None = None
+    reason: str = ""
+    errors: tuple[Json, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.status == "committed" and self.committed_id is None:
+            raise ValueError("a committed entry needs a committed_id")
+
+
+class Results(Struct, frozen=True):
+    """Payload of `submit_events_result`."""
+
+    results: tuple[Decision, ...]
+
+
+class Limits(Struct, frozen=True):
+    """What the server advertises; the defaults are what a client assumes without (15)."""
+
+    max_batch_size: int = 100
+    max_message_bytes: int | None = None
+    sync_limit_min: int = 50
+    sync_limit_max: int = 1000
+    heartbeat_timeout_ms: int = 30_000
+
+
+class Capabilities(Struct, frozen=True):
+    """What the server negotiated for this connection."""
+
+    profile: str = "compatibility"
+    tree_policy: str = "strict"
+
+
+class Connected(Struct, frozen=True):
+    """Payload of `connected`."""
+
+    capabilities: Capabilities = Capabilities()
+    limits: Limits = Limits()
+    model_version: int | None = None
+
+
+class VersionChanged(Struct, frozen=True):
+    """Payload of `version_changed`."""
+
+    new_model_version: int
+
+
+class ServerError(Struct, frozen=True):
+    """Payload of `error`."""
+
+    code: str
+    message: str = ""
+    details: Json = {}
+
+
+T = TypeVar("T")
+
+
+def parse(payload: object, kind: type[T]) -> T:
+    """The payload as `kind`; `BadMessage` says what does not fit."""
+    try:
+        return msgspec.convert(payload, kind)
+    except msgspec.ValidationError as error:
+        raise BadMessage(f"{kind.__name__}: {error}") from None

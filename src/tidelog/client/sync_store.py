@@ -1,0 +1,527 @@
+"""What a sync client keeps on its disk: events in three states, snapshots and cursors (17.1).
+
+Every method is one transaction, so a client that is killed at any moment finds a state it could
+have been in. The owner calls from one thread at a time; the file belongs to one process.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+from tidelog.base import sqlitefile
+from tidelog.base.errors import (
+    InvalidJson,
+    QueueFull,
+    StoreInUse,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog.base.queries import load_queries
+from tidelog.base.strictjson import read
+from tidelog.client.sync_messages import Commit, Decision, Json
+
+APPLICATION_ID = 0x74647363
+"""In the header of every file of ours; the first migration writes it."""
+
+CHECKED_AT_START_BYTES = 256 * 1024**2
+"""Files up to this size are checked page by page at every start, about a quarter of a second."""
+
+MAX_DRAFTS = 100_000
+"""Drafts held for a server that does not come back; each one is also work for every view."""
+
+PAGE_ROWS = 1000
+"""Rows read at once while a state is built."""
+
+_REMEDY = (
+    "Move it aside and start again: the client fetches everything but unsent drafts from the "
+    "server."
+)
+
+Status = Literal["draft", "committed", "rejected"]
+
+
+class IntegrityViolation(TidelogError):  # noqa: N818 - the failure is the noun
+    """What arrived contradicts what is stored: one of the two is not the server's log (17.6)."""
+
+
+class StoredEvent(NamedTuple):
+    """One row of `events`, its JSON parsed."""
+
+    id: str
+    committed_id: int | None
+    event: Json
+    partitions: tuple[str, ...]
+    client_id: str
+    status: Status
+    draft_clock: int | None
+    """Place among the local drafts; None for what others wrote."""
+    created_at: int
+    status_updated_at: int | None
+    reject_reason: str | None
+    errors: tuple[Json, ...]
+
+
+class Arrival(NamedTuple):
+    """An event that became committed just now."""
+
+    id: str
+    committed_id: int
+    partitions: tuple[str, ...]
+    was_local: bool
+    """Whether the row was a draft (or rejected) before, so somebody may be waiting for it."""
+
+
+class Applied(NamedTuple):
+    """What a transaction changed."""
+
+    arrivals: list[Arrival]
+    rejected: list[str]
+    lost: frozenset[str]
+    """Partitions whose state cannot be rebuilt from here: their cursor is gone, fetch from 0."""
+
+
+class SnapshotInfo(NamedTuple):
+    """A snapshot without its state."""
+
+    partition: str
+    committed_id: int
+    created_at: int
+    model_version: int
+
+
+class Start(NamedTuple):
+    """From where the committed state of a partition is built."""
+
+    state: Json | None
+    """None: from the empty state."""
+    committed_id: int
+    lost: bool
+    """The snapshot is missing and so are rows: the partition must be fetched from 0."""
+
+
+class SyncStore:
+    """The local file of one `client_id`."""
+
+    def __init__(
+        self, path: Path, *, client_id: str, model_version: int, now: Callable[[], int]
+    ) -> None:
+        """Open or create the file; `model_version` is that of the reducers the application has."""
+        self.path = path
+        self.client_id = client_id
+        self._now = now
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(path)
+        try:
+            self._connection = _open(path)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._queries = load_queries(files("tidelog.client") / "sql")
+        self._draft_clock: int = self._one("sync_draft_clock", client_id)
+        self._adopt_reducers(model_version)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._connection.close()
+        self._lock.release()
+
+    # Model version (17.8)
+
+    @property
+    def model_version(self) -> int:
+        """The version in use: what the server last announced, at first that of the reducers."""
+        value: int = self._one("sync_meta", "model_version")
+        return value
+
+    def change_model_version(self, version: int, partitions: Iterable[str]) -> None:
+        """Nothing derived is true any more: no snapshots, and `partitions` are fetched from 0."""
+        with self._transaction():
+            self._forget_snapshots()
+            for partition in partitions:
+                self._run("sync_drop_cursor", partition)
+            self._run("sync_set_meta", "model_version", version)
+
+    def _adopt_reducers(self, version: int) -> None:
+        """Snapshots made by other reducers than the application now has are worth nothing."""
+        with self._transaction():
+            if self._row("sync_meta", "model_version") is None:
+                self._run("sync_set_meta", "model_version", version)
+            known = self._row("sync_meta", "reducer_version")
+            if known is not None and known[0] != version:
+                self._forget_snapshots()
+            self._run("sync_set_meta", "reducer_version", version)
+
+    # Drafts (17.2)
+
+    def add_draft(self, event_id: str, partitions: Sequence[str], event: Json) -> StoredEvent:
+        """Store a draft behind all others; `QueueFull` when too many wait already."""
+        with self._transaction():
+            if self._one("sync_draft_count") >= MAX_DRAFTS:
+                raise QueueFull(
+                    f"{MAX_DRAFTS} drafts wait for the server. Connect, and submit again when some "
+                    "have been committed."
+                )
+            clock = self._draft_clock + 1
+            self._run(
+                "sync_insert_draft",
+                event_id,
+                *_event_columns(event),
+                _text(partitions),
+                self.client_id,
+                clock,
+                self._now(),
+            )
+        self._draft_clock = clock
+        return self.row(event_id)
+
+    def find(self, event_id: str) -> StoredEvent | None:
+        """The row of an id, if there is one."""
+        found = self._row("sync_row", event_id)
+        return None if found is None else _stored(found)
+
+    def row(self, event_id: str) -> StoredEvent:
+        """The row of an id that is known to exist; `KeyError` otherwise."""
+        found = self.find(event_id)
+        if found is None:
+            raise KeyError(event_id)
+        return found
+
+    def drafts(self, limit: int = MAX_DRAFTS) -> list[StoredEvent]:
+        """The first drafts in the order they are submitted in."""
+        return [_stored(row) for row in self._run("sync_drafts", limit)]
+
+    def drafts_of(self, partition: str) -> list[StoredEvent]:
+        """The drafts of a partition in the order they overlay its state."""
+        return [_stored(row) for row in self._run("sync_partition_drafts", partition)]
+
+    def rows(self) -> Iterator[StoredEvent]:
+        """Committed by place, drafts by clock, then rejected. Read it before writing anything."""
+        return map(_stored, self._run("sync_rows"))
+
+    def committed_after(self, partition: str, committed_id: int) -> Iterator[tuple[int, Json]]:
+        """Committed events of a partition behind a place, in their order."""
+        while True:
+            page = self._run("sync_committed_after", committed_id, partition, PAGE_ROWS).fetchall()
+            for committed_id, kind, payload, extra in page:
+                yield committed_id, _event(kind, payload, extra)
+            if len(page) < PAGE_ROWS:
+                return
+
+    # What the server decided (17.4, 17.5)
+
+    def store_commits(self, commits: Iterable[Commit]) -> Applied:
+        """Upsert broadcasts. Cursors stay: only pages prove that nothing is missing (D61)."""
+        return self._store(commits, (), {})
+
+    def store_page(
+        self, commits: Iterable[Commit], partitions: Iterable[str], through: int
+    ) -> Applied:
+        """Upsert a page, then raise the cursors of its cycle's partitions."""
+        return self._store(commits, (), dict.fromkeys(partitions, through))
+
+    def store_results(self, decisions: Iterable[Decision]) -> Applied:
+        """Apply the answers to submitted drafts."""
+        return self._store((), decisions, {})
+
+    def cursor(self, partition: str) -> int:
+        """How far the partition has been fetched without a gap; 0 if never."""
+        found = self._row("sync_cursor", partition)
+        return 0 if found is None else int(found[0])
+
+    def reset(self) -> None:
+        """Forget the log after an integrity violation; what the application wrote stays (17.6)."""
+        with self._transaction():
+            for name in (
+                "sync_drop_snapshots",
+                "sync_drop_committed",
+                "sync_drop_cursors",
+                "sync_unmark_all_pruned",
+            ):
+                self._run(name)
+
+    # Snapshots and pruning (17.8)
+
+    def save_snapshot(self, partition: str, state: Json, committed_id: int) -> bool:
+        """Keep the committed state of a partition as of `committed_id`.
+
+        A tree may be deeper than JSON can be written; such a state has no snapshot and is replayed.
+        """
+        try:
+            text = _text(state)
+        except orjson.JSONEncodeError:
+            return False
+        with self._transaction():
+            times = (self._now(), self.model_version)
+            self._run("sync_save_snapshot", partition, text, committed_id, *times)
+        return True
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """All snapshots, by partition."""
+        return [SnapshotInfo._make(row) for row in self._run("sync_snapshots")]
+
+    def start_of(self, partition: str) -> Start:
+        """Where building the state of a partition starts; useless snapshots are removed."""
+        found = self._row("sync_snapshot", partition)
+        if found is not None:
+            text, committed_id, version = found
+            state = _object(text)
+            if state is not None and version == self.model_version:
+                return Start(state, committed_id, lost=False)
+        return self.start_of_nothing(partition)
+
+    def start_of_nothing(self, partition: str) -> Start:
+        """Build from the first event: there is no snapshot, or it could not be read."""
+        with self._transaction():
+            return Start(None, 0, lost=self._drop_snapshot(partition))
+
+    def prune(self) -> int:
+        """Remove committed rows that every one of their partitions has a snapshot of."""
+        with self._transaction():
+            version = self.model_version
+            self._run("sync_mark_pruned", version)
+            return self._run("sync_prune", version).rowcount
+
+    def forget_rejected(self) -> int:
+        """Remove rejected rows."""
+        with self._transaction():
+            return self._run("sync_drop_rejected").rowcount
+
+    # Inside a transaction
+
+    def _store(
+        self,
+        commits: Iterable[Commit],
+        decisions: Iterable[Decision],
+        cursors: Mapping[str, int],
+    ) -> Applied:
+        arrivals: list[Arrival] = []
+        rejected = []
+        with self._transaction():
+            for commit in commits:
+                arrival = self._upsert(commit)
+                if arrival is not None:
+                    arrivals.append(arrival)
+            for decision in decisions:
+                if decision.status == "rejected":
+                    if self._reject(decision):
+                        rejected.append(decision.id)
+                    continue
+                arrival = self._confirm(decision)
+                if arrival is not None:
+                    arrivals.append(arrival)
+            lost = self._check_snapshots(arrivals)
+            for partition, through in cursors.items():
+                if partition not in lost:
+                    self._run("sync_raise_cursor", partition, through)
+        return Applied(arrivals, rejected, lost)
+
+    def _upsert(self, commit: Commit) -> Arrival | None:
+        """Store a commit once, whichever of its copies comes first; None for a later copy."""
+        found = self._row("sync_find", commit.id)
+        if found is None:
+            columns = (*_event_columns(commit.event), _text(commit.partitions), commit.client_id)
+            times = (self._now(), int(commit.status_updated_at))
+            inserted = self._run(
+                "sync_insert_committed", commit.id, commit.committed_id, *columns, *times
+            )
+            if inserted.rowcount == 0:
+                raise _taken(commit.committed_id, commit.id)
+            return Arrival(commit.id, commit.committed_id, commit.partitions, was_local=False)
+        if _is_committed(commit.id, found, commit.committed_id):
+            return None
+        self._take_place(
+            "sync_confirm_with_content",
+            commit.id,
+            commit.committed_id,
+            int(commit.status_updated_at),
+            *_event_columns(commit.event),
+            _text(commit.partitions),
+            commit.client_id,
+        )
+        return Arrival(commit.id, commit.committed_id, commit.partitions, was_local=True)
+
+    def _confirm(self, decision: Decision) -> Arrival | None:
+        """A draft was committed as submitted; None if that is known, or the row is pruned."""
+        found = self._row("sync_find", decision.id)
+        committed_id = decision.committed_id
+        if found is None or committed_id is None:
+            return None
+        if _is_committed(decision.id, found, committed_id):
+            return None
+        self._take_place("sync_confirm", decision.id, committed_id, int(decision.status_updated_at))
+        return Arrival(decision.id, committed_id, tuple(orjson.loads(found[2])), was_local=True)
+
+    def _take_place(self, name: str, event_id: str, committed_id: int, *columns: object) -> None:
+        try:
+            self._run(name, committed_id, *columns, event_id)
+        except sqlite3.IntegrityError:
+            raise _taken(committed_id, event_id) from None
+
+    def _reject(self, decision: Decision) -> bool:
+        updated = self._run(
+            "sync_reject",
+            int(decision.status_updated_at),
+            decision.reason,
+            _text(decision.errors),
+            decision.id,
+        )
+        return updated.rowcount > 0
+
+    def _check_snapshots(self, arrivals: Sequence[Arrival]) -> frozenset[str]:
+        """Drop snapshots that should have included an arrival and did not.
+
+        A row that was not here before may still be included: pruning removed it. That is so exactly
+        when the partition had already been fetched beyond it.
+        """
+        if not arrivals:
+            return frozenset()
+        lowest = min(arrival.committed_id for arrival in arrivals)
+        places: dict[str, int] = dict(self._run("sync_snapshots_from", lowest).fetchall())
+        lost = set()
+        for arrival in arrivals if places else ():
+            for partition in arrival.partitions:
+                if arrival.committed_id > places.get(partition, 0):
+                    continue
+                if arrival.was_local or self.cursor(partition) < arrival.committed_id:
+                    del places[partition]
+                    if self._drop_snapshot(partition):
+                        lost.add(partition)
+        return frozenset(lost)
+
+    def _drop_snapshot(self, partition: str) -> bool:
+        """Whether the partition must be fetched again, because its rows are not all here."""
+        self._run("sync_drop_snapshot", partition)
+        if self._row("sync_is_pruned", partition) is None:
+            return False
+        self._run("sync_unmark_pruned", partition)
+        self._run("sync_drop_cursor", partition)
+        return True
+
+    def _forget_snapshots(self) -> None:
+        self._run("sync_drop_snapshots")
+        self._run("sync_drop_pruned_cursors")
+        self._run("sync_unmark_all_pruned")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise StoreUnavailable(
+                    f"{self.path} cannot be written: {error}. Check the disk and the file's "
+                    "permissions."
+                ) from error
+            raise
+
+    def _run(self, name: str, *values: object) -> sqlite3.Cursor:
+        return self._connection.execute(self._queries[name], values)
+
+    def _row(self, name: str, *values: object) -> tuple[Any, ...] | None:
+        found: tuple[Any, ...] | None = self._run(name, *values).fetchone()
+        return found
+
+    def _one(self, name: str, *values: object) -> Any:
+        [(value,)] = self._run(name, *values)
+        return value
+
+
+def _lock(path: Path) -> sqlitefile.DirectoryLock:
+    try:
+        return sqlitefile.DirectoryLock(path.with_name(path.name + ".lock"))
+    except StoreInUse:
+        raise StoreInUse(
+            f"{path} is in use by another sync client. Close that one, or use another file."
+        ) from None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlitefile.connect(path)
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{path} cannot be opened: {error}. {_REMEDY}") from error
+    try:
+        [(application_id,)] = connection.execute("PRAGMA application_id")
+        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_schema")
+        if application_id != APPLICATION_ID and (application_id or tables):
+            raise StoreUnavailable(
+                f"{path} is an SQLite file of another application. Name another file."
+            )
+        if path.stat().st_size <= CHECKED_AT_START_BYTES:
+            sqlitefile.check(connection, path, remedy=_REMEDY)
+        scripts = sorted(
+            (
+                file
+                for file in (files("tidelog.client") / "migrations").iterdir()
+                if file.name.endswith("_sync.sql")
+            ),
+            key=lambda file: file.name,
+        )
+        sqlitefile.migrate(
+            connection, path, [script.read_text(encoding="utf-8") for script in scripts]
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_committed(event_id: str, found: tuple[Any, ...], committed_id: int) -> bool:
+    """Whether the row already says so; a row that says another place is a contradiction."""
+    status, stored, _ = found
+    if status == "committed" and stored != committed_id:
+        raise IntegrityViolation(f"{event_id} was committed at {stored}, now at {committed_id}")
+    return bool(status == "committed")
+
+
+def _taken(committed_id: int, event_id: str) -> IntegrityViolation:
+    return IntegrityViolation(f"{committed_id} holds another event than {event_id}")
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _event_columns(event: Json) -> tuple[str, str, str | None]:
+    extra = {key: value for key, value in event.items() if key not in ("type", "payload")}
+    return event["type"], _text(event["payload"]), _text(extra) if extra else None
+
+
+def _event(kind: str, payload: str, extra: str | None) -> Json:
+    event = {"type": kind, "payload": orjson.loads(payload)}
+    return event if extra is None else event | orjson.loads(extra)
+
+
+def _object(text: str) -> Json | None:
+    try:
+        value = read(text, max_depth=1000)
+    except InvalidJson:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _stored(row: tuple[Any, ...]) -> StoredEvent:
+    event_id, committed_id, kind, payload, extra, partitions, client_id, status = row[:8]
+    draft_clock, created_at, status_updated_at, reject_reason, errors = row[8:]
+    return StoredEvent(
+        event_id,
+        committed_id,
+        _event(kind, payload, extra),
+        tuple(orjson.loads(partitions)),
+        client_id,
+        status,
+        draft_clock,
+        created_at,
+        status_updated_at,
+        reject_reason,
+        () if errors is None else tuple(orjson.loads(errors)),
+    )

@@ -1,0 +1,290 @@
+"""What the application sees of a partition: its committed state with the local drafts on top.
+
+One state per partition serves both: drafts are laid over it and taken off again before the next
+commit, so that a commit behind all others costs its own work and that of the drafts, never a
+replay. Whatever arrives out of order drops the state, and it is built anew from the store (17.3).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from typing import NamedTuple, Protocol
+
+from tidelog.client.sync_messages import Json
+from tidelog.client.sync_store import Arrival, StoredEvent, SyncStore
+from tidelog.sync.fault import Fault
+from tidelog.sync.profiles import TREE, TREE_ACTIONS, Model
+from tidelog.sync.tree import TreeState
+
+MAX_VIEWS = 64
+"""Partition states held in memory; the one longest unused goes first."""
+
+Undo = Callable[[], None]
+
+Reduce = Callable[[Json, Json], Json]
+"""An application's reducer for the event profile: state and event to a new state. It must be pure,
+must not change what it is given, and must ignore events it does not know."""
+
+
+class Fold(Protocol):
+    """The state of one partition, changed by one event at a time."""
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Why the event cannot happen to this state."""
+
+    def apply(self, event: Json) -> Undo:
+        """Let an event without faults happen; what is returned takes it back, latest first."""
+
+    def export(self) -> Json:
+        """The state as JSON, independent of this object."""
+
+
+class Folds(Protocol):
+    """Makes states: empty ones, and ones from a snapshot."""
+
+    def empty(self) -> Fold:
+        """The state before the first event."""
+
+    def load(self, exported: Json) -> Fold | None:
+        """The state that was exported; None if these folds cannot read it."""
+
+
+class TreeFold:
+    """The tree profile's reducer, which passes over events that mean nothing to it (D45)."""
+
+    def __init__(self, model: Model, state: TreeState) -> None:
+        self._model = model
+        self._state = state
+        self.export = state.export
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Failed preconditions and invariants; an event of no known shape is a fault as well."""
+        try:
+            return self._state.check(event) if self._concerns(event) else []
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return [Fault("event.payload", f"malformed: {type(error).__name__}")]
+
+    def apply(self, event: Json) -> Undo:
+        """See `Fold.apply`."""
+        return self._state.apply(event) if self._concerns(event) else _nothing
+
+    def _concerns(self, event: Json) -> bool:
+        action = event["type"]
+        if action not in TREE_ACTIONS:
+            return False
+        address = self._model.find(action, event["payload"]["target"])
+        if address is None:
+            return False
+        return address.target.kind == TREE or action in ("set", "unset")
+
+
+class TreeFolds:
+    """States of the tree profile."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def empty(self) -> Fold:
+        """See `Folds.empty`."""
+        return TreeFold(self._model, TreeState(self._model))
+
+    def load(self, exported: Json) -> Fold | None:
+        """See `Folds.load`."""
+        try:
+            return TreeFold(self._model, TreeState.load(self._model, exported))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+class EventFold:
+    """An application's own reducer; without faults, because only the application knows any."""
+
+    def __init__(self, reduce: Reduce, state: Json) -> None:
+        self._reduce = reduce
+        self._state = state
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Nothing: a valid event of this profile can happen to any state."""
+        del event
+        return []
+
+    def apply(self, event: Json) -> Undo:
+        """See `Fold.apply`."""
+        before = self._state
+        self._state = self._reduce(before, event)
+
+        def undo() -> None:
+            self._state = before
+
+        return undo
+
+    def export(self) -> Json:
+        """A copy: the application may do with it what it likes."""
+        return deepcopy(self._state)
+
+
+class EventFolds:
+    """States of the event profile."""
+
+    def __init__(self, reduce: Reduce) -> None:
+        self._reduce = reduce
+
+    def empty(self) -> Fold:
+        """See `Folds.empty`."""
+        return EventFold(self._reduce, {})
+
+    def load(self, exported: Json) -> Fold | None:
+        """See `Folds.load`."""
+        return EventFold(self._reduce, exported)
+
+
+def unchanged(state: Json, event: Json) -> Json:
+    """The reducer of an application that only reads the rows."""
+    del event
+    return state
+
+
+def _nothing() -> None:
+    """The undo of an event that changed nothing."""
+
+
+class Failure(NamedTuple):
+    """A committed event that could not happen to the local state (D54)."""
+
+    committed_id: int
+    fault: Fault
+
+
+class View:
+    """One partition's state, at `last`, with or without drafts on top."""
+
+    def __init__(self, fold: Fold, last: int) -> None:
+        self._fold = fold
+        self._overlay: list[Undo] = []
+        self.covered = False
+        """Whether the drafts are on top."""
+        self.last = last
+        """The highest committed event included."""
+        self.unsaved = 0
+        """Committed events behind the snapshot."""
+        self.failure: Failure | None = None
+        """The first committed event that was passed over because it could not happen."""
+
+    def extend(self, commits: Iterable[tuple[int, Json]]) -> None:
+        """Include commits behind `last`, in their order."""
+        self.uncover()
+        for committed_id, event in commits:
+            faults = self._fold.faults(event)
+            if not faults:
+                self._fold.apply(event)
+            elif self.failure is None:
+                self.failure = Failure(committed_id, faults[0])
+            self.last = committed_id
+            self.unsaved += 1
+
+    def cover(self, drafts: Iterable[StoredEvent]) -> None:
+        """Lay drafts on top; one that cannot happen is left out, the server will decide it."""
+        for draft in drafts:
+            if not self._fold.faults(draft.event):
+                self._overlay.append(self._fold.apply(draft.event))
+        self.covered = True
+
+    def uncover(self) -> None:
+        """Take the drafts off."""
+        while self._overlay:
+            self._overlay.pop()()
+        self.covered = False
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Why an event cannot happen to what is shown."""
+        return self._fold.faults(event)
+
+    def export(self) -> Json:
+        """What is shown, as JSON."""
+        return self._fold.export()
+
+
+class Views:
+    """The views in memory, kept in step with the store by being told what it changed."""
+
+    def __init__(self, store: SyncStore, folds: Folds) -> None:
+        self._store = store
+        self._folds = folds
+        self._views: OrderedDict[str, View] = OrderedDict()
+        self._behind: set[str] = set()
+        self.lost: set[str] = set()
+        """Partitions that turned out to need fetching from 0; the owner empties it."""
+
+    def committed(self, partition: str) -> View:
+        """The view without drafts on top, up to date."""
+        view = self._current(partition)
+        view.uncover()
+        return view
+
+    def shown(self, partition: str) -> View:
+        """The view with drafts on top, up to date."""
+        view = self._current(partition)
+        if not view.covered:
+            view.cover(self._store.drafts_of(partition))
+        return view
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Commits were stored: states are behind now, or wrong if one belongs further down."""
+        for arrival in arrivals:
+            for partition in self._loaded(arrival.partitions):
+                if arrival.committed_id <= self._views[partition].last:
+                    self.drop(partition)
+                    continue
+                self._behind.add(partition)
+                if arrival.was_local:
+                    self._views[partition].uncover()
+
+    def drafted(self, draft: StoredEvent) -> None:
+        """A draft was stored behind all others."""
+        for partition in self._loaded(draft.partitions):
+            view = self._views[partition]
+            if view.covered:
+                view.cover([draft])
+
+    def withdrawn(self, partitions: Iterable[str]) -> None:
+        """Drafts of these partitions were rejected."""
+        for partition in self._loaded(partitions):
+            self._views[partition].uncover()
+
+    def drop(self, partition: str) -> None:
+        """Build this one anew when it is next needed."""
+        self._views.pop(partition, None)
+        self._behind.discard(partition)
+
+    def clear(self, folds: Folds | None = None) -> None:
+        """Build all anew, by other folds if given."""
+        self._folds = folds or self._folds
+        self._views.clear()
+        self._behind.clear()
+
+    def _loaded(self, partitions: Iterable[str]) -> Iterator[str]:
+        return (partition for partition in partitions if partition in self._views)
+
+    def _current(self, partition: str) -> View:
+        view = self._views.get(partition)
+        if view is None:
+            view = self._views[partition] = self._load(partition)
+            self._behind.add(partition)
+            if len(self._views) > MAX_VIEWS:
+                self.drop(next(iter(self._views)))
+        self._views.move_to_end(partition)
+        if partition in self._behind:
+            view.extend(self._store.committed_after(partition, view.last))
+            self._behind.discard(partition)
+        return view
+
+    def _load(self, partition: str) -> View:
+        start = self._store.start_of(partition)
+        fold = None if start.state is None else self._folds.load(start.state)
+        if fold is not None:
+            return View(fold, start.committed_id)
+        if start.state is not None:
+            start = self._store.start_of_nothing(partition)
+        if start.lost:
+            self.lost.add(partition)
+        return View(self._folds.empty(), 0)

@@ -1,0 +1,219 @@
+"""The decisions of sync: what becomes of a submitted item."""
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.base.canonical import canonical
+from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
+from tidelog.log.dedupe import DedupeRow, Seen, seen
+from tidelog.log.entry import Draft
+from tidelog.sync.fault import Fault
+from tidelog.sync.partitions import event_faults as partition_faults
+from tidelog.sync.partitions import normal_name, normal_set
+from tidelog.sync.profiles import (
+    CANONICAL,
+    TREE_ACTIONS,
+    Model,
+    accepted_types,
+    event_faults,
+    number_faults,
+    tree_faults,
+)
+from tidelog.sync.wire import Committed, Rejected, stored_body
+
+SURFACE = "sync"
+STREAM = "sync"
+SCOPE = "sync"
+
+REUSED = "id already committed with different payload"
+
+
+class State(Protocol):
+    """A partition's tree state, as a decision sees it."""
+
+    @property
+    def tree(self) -> Any:
+        """Answers `check(event)`."""
+
+    def follow(self, committed_id: int, event: dict[str, Any]) -> Callable[[], None]:
+        """Apply a committed event; answers how to take it back."""
+
+
+class Outcome(Struct):
+    """What the dedupe row of an event remembers."""
+
+    committed_id: int
+    status_updated_at: int
+    event_hash: bytes
+    """Tells an altered event from altered partitions when the id is used again."""
+
+
+class Follow(Struct, frozen=True):
+    """Bring one partition's state up to an accepted event."""
+
+    state: State
+    committed_id: int
+    event: dict[str, Any]
+
+    def apply(self) -> Callable[[], None]:
+        """See `StateChange.apply`."""
+        return self.state.follow(self.committed_id, self.event)
+
+
+class SubmitItem(Struct, frozen=True):
+    """One submitted event whose stateless work is done."""
+
+    id: str
+    client_id: str
+    partitions: tuple[str, ...]
+    event: dict[str, Any]
+    body: bytes
+    fingerprint: bytes
+    event_hash: bytes
+    refused: tuple[str, tuple[Fault, ...]] | None
+    """Reason and faults of steps 1 to 3 of 8.2, which come before the id is looked at."""
+    invalid: tuple[Fault, ...]
+    """Faults of steps 5 and 6 that need no state; they count only for a new id (D25)."""
+    states: tuple[State, ...] = ()
+    """Tree states of the partitions in sorted order, if the event is one of the tree profile."""
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        if self.refused:
+            return Names()
+        return Names(dedupe=((SCOPE, self.id),), streams=(STREAM,))
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """The pipeline of 8.2 from step 4 on; the verdict of the steps before it comes along."""
+        if self.refused:
+            reason, faults = self.refused
+            return Refuse(Rejected(self.id, reason, faults, view.now_ms))
+        row = view.dedupe(SCOPE, self.id)
+        verdict = seen(row, self.fingerprint)
+        if row is not None and verdict is not Seen.NEW:
+            return Refuse(self._known(row, verdict, view.now_ms))
+        if self.invalid:
+            return Refuse(Rejected(self.id, "validation_failed", self.invalid, view.now_ms))
+        for state in self.states:
+            faults = state.tree.check(self.event)
+            if faults:
+                return Refuse(Rejected(self.id, "validation_failed", tuple(faults), view.now_ms))
+        return self._commit(view)
+
+    def _known(self, row: DedupeRow, verdict: Seen, now_ms: int) -> Committed | Rejected:
+        outcome = msgspec.json.decode(row.outcome, type=Outcome)
+        if verdict is Seen.REPEATED:
+            return Committed(self.id, outcome.committed_id, outcome.status_updated_at)
+        field = "partitions" if outcome.event_hash == self.event_hash else "event"
+        return Rejected(self.id, "validation_failed", (Fault(field, REUSED),), now_ms)
+
+    def _commit(self, view: View) -> Accept:
+        committed_id = view.next_committed_id
+        outcome = msgspec.json.encode(Outcome(committed_id, view.now_ms, self.event_hash))
+        return Accept(
+            Committed(self.id, committed_id, view.now_ms),
+            entries=(
+                Draft(STREAM, SURFACE, self.event["type"], self.id, "", self.client_id, self.body),
+            ),
+            dedupe=(
+                DedupeRow(
+                    SCOPE,
+                    self.id,
+                    committed_id,
+                    self.fingerprint,
+                    self.client_id,
+                    outcome,
+                    1,
+                    view.now_ms,
+                    None,
+                ),
+            ),
+            rows=tuple(
+                RowChange("sync_add_partition", (partition, committed_id))
+                for partition in self.partitions
+            ),
+            states=tuple(Follow(state, committed_id, self.event) for state in self.states),
+        )
+
+    def needs_state(self) -> bool:
+        """Whether a decision about it may look at tree states."""
+        return not self.refused and not self.invalid and self.event["type"] in TREE_ACTIONS
+
+
+class Setting(Struct, frozen=True):
+    """Store one number of the sync surface durably, such as the model version."""
+
+    name: str
+    value: int
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        return Names()
+
+    def decide(self, view: View) -> Accept:
+        """Always accepted: it appends nothing."""
+        del view
+        return Accept(self.value, rows=(RowChange("sync_put_setting", (self.name, self.value)),))
+
+
+def prepare(
+    item: Mapping[str, Any],
+    raw_event: bytes,
+    *,
+    client_id: str,
+    profile: str,
+    model: Model,
+    allows: Callable[[str], bool],
+) -> SubmitItem:
+    """The stateless steps of 8.2 for an item that passed the request's invariants (8.1)."""
+    event = item["event"]
+    names: Sequence[str] = item["partitions"]
+    refused = _refusal(names, event, allows)
+    partitions = () if refused else normal_set(names)
+    event_hash = fingerprint = b""
+    if not refused:
+        canonical_event = canonical(event)
+        event_hash = sha256(canonical_event).digest()
+        # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
+        whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical(list(partitions)))
+        fingerprint = sha256(whole).digest()
+    return SubmitItem(
+        id=item["id"],
+        client_id=client_id,
+        partitions=partitions,
+        event=event,
+        body=stored_body(item["id"], client_id, partitions, raw_event),
+        fingerprint=fingerprint,
+        event_hash=event_hash,
+        refused=refused,
+        invalid=() if refused else tuple(_invalid(event, profile, model)),
+    )
+
+
+def _refusal(
+    names: Sequence[str], event: dict[str, Any], allows: Callable[[str], bool]
+) -> tuple[str, tuple[Fault, ...]] | None:
+    faults = partition_faults(names)
+    if faults:
+        return "validation_failed", tuple(faults)
+    denied = sorted(
+        Fault(f"partitions.{index}", "not allowed")
+        for index, name in enumerate(names)
+        if not allows(normal_name(name))
+    )
+    if denied:
+        return "forbidden", tuple(denied)
+    numbers = number_faults(event)
+    if numbers:
+        return "validation_failed", tuple(numbers)
+    return None
+
+
+def _invalid(event: dict[str, Any], profile: str, model: Model) -> list[Fault]:
+    if event["type"] not in accepted_types(profile):
+        return [Fault("event.type", f"not accepted by profile {profile}")]
+    return event_faults(model, event) if profile == CANONICAL else tree_faults(model, event)

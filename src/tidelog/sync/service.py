@@ -1,0 +1,477 @@
+"""The sync service: the only file of it that touches both the log and connections."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import ConfigError, QueueFull, ShuttingDown, StoreError
+from tidelog.base.frame import text_frame
+from tidelog.base.settings import Sync as SyncSettings
+from tidelog.base.surface import (
+    Conversation,
+    Endpoint,
+    HttpRequest,
+    HttpResponse,
+    Outlet,
+    Route,
+    Upgrade,
+    is_bearer,
+)
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Answer, Failure, Names
+from tidelog.log.entry import Entry
+from tidelog.log.request import Submission, submit_and_wait
+from tidelog.store.engine import Store
+from tidelog.sync.profiles import CANONICAL, Model
+from tidelog.sync.rules import SURFACE, Setting, SubmitItem
+from tidelog.sync.session import (
+    RETRY_AFTER_MS,
+    Action,
+    Close,
+    Connected,
+    Send,
+    Session,
+    Submit,
+    Sync,
+    page_payload,
+)
+from tidelog.sync.state import PartitionState, States
+from tidelog.sync.tokens import Tokens
+from tidelog.sync.wire import (
+    SUPERSEDED,
+    delivered,
+    encode,
+    envelope,
+    error_payload,
+    result_payload,
+)
+
+_log = logging.getLogger(__name__)
+
+HARD_CAP_FACTOR = 4
+"""Messages up to this many times the limit are answered, larger ones cut off (D1)."""
+
+SWEEP_SECONDS = 0.25
+"""How often timeouts are looked at; their accuracy."""
+
+MODEL_VERSION = "model_version"
+CONFIGURED_VERSION = "configured_model_version"
+
+
+class ModelVersion(msgspec.Struct):
+    """Body of `PUT /sync/admin/model-version`."""
+
+    model_version: int
+
+
+class _Partitions(msgspec.Struct):
+    partitions: list[str]
+
+
+_decode_partitions = msgspec.json.Decoder(_Partitions).decode
+
+
+def read_model(settings: SyncSettings) -> Model:
+    """The model that the configuration names."""
+    document: dict[str, Any] = {}
+    if settings.model_file:
+        try:
+            document = json.loads(Path(settings.model_file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"sync.model_file: {settings.model_file}: {error}") from error
+    return Model.parse(
+        document.get("tree_targets", {}),
+        document.get("schemas", {}),
+        1 if (version := document.get("model_version")) is None else version,
+        settings.profiles,
+    )
+
+
+class SyncService:
+    """Mounts sync on a committer and a store."""
+
+    name = SURFACE
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        settings: SyncSettings,
+        clock: Clock,
+        model: Model,
+        *,
+        last_event: int,
+        model_version: int,
+        admin_token: str = "",
+    ) -> None:
+        self._admin_token = admin_token
+        self.settings = settings
+        self.model = model
+        self.model_version = model_version
+        """Announced to clients; an administrator may have raised it over the model's own."""
+        self.clock = clock
+        self.tokens = Tokens(settings.jwt_secret, settings.jwt_key_file, settings.jwt_algorithms)
+        self._committer = committer
+        self._store = store
+        self._states = States(store, committer.tail, model, settings)
+        self._last_event = last_event
+        """The last sync event that the tail has delivered: the watermark of a new cycle (D38)."""
+        self._clients: dict[str, _Connection] = {}
+        """Active connections by `client_id`: one each (3.3)."""
+        self._open: set[_Connection] = set()
+        self._subscribers: dict[str, set[_Connection]] = {}
+        self._origins: dict[int, _Connection] = {}
+        """Who submitted an entry that is about to leave the tail; it gets no broadcast of it."""
+        self._sweep: asyncio.TimerHandle | None = None
+        committer.tail.subscribe(SURFACE, self._deliver)
+
+    @classmethod
+    async def open(
+        cls,
+        committer: Committer,
+        store: Store,
+        settings: SyncSettings,
+        clock: Clock,
+        admin_token: str = "",
+    ) -> "SyncService":
+        """A service whose watermark and model version are those of the store."""
+        model = read_model(settings)
+        position = committer.tail.position
+        last = await store.rows("sync_last_event", (position,))
+        configured = await store.rows("sync_setting", (CONFIGURED_VERSION,))
+        stored = await store.rows("sync_setting", (MODEL_VERSION,))
+        version = stored[0][0] if stored else model.model_version
+        if not configured or configured[0][0] != model.model_version:
+            # Starting with another configured value changes it silently (D47).
+            version = model.model_version
+            for name in (CONFIGURED_VERSION, MODEL_VERSION):
+                setting = Setting(name, version)
+                await submit_and_wait(committer, setting.names(), 64, (setting,))
+        return cls(
+            committer,
+            store,
+            settings,
+            clock,
+            model,
+            last_event=last[0][0] if last else 0,
+            model_version=version,
+            admin_token=admin_token,
+        )
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        return (Route("PUT", "/sync/admin/model-version", self._put_model_version),)
+
+    async def _put_model_version(self, request: HttpRequest) -> HttpResponse:
+        if not is_bearer(request, self._admin_token):
+            return HttpResponse(401, encode({"error": "unauthorized"}))
+        try:
+            version = msgspec.json.decode(request.body, type=ModelVersion).model_version
+        except msgspec.MsgspecError as error:
+            return HttpResponse(400, encode({"error": str(error)}))
+        old = await self.set_model_version(version)
+        return HttpResponse(200, encode({"old_model_version": old, "new_model_version": version}))
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        cap = self.settings.max_message_bytes * HARD_CAP_FACTOR
+        return (Endpoint("/sync", self._accept, cap, heartbeat=False),)
+
+    @property
+    def announced_version(self) -> int | None:
+        """In `connected` and `sync_response`, if the event profile is offered (D13)."""
+        return self.model_version if CANONICAL in self.settings.profiles else None
+
+    # Connections.
+
+    def _accept(self, upgrade: Upgrade) -> Conversation:
+        del upgrade
+        return _Connection(self)
+
+    def opened(self, connection: "_Connection") -> None:
+        """Watch over a connection."""
+        self._open.add(connection)
+        if self._sweep is None:
+            self._schedule_sweep()
+
+    def _schedule_sweep(self) -> None:
+        pause = min(SWEEP_SECONDS, self.settings.heartbeat_timeout_ms / 4000)
+        self._sweep = asyncio.get_running_loop().call_later(pause, self._look_after)
+
+    def _look_after(self) -> None:
+        for connection in tuple(self._open):
+            connection.look_after()
+        self._sweep = None
+        if self._open:
+            self._schedule_sweep()
+
+    def closed(self, connection: "_Connection") -> None:
+        """Forget a connection and its subscriptions."""
+        self._open.discard(connection)
+        self.subscribe(connection, ())
+        if self._clients.get(connection.client_id) is connection:
+            del self._clients[connection.client_id]
+
+    def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
+        """Replace the whole set of partitions that a connection gets broadcasts of."""
+        for name in connection.subscriptions:
+            subscribers = self._subscribers[name]
+            subscribers.discard(connection)
+            if not subscribers:
+                del self._subscribers[name]
+        for name in partitions:
+            self._subscribers.setdefault(name, set()).add(connection)
+        connection.subscriptions = tuple(partitions)
+
+    async def connect(self, connection: "_Connection", capabilities: dict[str, Any]) -> bytes:
+        """Register an authenticated client; answers the payload of `connected`."""
+        await self._committer.catch_up()
+        older = self._clients.get(connection.client_id)
+        if older is not None:
+            self.closed(older)
+            older.close(SUPERSEDED)
+        self._clients[connection.client_id] = connection
+        settings = self.settings
+        payload = {
+            "client_id": connection.client_id,
+            "server_time": self.clock.now_ms(),
+            "server_last_committed_id": self._last_event,
+            "capabilities": capabilities,
+            "limits": {
+                "max_batch_size": settings.max_batch_size,
+                "sync_limit_min": settings.sync_limit_min,
+                "sync_limit_max": settings.sync_limit_max,
+                "max_message_bytes": settings.max_message_bytes,
+                "max_in_flight_drafts": settings.max_in_flight_drafts,
+            },
+        }
+        if self.announced_version is not None:
+            payload["model_version"] = self.announced_version
+        return encode(payload)
+
+    # Submit.
+
+    async def submit(self, connection: "_Connection", request: Submit) -> None:
+        """Warm the states the items may be checked against, then queue the request."""
+        wanted = {name for item in request.items if item.needs_state() for name in item.partitions}
+        pinned = await self._states.pin(sorted(wanted))
+        items = [self._with_states(item, pinned) for item in request.items]
+
+        def answered(answers: Sequence[Answer | Failure]) -> None:
+            self._states.unpin(pinned)
+            for answer in answers:
+                if isinstance(answer, Failure):
+                    connection.submit_failed()
+                    return
+            self._note_origins(connection, items, answers)
+            connection.submitted(answers)
+
+        dedupe = tuple(key for item in items for key in item.names().dedupe)
+        names = Names(dedupe=dedupe, streams=("sync",))
+        try:
+            self._committer.submit(Submission(names, request.size_bytes, items, answered))
+        except BaseException:
+            self._states.unpin(pinned)
+            raise
+
+    def _with_states(self, item: SubmitItem, pinned: dict[str, PartitionState]) -> SubmitItem:
+        if not item.needs_state():
+            return item
+        states = tuple(pinned[name] for name in item.partitions)
+        return msgspec.structs.replace(item, states=states)
+
+    def _note_origins(
+        self, connection: "_Connection", items: Sequence[SubmitItem], answers: Sequence[Answer]
+    ) -> None:
+        """Its new entries leave the tail right after this; replays have none."""
+        del items
+        position = self._committer.tail.position
+        for answer in answers:
+            if answer.status == "committed" and answer.committed_id > position:
+                self._origins[answer.committed_id] = connection
+
+    # Sync.
+
+    async def page(self, connection: "_Connection", request: Sync) -> bytes:
+        """Read one page; the watermark and the subscriptions are taken in one step (D39)."""
+        watermark = request.watermark
+        if watermark is None:
+            await self._committer.catch_up()
+            watermark = self._last_event
+        if request.subscriptions is not None:
+            self.subscribe(connection, request.subscriptions)
+        if request.since > watermark:
+            events: list[bytes] = []
+            next_since, has_more = watermark, False
+        else:
+            events, next_since, has_more = await self._read_page(request, watermark)
+        connection.session.paged(request, next_since, watermark, has_more=has_more)
+        return page_payload(
+            request,
+            subscriptions=connection.subscriptions,
+            events=events,
+            next_since=next_since,
+            watermark=watermark,
+            has_more=has_more,
+            model_version=self.announced_version,
+        )
+
+    async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
+        """At most `limit` events of any of the partitions, and whether there are more (D35)."""
+        found: dict[int, tuple[int, bytes]] = {}
+        for name in request.partitions:
+            key = (name, request.since, watermark, request.limit + 1)
+            for committed_id, committed_at, body in await self._store.rows("sync_page", key):
+                found[committed_id] = (committed_at, body)
+        ids = sorted(found)
+        has_more = len(ids) > request.limit
+        ids = ids[: request.limit]
+        events = [delivered(found[at][1], at, found[at][0]) for at in ids]
+        return events, ids[-1] if has_more else watermark, has_more
+
+    # Delivery.
+
+    def _deliver(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._last_event = entry.committed_id
+            origin = self._origins.pop(entry.committed_id, None)
+            assert entry.body is not None  # noqa: S101 - the tail delivers what was just committed
+            partitions = _decode_partitions(entry.body).partitions
+            self._states.follow(entry, partitions)
+            receivers: set[_Connection] = set()
+            for name in partitions:
+                receivers |= self._subscribers.get(name, set())
+            receivers.discard(origin)
+            if receivers:
+                payload = delivered(entry.body, entry.committed_id, entry.committed_at)
+                frame = text_frame(
+                    envelope(
+                        "event_broadcast", f"b{entry.committed_id}", entry.committed_at, payload
+                    )
+                )
+                for connection in receivers:
+                    connection.push(frame)
+
+    async def set_model_version(self, version: int) -> int:
+        """Store a new model version and tell every client of the event profile; answers the old."""
+        setting = Setting(MODEL_VERSION, version)
+        [answer] = await submit_and_wait(self._committer, setting.names(), 64, (setting,))
+        if isinstance(answer, Failure):
+            raise answer.error
+        old, self.model_version = self.model_version, version
+        if old != version:
+            payload = encode({"old_model_version": old, "new_model_version": version})
+            for connection in tuple(self._clients.values()):
+                if connection.session.profile == CANONICAL:
+                    connection.send("version_changed", payload)
+        return old
+
+
+class _Connection:
+    """A `Conversation`: drives a session and does what it says."""
+
+    def __init__(self, service: SyncService) -> None:
+        self._service = service
+        self.session = Session(
+            service.settings, service.model, service.tokens, asyncio.get_running_loop().time()
+        )
+        self.subscriptions: tuple[str, ...] = ()
+        self._outlet: Outlet | None = None
+        self._sent = 0
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def client_id(self) -> str:
+        """Authenticated id; empty before the handshake."""
+        return self.session.claims.client_id if self.session.claims else ""
+
+    def opened(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._service.opened(self)
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time()))
+        if self._outlet is not None and self.session.is_full:
+            self._outlet.pause_reading()
+
+    def closed(self, code: int) -> None:
+        del code
+        self._outlet = None
+        self.session.closed = True
+        self._service.closed(self)
+
+    def look_after(self) -> None:
+        """Time passed."""
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.due(now, time.time()))
+
+    def push(self, frame: bytes) -> None:
+        if self._outlet is not None:
+            self._outlet.push(frame)
+
+    def send(self, kind: str, payload: bytes) -> None:
+        """Send a message of this connection's own."""
+        self._sent += 1
+        now_ms = self._service.clock.now_ms()
+        self.push(text_frame(envelope(kind, f"s{self._sent}", now_ms, payload)))
+
+    def close(self, code: int) -> None:
+        self.session.closed = True
+        self._service.closed(self)
+        if self._outlet is not None:
+            self._outlet.close(code)
+
+    def submitted(self, answers: Sequence[Answer]) -> None:
+        """The request is committed: its result goes out before any entry of it does."""
+        self.send("submit_events_result", result_payload(list(answers)))
+        self._done()
+
+    def submit_failed(self) -> None:
+        """The store failed: earlier items may be committed, nobody was told (D29)."""
+        self._act(self.session.fail())
+
+    def _done(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.done(now, time.time()))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(kind, payload):
+                    self.send(kind, payload)
+                case Close(code):
+                    self.close(code)
+                case _:
+                    self._work = asyncio.create_task(self._do(action))
+        if self._outlet is not None and not self.session.is_full:
+            self._outlet.resume_reading()
+
+    async def _do(self, action: Connected | Submit | Sync) -> None:
+        try:
+            match action:
+                case Connected(capabilities):
+                    self.send("connected", await self._service.connect(self, capabilities))
+                    self._done()
+                case Submit():
+                    await self._service.submit(self, action)
+                case Sync():
+                    self.send("sync_response", await self._service.page(self, action))
+                    self._done()
+        except (QueueFull, ShuttingDown) as error:
+            details = {"retry_after_ms": RETRY_AFTER_MS}
+            self.send("error", error_payload("rate_limited", str(error), details))
+            self._done()
+        except StoreError as error:
+            _log.warning("a sync request failed: %s", error)
+            self._act(self.session.fail())
+        except Exception:  # noqa: BLE001 - a mistake of ours must not leave the peer waiting
+            _log.exception("a sync request failed")
+            self._act(self.session.fail())

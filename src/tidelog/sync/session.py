@@ -1,0 +1,500 @@
+"""One sync connection as a state machine: messages in, actions out; no sockets, no sleeping.
+
+Messages are checked in the order of section 1 of the protocol; the first failure decides the
+answer. They are worked on strictly one after another, in the order they came (D9).
+"""
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tidelog.base import strictjson
+from tidelog.base.errors import InvalidJson
+from tidelog.base.settings import Sync as SyncSettings
+from tidelog.sync.partitions import name_faults, normal_set
+from tidelog.sync.profiles import CANONICAL, COMPATIBILITY, Model, accepted_types
+from tidelog.sync.rules import SubmitItem, prepare
+from tidelog.sync.tokens import Claims, TokenRefused, Tokens
+from tidelog.sync.wire import (
+    CLIENT_TYPES,
+    CLOSE_CODES,
+    HEARTBEAT_TIMEOUT,
+    NORMAL,
+    SUPPORTED_VERSIONS,
+    encode,
+    error_payload,
+    raw_events,
+)
+
+INBOX_MESSAGES = 32
+"""Messages held while one is worked on; then reading from the socket pauses."""
+
+DEFAULT_LIMIT = 500
+MAX_ID_BYTES = 128
+RETRY_AFTER_MS = 1000
+
+_VERSION = re.compile(r"^[0-9]+\.[0-9]+$")
+
+
+class Send(Struct, frozen=True):
+    """Send a message of this type; the service adds the envelope."""
+
+    kind: str
+    payload: bytes
+
+
+class Close(Struct, frozen=True):
+    """Close the connection; what was sent before leaves first."""
+
+    code: int
+
+
+class Connected(Struct, frozen=True):
+    """The handshake succeeded: register, send `connected`, then call `done`."""
+
+    capabilities: dict[str, Any]
+
+
+class Submit(Struct, frozen=True):
+    """Commit these; send the result, then call `done`."""
+
+    items: tuple[SubmitItem, ...]
+    size_bytes: int
+
+
+class Sync(Struct, frozen=True):
+    """Send a page; call `paged`, then `done`."""
+
+    partitions: tuple[str, ...]
+    subscriptions: tuple[str, ...] | None
+    """None leaves them as they are."""
+    since: int
+    limit: int
+    watermark: int | None
+    """Of the cycle that this continues; None opens a new one."""
+
+
+Action = Send | Close | Connected | Submit | Sync
+
+
+class Cycle(Struct, frozen=True):
+    """A sync cycle with more pages to come (D37)."""
+
+    partitions: tuple[str, ...]
+    next_since: int
+    watermark: int
+
+
+class Problem(Exception):  # noqa: N818 - the failure is the noun
+    """Answered with `error`; whether that closes the connection follows from the code."""
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+
+
+class Session:
+    """The server's end of one connection."""
+
+    def __init__(self, settings: SyncSettings, model: Model, tokens: Tokens, now: float) -> None:
+        self._settings = settings
+        self._model = model
+        self._tokens = tokens
+        self.claims: Claims | None = None
+        """Who this is; None before the handshake."""
+        self.profile = ""
+        self.closed = False
+        self._cycle: Cycle | None = None
+        self._busy = False
+        self._inbox: deque[tuple[bytes, bool, bool, int]] = deque()
+        """Frame, whether it is text, whether it came too fast, and how many drafts it brought."""
+        self._in_flight = 0
+        """Drafts received and not yet answered, counted on arrival (D56)."""
+        self._busy_drafts = 0
+        """Those of the message being worked on."""
+        self._alive_at = now
+        self._window_started, self._window_messages = now, 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer should be made to wait."""
+        return len(self._inbox) >= INBOX_MESSAGES
+
+    # What happens to it.
+
+    def receive(self, frame: bytes, *, is_text: bool, now: float, unix_now: float) -> list[Action]:
+        """A frame came; `now` is a steady clock in seconds, `unix_now` is what `exp` refers to."""
+        if self.closed:
+            return []
+        if now - self._window_started >= 1:
+            self._window_started, self._window_messages = now, 0
+        self._window_messages += 1
+        too_fast = self._window_messages > self._settings.max_messages_per_second
+        drafts = 0 if too_fast else _count_drafts(frame)
+        self._in_flight += drafts
+        self._inbox.append((frame, is_text, too_fast, drafts))
+        return [] if self._busy else self._next(now, unix_now)
+
+    def done(self, now: float, unix_now: float) -> list[Action]:
+        """What was asked for is finished: what to do next."""
+        self._busy = False
+        self._in_flight -= self._busy_drafts
+        self._busy_drafts = 0
+        return self._next(now, unix_now)
+
+    def paged(self, action: Sync, next_since: int, watermark: int, *, has_more: bool) -> None:
+        """A page was sent: remember the cycle if it goes on."""
+        self._cycle = Cycle(action.partitions, next_since, watermark) if has_more else None
+
+    def due(self, now: float, unix_now: float) -> list[Action]:
+        """Time passed: an expired token or a silent client ends the connection."""
+        if self.closed:
+            return []
+        if self.claims is not None and unix_now >= self.claims.expires_at:
+            return self._fail(Problem("auth_failed", "the token has expired"))
+        if now - self._alive_at >= self._settings.heartbeat_timeout_ms / 1000:
+            self.closed = True
+            return [Close(HEARTBEAT_TIMEOUT)]
+        return []
+
+    def fail(self) -> list[Action]:
+        """The server could not do what was asked: nobody knows how much of it happened."""
+        return self._fail(Problem("server_error", "internal error; retry all drafts"))
+
+    # One message after another.
+
+    def _next(self, now: float, unix_now: float) -> list[Action]:
+        actions: list[Action] = []
+        while self._inbox and not self._busy and not self.closed:
+            frame, is_text, too_fast, drafts = self._inbox.popleft()
+            try:
+                if too_fast:
+                    raise Problem("rate_limited", "too many messages", retry_after_ms=1000)
+                action = self._handle(frame, is_text, now, unix_now)
+            except Problem as problem:
+                actions += self._fail(problem)
+                action = None
+            if action is not None:
+                actions.append(action)
+            if isinstance(action, Connected | Submit | Sync):
+                self._busy, self._busy_drafts = True, drafts
+            else:
+                self._in_flight -= drafts
+        return actions
+
+    def _fail(self, problem: Problem) -> list[Action]:
+        actions: list[Action] = [
+            Send("error", error_payload(problem.code, str(problem), problem.details))
+        ]
+        if problem.code in CLOSE_CODES:
+            self.closed = True
+            actions.append(Close(CLOSE_CODES[problem.code]))
+        return actions
+
+    def _handle(self, frame: bytes, is_text: bool, now: float, unix_now: float) -> Action:
+        message = self._read(frame, is_text=is_text)
+        hint = message["msg_id"] if isinstance(message.get("msg_id"), str) else None
+        try:
+            kind = self._check_envelope(message)
+            self._check_identity(message["payload"], unix_now)
+            return self._dispatch(kind, message["payload"], frame, now)
+        except Problem as problem:
+            if hint is not None:
+                problem.details.setdefault("request_msg_id", hint)
+            raise
+
+    def _read(self, frame: bytes, *, is_text: bool) -> dict[str, Any]:
+        limit = self._settings.max_message_bytes
+        if len(frame) > limit:
+            raise Problem("bad_request", "the message is too large", max_message_bytes=limit)
+        if not is_text:
+            raise Problem("bad_request", "messages are text frames")
+        try:
+            message = strictjson.read(frame)
+        except InvalidJson as error:
+            raise Problem("bad_request", f"not JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise Problem("bad_request", "a message is an object")
+        return message
+
+    def _check_envelope(self, message: Mapping[str, Any]) -> str:
+        kind, msg_id = message.get("type"), message.get("msg_id")
+        timestamp, version = message.get("timestamp"), message.get("protocol_version")
+        if not isinstance(kind, str):
+            raise Problem("bad_request", "type: a string")
+        if not isinstance(msg_id, str) or not msg_id:
+            raise Problem("bad_request", "msg_id: a non-empty string")
+        if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
+            raise Problem("bad_request", "timestamp: a number")
+        if not isinstance(message.get("payload"), dict):
+            raise Problem("bad_request", "payload: an object")
+        if not isinstance(version, str) or not _VERSION.match(version):
+            raise Problem("bad_request", "protocol_version: MAJOR.MINOR")
+        if version not in SUPPORTED_VERSIONS:
+            raise Problem(
+                "protocol_version_unsupported",
+                "this protocol version is not supported",
+                supported_versions=list(SUPPORTED_VERSIONS),
+                requested_version=version,
+            )
+        if kind not in CLIENT_TYPES:
+            raise Problem("bad_request", "unknown type")
+        if kind == "connect" and self.claims is not None:
+            raise Problem("bad_request", "already connected")
+        if kind not in ("connect", "heartbeat") and self.claims is None:
+            raise Problem("bad_request", "connect first")
+        return kind
+
+    def _check_identity(self, payload: Mapping[str, Any], unix_now: float) -> None:
+        if self.claims is None:
+            return
+        if unix_now >= self.claims.expires_at:
+            raise Problem("auth_failed", "the token has expired")
+        asserted = [payload.get("client_id")]
+        events = payload.get("events")
+        if isinstance(events, list):
+            asserted += [item.get("client_id") for item in events if isinstance(item, dict)]
+        if any(name is not None and name != self.claims.client_id for name in asserted):
+            raise Problem("auth_failed", "client_id is not the authenticated one")
+
+    def _dispatch(self, kind: str, payload: dict[str, Any], frame: bytes, now: float) -> Action:
+        match kind:
+            case "heartbeat":
+                self._alive_at = now
+                return Send("heartbeat_ack", b"{}")
+            case "connect":
+                return self._connect(payload, now)
+            case "disconnect":
+                if not isinstance(payload.get("reason", ""), str):
+                    raise Problem("bad_request", "reason: a string")
+                self.closed = True
+                return Close(NORMAL)
+            case "submit_events":
+                return self._submit(payload, frame)
+            case _:
+                return self._sync(payload)
+
+    # connect
+
+    def _connect(self, payload: Mapping[str, Any], now: float) -> Action:
+        token, client_id = payload.get("token"), payload.get("client_id")
+        if not isinstance(token, str):
+            raise Problem("bad_request", "token: a string")
+        if not isinstance(client_id, str) or not client_id:
+            raise Problem("bad_request", "client_id: a non-empty string")
+        _whole_number(payload, "last_committed_id", default=0, least=0)
+        wanted = payload.get("supported_profiles", [COMPATIBILITY])
+        if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+            raise Problem("bad_request", "supported_profiles: an array of strings")
+        for name in ("required_profile", "required_tree_policy"):
+            if not isinstance(payload.get(name, ""), str):
+                raise Problem("bad_request", f"{name}: a string")
+        try:
+            claims = self._tokens.verify(token)
+        except TokenRefused as error:
+            raise Problem("auth_failed", f"the token was refused: {error}") from None
+        if claims.client_id != client_id:
+            raise Problem("auth_failed", "client_id is not the token's")
+        profile = negotiate(
+            self._settings.profiles,
+            wanted,
+            payload.get("required_profile"),
+            payload.get("required_tree_policy"),
+        )
+        if profile is None:
+            raise Problem(
+                "profile_unsupported",
+                "no offered profile fits",
+                supported_profiles=list(self._settings.profiles),
+            )
+        self.claims, self.profile, self._alive_at = claims, profile, now
+        capabilities: dict[str, Any] = {
+            "profile": profile,
+            "accepted_event_types": list(accepted_types(profile)),
+        }
+        if profile == COMPATIBILITY:
+            capabilities["tree_policy"] = "strict"
+        return Connected(capabilities)
+
+    # submit_events
+
+    def _submit(self, payload: Mapping[str, Any], frame: bytes) -> Action:
+        assert self.claims is not None  # noqa: S101 - checked with the envelope
+        check_submit(payload, self._settings.max_batch_size)
+        if self._in_flight > self._settings.max_in_flight_drafts:
+            raise Problem(
+                "rate_limited", "too many drafts in flight", retry_after_ms=RETRY_AFTER_MS
+            )
+        items = prepare_submit(payload, frame, self.claims, self.profile, self._model)
+        return Submit(items, len(frame))
+
+    # sync
+
+    def _sync(self, payload: Mapping[str, Any]) -> Action:
+        action = read_sync(payload, self._settings, self.claims)
+        cycle = self._cycle
+        if (
+            cycle is not None
+            and cycle.partitions == action.partitions
+            and cycle.next_since == action.since
+        ):
+            action = Sync(
+                action.partitions,
+                action.subscriptions,
+                action.since,
+                action.limit,
+                cycle.watermark,
+            )
+        return action
+
+
+def _count_drafts(frame: bytes) -> int:
+    """How many items a frame brings, as far as one can tell without judging it."""
+    if b'"submit_events"' not in frame:
+        return 0
+    try:
+        return len(raw_events(frame))
+    except ValueError:
+        return 0
+
+
+def _whole_number(
+    payload: Mapping[str, Any], name: str, *, default: int | None = None, least: int | None = None
+) -> int:
+    """An integer field; integral floats count (D4). Without a default it is required."""
+    value = payload.get(name, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Problem("bad_request", f"{name}: an integer")
+    if least is not None and value < least:
+        raise Problem("bad_request", f"{name}: at least {least}")
+    return value
+
+
+def negotiate(
+    offered: Sequence[str],
+    wanted: Sequence[str],
+    required: str | None,
+    tree_policy: str | None,
+) -> str | None:
+    """The profile of a connection (D14), or None if none fits."""
+    if required is not None:
+        chosen = required if required in wanted and required in offered else None
+    else:
+        chosen = next((name for name in wanted if name in offered), None)
+    if chosen == COMPATIBILITY and tree_policy not in (None, "strict"):
+        return None
+    return chosen if chosen in (COMPATIBILITY, CANONICAL) else None
+
+
+def check_submit(payload: Mapping[str, Any], max_batch_size: int) -> None:
+    """The invariants of a whole request (8.1): if one fails, nothing of it is processed."""
+    events = payload.get("events")
+    if not isinstance(events, list) or not events:
+        raise Problem("bad_request", "events: a non-empty array")
+    if len(events) > max_batch_size:
+        raise Problem("bad_request", "events: too many", max_batch_size=max_batch_size)
+    seen: set[str] = set()
+    for index, item in enumerate(events):
+        at = f"events.{index}"
+        if not isinstance(item, dict):
+            raise Problem("bad_request", f"{at}: an object")
+        item_id, event = item.get("id"), item.get("event")
+        if not isinstance(item_id, str) or not 0 < len(item_id.encode()) <= MAX_ID_BYTES:
+            raise Problem("bad_request", f"{at}.id: a string of 1 to {MAX_ID_BYTES} bytes")
+        if item_id in seen:
+            raise Problem("bad_request", f"{at}.id: twice in one request")
+        seen.add(item_id)
+        names = item.get("partitions")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Problem("bad_request", f"{at}.partitions: an array of strings")
+        if "partition" in item and not _is_same_partition(item["partition"], names):
+            raise Problem("bad_request", f"{at}.partition: differs from partitions")
+        if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+            raise Problem("bad_request", f"{at}.event: an object with a type")
+        if not isinstance(event.get("payload"), dict):
+            raise Problem("bad_request", f"{at}.event.payload: an object")
+
+
+def _is_same_partition(legacy: Any, names: Sequence[str]) -> bool:
+    return isinstance(legacy, str) and normal_set([legacy]) == normal_set(names)
+
+
+def prepare_submit(
+    payload: Mapping[str, Any], frame: bytes, claims: Claims, profile: str, model: Model
+) -> tuple[SubmitItem, ...]:
+    """The stateless work of every item of a checked request."""
+    return tuple(
+        prepare(
+            item,
+            raw,
+            client_id=claims.client_id,
+            profile=profile,
+            model=model,
+            allows=claims.allows,
+        )
+        for item, raw in zip(payload["events"], raw_events(frame), strict=True)
+    )
+
+
+def read_sync(payload: Mapping[str, Any], settings: SyncSettings, claims: Claims | None) -> Sync:
+    """A sync request, checked and authorized, as if it opened a new cycle."""
+    partitions = _partition_list(payload, "partitions")
+    if not partitions:
+        raise Problem("bad_request", "partitions: must not be empty")
+    subscriptions = None
+    if "subscription_partitions" in payload:
+        subscriptions = _partition_list(payload, "subscription_partitions")
+    since = _whole_number(payload, "since_committed_id", least=0)
+    limit = _whole_number(payload, "limit", default=DEFAULT_LIMIT)
+    named = {*partitions, *(subscriptions or ())}
+    denied = [name for name in named if claims is None or not claims.allows(name)]
+    if denied:
+        raise Problem(
+            "forbidden",
+            "not all of these partitions are allowed",
+            partitions=list(normal_set(denied)),
+        )
+    limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
+    return Sync(partitions, subscriptions, since, limit, None)
+
+
+def _partition_list(payload: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    names = payload.get(name)
+    if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
+        raise Problem("bad_request", f"{name}: an array of strings")
+    faults = name_faults(names)
+    if faults:
+        raise Problem("bad_request", f"{name}: {faults[0].message}")
+    return normal_set(names)
+
+
+def page_payload(
+    action: Sync,
+    *,
+    subscriptions: Sequence[str],
+    events: Sequence[bytes],
+    next_since: int,
+    watermark: int,
+    has_more: bool,
+    model_version: int | None,
+) -> bytes:
+    """Payload of `sync_response`."""
+    return b'{"partitions":%s,"effective_subscriptions":%s,"events":[%s],%s' % (
+        encode(action.partitions),
+        encode(subscriptions),
+        b",".join(events),
+        encode(
+            {
+                "next_since_committed_id": next_since,
+                "sync_to_committed_id": watermark,
+                "has_more": has_more,
+                **({} if model_version is None else {"model_version": model_version}),
+            }
+        )[1:],
+    )

@@ -1,0 +1,150 @@
+"""The tree state of partitions, derived from the log, cached and bounded.
+
+A partition's state is what its events up to `position` make of nothing. It is loaded from a
+snapshot and the events behind it, follows the tail from then on, and may be forgotten whenever no
+request needs it: the log is the truth.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidelog.base.settings import Sync as SyncSettings
+from tidelog.log.entry import Entry
+from tidelog.log.tail import Tail
+from tidelog.store.engine import PAGE_ENTRIES, Store
+from tidelog.sync.profiles import TREE_ACTIONS, Model
+from tidelog.sync.tree import TreeState
+
+_decode = msgspec.json.decode
+
+
+class PartitionState:
+    """The state of one partition at one position."""
+
+    __slots__ = ("held", "name", "pins", "position", "ready", "tree")
+
+    def __init__(self, name: str, tree: TreeState) -> None:
+        self.name = name
+        self.tree = tree
+        self.position = 0
+        """The last event it includes, or the last one known not to concern it."""
+        self.pins = 0
+        """Requests that were promised this state; it is not forgotten while there are any."""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the state is loaded."""
+        self.held: list[tuple[int, dict[str, Any]]] = []
+        """Events that arrived while it was being loaded."""
+
+    def follow(self, committed_id: int, event: dict[str, Any]) -> Callable[[], None]:
+        """Apply the next event of the partition; answers how to take it back."""
+        position, undo = self.position, self.tree.apply(event)
+        self.position = committed_id
+
+        def take_back() -> None:
+            undo()
+            self.position = position
+
+        return take_back
+
+
+class States:
+    """The cache of partition states."""
+
+    def __init__(self, store: Store, tail: Tail, model: Model, settings: SyncSettings) -> None:
+        self._store = store
+        self._tail = tail
+        self._model = model
+        self._settings = settings
+        self._states: OrderedDict[str, PartitionState] = OrderedDict()
+
+    async def pin(self, partitions: Sequence[str]) -> dict[str, PartitionState]:
+        """The states of `partitions`, up to date whenever a decision looks at them; see `unpin`."""
+        pinned = {}
+        try:
+            for name in partitions:
+                state = self._states.get(name)
+                if state is None:
+                    state = self._states[name] = PartitionState(name, TreeState(self._model))
+                    state.pins += 1
+                    pinned[name] = state
+                    await self._load(state)
+                else:
+                    state.pins += 1
+                    pinned[name] = state
+                    self._states.move_to_end(name)
+                    if not state.ready.done():
+                        await asyncio.shield(state.ready)
+        except BaseException:
+            self.unpin(pinned)
+            raise
+        return pinned
+
+    def unpin(self, pinned: dict[str, PartitionState]) -> None:
+        """The request is over; forget the least recently used states if there are too many."""
+        for state in pinned.values():
+            state.pins -= 1
+        size = sum(state.tree.size for state in self._states.values())
+        for name, state in tuple(self._states.items()):
+            if size <= self._settings.max_cached_nodes:
+                break
+            if state.pins == 0 and state.ready.done():
+                size -= state.tree.size
+                del self._states[name]
+
+    async def _load(self, state: PartitionState) -> None:
+        """From the snapshot, then the events behind it up to the tail, then what came meanwhile."""
+        try:
+            through = self._tail.position
+            for snapshot, committed_id, version in await self._store.rows(
+                "sync_snapshot", (state.name,)
+            ):
+                if version == self._model.model_version and committed_id <= through:
+                    state.tree = TreeState.load(self._model, _decode(snapshot))
+                    state.position = committed_id
+            while page := await self._store.rows(
+                "sync_page", (state.name, state.position, through, PAGE_ENTRIES)
+            ):
+                for committed_id, _, body in page:
+                    state.follow(committed_id, _decode(body)["event"])
+                await asyncio.sleep(0)
+            for committed_id, event in state.held:
+                if committed_id > state.position:
+                    state.follow(committed_id, event)
+            state.held.clear()
+            state.ready.set_result(None)
+        except BaseException as error:
+            self._states.pop(state.name, None)
+            if not state.ready.done():
+                state.ready.set_exception(error)
+                state.ready.exception()  # nobody else may be waiting
+            raise
+
+    def follow(self, entry: Entry, partitions: Sequence[str]) -> None:
+        """An event left the tail: bring the states of its partitions up to it.
+
+        What this node decided itself is already applied; what other nodes committed is not.
+        """
+        if entry.kind not in TREE_ACTIONS or entry.body is None:
+            return
+        behind = [
+            state
+            for name in partitions
+            if (state := self._states.get(name)) and state.position < entry.committed_id
+        ]
+        if behind:
+            event = _decode(entry.body)["event"]
+            for state in behind:
+                if state.ready.done():
+                    state.follow(entry.committed_id, event)
+                else:
+                    state.held.append((entry.committed_id, event))
+
+    def forget(self) -> None:
+        """The model changed: whatever is not in use is derived anew."""
+        for name, state in tuple(self._states.items()):
+            if state.pins == 0:
+                del self._states[name]

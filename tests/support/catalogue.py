@@ -1,0 +1,112 @@
+"""What a store's tables are and hold, seen without our code."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from tidelog.base import sqlitefile
+from tidelog.store.postgresql import PostgresqlStore
+
+
+class Database:
+    """A database of either engine, with or without a store in it."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.is_sqlite = not location.startswith("postgresql://")
+        if self.is_sqlite:
+            Path(location).parent.mkdir(parents=True, exist_ok=True)
+
+    async def run(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows that `query` answers."""
+        if self.is_sqlite:
+            with closing(sqlite3.connect(self.location, isolation_level=None)) as connection:
+                return connection.execute(query).fetchall()
+        server = await asyncpg.connect(
+            self.location, server_settings={"search_path": "tidelog, public"}
+        )
+        try:
+            return [tuple(record) for record in await server.fetch(query)]
+        finally:
+            await server.close()
+
+    async def schema(self) -> set[tuple[Any, ...]]:
+        """Everything that makes up the schema: tables, columns, keys, indexes."""
+        if self.is_sqlite:
+            found = await self.run("SELECT type, name, tbl_name, sql FROM sqlite_schema")
+            pragmas = ("user_version", "application_id")
+            return {*found, *[(name, *(await self.run(f"PRAGMA {name}"))[0]) for name in pragmas]}
+        return {
+            *await self.run(
+                "SELECT table_name, column_name, data_type, is_nullable, column_default, "
+                "collation_name FROM information_schema.columns WHERE table_schema = 'tidelog'"
+            ),
+            *await self.run("SELECT indexdef FROM pg_indexes WHERE schemaname = 'tidelog'"),
+            *await self.run(
+                "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint "
+                "WHERE connamespace = 'tidelog'::regnamespace"
+            ),
+            *await self.run("SELECT 'version', max(version) FROM schema_version"),
+        }
+
+    async def columns(self) -> dict[str, dict[str, tuple[str, bool, int]]]:
+        """Table to column to (type, may be null, place in the primary key)."""
+        if self.is_sqlite:
+            tables = await self.run("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            return {
+                table: {
+                    name: (kind, not (required or key), key)
+                    for _, name, kind, required, _, key in await self.run(
+                        f"SELECT * FROM pragma_table_info('{table}')"
+                    )
+                }
+                for (table,) in tables
+            }
+        keys = {
+            (table, column): place
+            for table, column, place in await self.run(
+                "SELECT table_name, column_name, ordinal_position "
+                "FROM information_schema.key_column_usage WHERE table_schema = 'tidelog'"
+            )
+        }
+        found: dict[str, dict[str, tuple[str, bool, int]]] = {}
+        for table, column, kind, nullable in await self.run(
+            "SELECT table_name, column_name, data_type, is_nullable "
+            "FROM information_schema.columns WHERE table_schema = 'tidelog' "
+            "ORDER BY ordinal_position"
+        ):
+            key = keys.get((table, column), 0)
+            found.setdefault(table, {})[column] = (kind, nullable == "YES", key)
+        return found
+
+    async def at_version(self, scripts: list[str]) -> None:
+        """Make the schema that these scripts make, as an earlier program did."""
+        if self.is_sqlite:
+            with closing(sqlite3.connect(self.location, isolation_level=None)) as connection:
+                sqlitefile.migrate(connection, Path(self.location), scripts)
+            return
+        server = await asyncpg.connect(self.location)
+        store = PostgresqlStore(
+            self.location, node="n", connect_timeout_ms=1, statement_timeout_ms=1, pool_size=1
+        )
+        try:
+            await store._migrate(server, scripts)
+        finally:
+            await server.close()
+
+    async def fill(self) -> list[str]:
+        """Put a row into every table there is, with equal values in columns of equal name."""
+        samples = {"INTEGER": "7", "TEXT": "'t'", "BLOB": "x'07'"}
+        samples |= {"bigint": "7", "text": "'t'", "bytea": "'\\x07'"}
+        tables = await self.columns()
+        tables.pop("schema_version", None)
+        for table, columns in tables.items():
+            values = ", ".join(
+                "1" if name == "only_row" else samples[kind]
+                for name, (kind, _, _) in columns.items()
+            )
+            await self.run(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})")
+        return list(tables)
