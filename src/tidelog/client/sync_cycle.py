@@ -47,23 +47,16 @@ class Cycles:
 
     def __init__(self, store: SyncStore, limit: int) -> None:
         self._store = store
-        self._limit = limit
+        self.limit = limit
+        """Events asked for per page where a request does not say."""
         self._wanted: set[str] = set()
         self._since: int | None = None
+        self._limit: int | None = None
         self._subscriptions: tuple[str, ...] | None = None
         self._buffer: list[Commit] = []
         self._buffer_bytes = 0
         self._overflowed = False
         self.current: Cycle | None = None
-
-    @property
-    def limit(self) -> int:
-        """Events asked for per page."""
-        return self._limit
-
-    @limit.setter
-    def limit(self, limit: int) -> None:
-        self._limit = limit
 
     @property
     def is_idle(self) -> bool:
@@ -74,7 +67,9 @@ class Cycles:
         self,
         partitions: Iterable[str],
         subscriptions: Sequence[str] | None = None,
+        *,
         since: int | None = None,
+        limit: int | None = None,
     ) -> None:
         """Fetch these when the current cycle is over, all with one set of subscriptions.
 
@@ -93,7 +88,7 @@ class Cycles:
         ):
             return
         self._wanted.update(names)
-        self._since = since
+        self._since, self._limit = since, limit
         self._subscriptions = wished if wished is not None else self._subscriptions
 
     def start(self) -> Cycle | None:
@@ -111,8 +106,9 @@ class Cycles:
         if self._since is not None:
             since = min(since, self._since)
         self._wanted.difference_update(chosen)
-        self.current = Cycle(normal_set(chosen), since, self._subscriptions, self._limit)
-        self._since = self._subscriptions = None
+        limit = self.limit if self._limit is None else self._limit
+        self.current = Cycle(normal_set(chosen), since, self._subscriptions, limit)
+        self._since = self._limit = self._subscriptions = None
         return self.current
 
     def is_covering(self, partition: str) -> bool:
@@ -157,18 +153,26 @@ class Cycles:
         return held
 
     def void(self, partitions: Iterable[str]) -> None:
-        """Cursors of these are gone: a cycle over any of them must not store another page."""
-        if self.current is not None and not set(partitions).isdisjoint(self.current.partitions):
-            self.current.stale = True
+        """Cursors of these are gone: a cycle over any of them stores no other page and starts anew.
 
-    def abandon(self) -> None:
-        """The answer will not come, or was a refusal."""
+        Its answer is still awaited, because requests are never pipelined.
+        """
+        current = self.current
+        if current is not None and not set(partitions).isdisjoint(current.partitions):
+            current.stale = True
+            self._wanted.update(current.partitions)
+            if self._subscriptions is None:
+                self._subscriptions = current.subscriptions
+
+    def abandon(self, denied: Iterable[str] = ()) -> None:
+        """End the cycle without its answer, and do not fetch what was denied."""
         self.current = None
+        self._wanted.difference_update(denied)
 
     def dropped(self) -> None:
         """The connection is gone, and with it the cycle and all that waited for it."""
         self.current = None
         self._wanted.clear()
-        self._since = self._subscriptions = None
+        self._since = self._limit = self._subscriptions = None
         self.release()
         self._overflowed = False

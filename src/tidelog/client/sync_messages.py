@@ -39,6 +39,7 @@ class SyncPage(Struct, frozen=True):
     next_since_committed_id: int
     sync_to_committed_id: int
     has_more: bool
+    effective_subscriptions: tuple[str, ...] = ()
     model_version: int | None = None
 
 

@@ -123,7 +123,7 @@ class SyncStore:
             raise
         self._queries = load_queries(files("tidelog.client") / "sql")
         self._draft_clock: int = self._one("sync_draft_clock", client_id)
-        self._adopt_reducers(model_version)
+        self.adopt_reducers(model_version)
 
     def close(self) -> None:
         """Give the file back."""
@@ -146,7 +146,7 @@ class SyncStore:
                 self._run("sync_drop_cursor", partition)
             self._run("sync_set_meta", "model_version", version)
 
-    def _adopt_reducers(self, version: int) -> None:
+    def adopt_reducers(self, version: int) -> None:
         """Snapshots made by other reducers than the application now has are worth nothing."""
         with self._transaction():
             if self._row("sync_meta", "model_version") is None:

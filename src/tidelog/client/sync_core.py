@@ -1,0 +1,624 @@
+"""The sync client's protocol without sockets, sleep or clock: messages in, actions out (17).
+
+The owner feeds it what arrives, sends what `actions` gives it, and calls `tick` at `wake_at`. All
+state that matters is in the store; what is here can be lost at any moment.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import orjson
+
+from tidelog.base.canonical import canonical
+from tidelog.client.sync_cycle import Cycle, Cycles
+from tidelog.client.sync_draft import draft_faults
+from tidelog.client.sync_messages import (
+    BadMessage,
+    Commit,
+    Connected,
+    Decision,
+    Json,
+    Limits,
+    Results,
+    ServerError,
+    SyncPage,
+    VersionChanged,
+    parse,
+)
+from tidelog.client.sync_output import Action, Listener, Output
+from tidelog.client.sync_queue import SubmitQueue
+from tidelog.client.sync_store import (
+    Applied,
+    Arrival,
+    IntegrityViolation,
+    StoredEvent,
+    SyncStore,
+)
+from tidelog.client.sync_view import EventFolds, Folds, Reduce, TreeFolds, Views, unchanged
+from tidelog.sync.fault import Fault
+from tidelog.sync.partitions import normal_set
+from tidelog.sync.profiles import CANONICAL, COMPATIBILITY, Model
+
+PAGE_EVENTS = 500
+"""Events asked for per page."""
+
+SNAPSHOT_EVERY = 1000
+"""Committed events of a partition after which its state is saved."""
+
+REPLY_TIMEOUT_MS = 60_000
+"""A request without an answer for this long means a connection that is none any more."""
+
+RETRY_AFTER_MS = 1000
+"""How long to wait after `rate_limited` where the server does not say."""
+
+MAX_RETRY_AFTER_MS = 300_000
+
+TREE_POLICY = "strict"
+
+FINAL = frozenset({"auth_failed", "profile_unsupported", "protocol_version_unsupported"})
+"""Errors after which the same connect would fail again."""
+
+State = Literal["disconnected", "connecting", "active"]
+
+
+class SyncCore:
+    """One client: its connection's state machine over its store."""
+
+    def __init__(
+        self,
+        store: SyncStore,
+        model: Model,
+        *,
+        now: Callable[[], int],
+        uuid: Callable[[], str],
+        profile: str = COMPATIBILITY,
+        partitions: Sequence[str] = (),
+        reduce: Reduce = unchanged,
+        submits_itself: bool = True,
+    ) -> None:
+        """`submits_itself=False` sends drafts only on `flush`, for tests."""
+        self.store = store
+        self.profile = profile
+        self.state: State = "disconnected"
+        self.halted: str | None = None
+        """The error after which connecting again would be pointless."""
+        self.limits = Limits()
+        self._model = model
+        self._reduce = reduce
+        self._now = now
+        self._uuid = uuid
+        self._submits_itself = submits_itself
+        self._partitions = normal_set(partitions)
+        self._denied: set[str] = set()
+        self._views = Views(store, self._folds())
+        self._cycles = Cycles(store, PAGE_EVENTS)
+        self._queue = SubmitQueue(store)
+        self._out = Output(now, uuid)
+        self._settled: set[str] = set()
+        """Partitions that are complete and stay so: fetched to the end, and subscribed to."""
+        self._diverged: set[str] = set()
+        """Partitions that fetching anew did not mend; once is enough."""
+        self._synced = False
+        self._recovering = False
+        self._saves_all = False
+        self._flushing = False
+        self._held_until: int | None = None
+        self._heartbeat_id = ""
+
+    # What the owner does
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions in use: fetched, subscribed to, and not denied."""
+        return tuple(name for name in self._partitions if name not in self._denied)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every partition in use is complete as of this connection."""
+        return self._synced and self._cycles.is_idle
+
+    @property
+    def wake_at(self) -> int | None:
+        """When `tick` has something to do."""
+        times = [sent + REPLY_TIMEOUT_MS for sent in self._awaited()]
+        if self._held_until is not None:
+            times.append(self._held_until)
+        return min(times, default=None)
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` for every change of that name; answers how to stop that."""
+        return self._out.on(name, listener)
+
+    def actions(self) -> list[Action]:
+        """What is to be done, in order; asked for after every call."""
+        return self._out.take()
+
+    def connect(self, token: str) -> None:
+        """A transport is open: ask for a session."""
+        self.halted = None
+        self._become("connecting")
+        self._out.send(
+            "connect",
+            {
+                "token": token,
+                "client_id": self.store.client_id,
+                "last_committed_id": self.last_committed_id(),
+                "supported_profiles": [self.profile],
+                "required_profile": self.profile,
+            },
+        )
+        self._out.tell()
+
+    def assume_connected(self) -> None:
+        """Start where a session is open and complete already, for tests without a handshake."""
+        self._settled = set(self.partitions)
+        self._synced = True
+        self._become("active")
+        self._out.tell()
+
+    def disconnected(self) -> None:
+        """The transport is gone; what was in flight is not known to have happened."""
+        self._queue.dropped()
+        self._cycles.dropped()
+        self._out.dropped()
+        self._settled.clear()
+        self._denied.clear()
+        self._synced = self._flushing = self._recovering = False
+        self._held_until = None
+        self._become("disconnected")
+        self._out.tell()
+
+    def stop(self, reason: str = "client_shutdown") -> None:
+        """End the session in order."""
+        if self.state == "active":
+            self._out.send("disconnect", {"reason": reason})
+        self._out.close(reason)
+
+    def heartbeat(self) -> None:
+        """Show the server that this end is alive."""
+        self._heartbeat_id = self._out.send("heartbeat", {})
+
+    def tick(self) -> None:
+        """Time has passed: go on after a pause, or give up on an answer that does not come."""
+        now = self._now()
+        if any(sent + REPLY_TIMEOUT_MS <= now for sent in self._awaited()):
+            self._out.fail("timeout", f"no answer within {REPLY_TIMEOUT_MS} ms")
+            self._out.close("timeout")
+        elif self._held_until is not None and self._held_until <= now:
+            self._held_until = None
+            cycle = self._cycles.current
+            if cycle is not None and cycle.sent_at == 0:
+                self._request(cycle)
+            self._go()
+        self._out.tell()
+
+    def sync(
+        self,
+        partitions: Sequence[str] | None = None,
+        subscription_partitions: Sequence[str] | None = None,
+        since_committed_id: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        """Fetch partitions; without names all in use. Subscriptions, if given, replace the set."""
+        if partitions is None:
+            partitions = self.partitions
+        kept = self._partitions if subscription_partitions is None else subscription_partitions
+        self._partitions = normal_set([*kept, *partitions])
+        if self.state == "active" and partitions:
+            self._cycles.want(
+                partitions, subscription_partitions, since=since_committed_id, limit=limit
+            )
+            self._go()
+        self._out.tell()
+
+    def flush(self) -> None:
+        """Submit the drafts, as far as the session allows."""
+        self._flushing = self.state == "active"
+        self._go()
+        self._out.tell()
+
+    def receive(self, message: Json, size: int = 0) -> None:
+        """Take one message of the server; `size` is that of its frame."""
+        self.receive_all([(message, size)])
+
+    def receive_all(self, messages: Iterable[tuple[Json, int]]) -> None:
+        """Take messages in their order; broadcasts next to each other share a transaction."""
+        ready: list[Commit] = []
+        try:
+            for message, size in messages:
+                if self._out.closing:
+                    break
+                kind, payload = message.get("type"), message.get("payload")
+                if kind == "event_broadcast":
+                    commit = parse(payload, Commit)
+                    if not self._cycles.hold(commit, size):
+                        ready.append(commit)
+                    continue
+                self._broadcast(ready)
+                ready = []
+                self._understand(kind, payload)
+            self._broadcast(ready)
+            self._go()
+        except BadMessage as error:
+            self._out.fail("bad_message", str(error))
+            self._out.close("bad_message")
+        self._out.tell()
+
+    # What the application does
+
+    def submit(
+        self, partitions: Sequence[str], event: Json, event_id: str | None = None
+    ) -> StoredEvent | list[Fault]:
+        """Store a draft, or answer why it cannot be one; never waits for the server."""
+        event_id = self._uuid() if event_id is None else event_id
+        faults = draft_faults(self._model, self.profile, event_id, partitions, event)
+        if faults:
+            return faults
+        event = orjson.loads(orjson.dumps(event))
+        names = normal_set(partitions)
+        known = self.store.find(event_id)
+        if known is not None:
+            same = known.partitions == names and canonical(known.event) == canonical(event)
+            return known if same else [Fault("id", "is that of another event")]
+        faults = self._state_faults(names, event)
+        if faults:
+            return faults
+        draft = self.store.add_draft(event_id, names, event)
+        self._views.drafted(draft)
+        self._go()
+        self._out.tell()
+        return draft
+
+    def submit_many(
+        self, items: Iterable[tuple[Sequence[str], Json]]
+    ) -> list[StoredEvent | list[Fault]]:
+        """Submit several, each judged with the ones before it in place."""
+        return [self.submit(partitions, event) for partitions, event in items]
+
+    def view(self, partition: str) -> Json:
+        """The state of a partition as the application should see it."""
+        [name] = normal_set([partition])
+        state = self._views.shown(name).export()
+        self._fetch_lost()
+        self._out.tell()
+        return state
+
+    def last_committed_id(self, partition: str | None = None) -> int:
+        """How far a partition was fetched; without a name the smallest of those in use (D58)."""
+        names = self.partitions if partition is None else normal_set([partition])
+        return min(map(self.store.cursor, names), default=0)
+
+    def save_snapshot(self, partition: str) -> int | None:
+        """Save the committed state; answers its place, or None if it may not be saved now (D62)."""
+        [name] = normal_set([partition])
+        if self._cycles.is_covering(name):
+            return None
+        view = self._views.committed(name)
+        if view.failure is not None:
+            return None
+        if view.last and not self.store.save_snapshot(name, view.export(), view.last):
+            return None
+        view.unsaved = 0
+        return view.last
+
+    def use_model(self, model: Model) -> None:
+        """The application has learnt a new model: rebuild everything by it."""
+        self._model = model
+        self.store.adopt_reducers(model.model_version)
+        self._diverged.clear()
+        self._views.clear(self._folds())
+
+    # Messages
+
+    def _understand(self, kind: object, payload: object) -> None:
+        match kind:
+            case "connected":
+                self._connected(parse(payload, Connected))
+            case "sync_response":
+                self._page(parse(payload, SyncPage))
+            case "submit_events_result":
+                self._results(parse(payload, Results).results)
+            case "version_changed":
+                self._adopt_version(parse(payload, VersionChanged).new_model_version)
+            case "error":
+                self._error(parse(payload, ServerError))
+
+    def _connected(self, connected: Connected) -> None:
+        granted = connected.capabilities
+        if granted.profile != self.profile or (
+            self.profile == COMPATIBILITY and granted.tree_policy != TREE_POLICY
+        ):
+            self.halted = "profile_unsupported"
+            self._out.fail(
+                self.halted, f"the server granted {granted.profile} {granted.tree_policy}"
+            )
+            self._out.close(self.halted)
+            return
+        self.limits = connected.limits
+        self._out.emit("connected", (), {"profile": granted.profile})
+        self._become("active")
+        self._adopt_version(connected.model_version)
+        if self.partitions:
+            self._cycles.want(self.partitions, self.partitions)
+        else:
+            self._complete()
+
+    def _page(self, page: SyncPage) -> None:
+        cycle = self._cycles.current
+        if cycle is None:
+            return
+        if page.partitions != cycle.partitions:
+            raise BadMessage("sync_response for other partitions than were asked for")
+        if cycle.stale:
+            self._cycles.abandon()
+            return
+        if self._adopt_version(page.model_version):
+            self._cycles.abandon()
+            return
+        if cycle.since > page.sync_to_committed_id:
+            self._cycles.abandon()
+            self._violated(f"the log ends at {page.sync_to_committed_id}, before {cycle.since}")
+            return
+        if page.has_more and page.next_since_committed_id <= cycle.since:
+            raise BadMessage("sync_response promises more and does not go on")
+        applied = self._record(
+            lambda: self.store.store_page(
+                page.events, cycle.partitions, page.next_since_committed_id
+            )
+        )
+        if applied is None:
+            self._cycles.abandon()
+            return
+        touched = _partitions_of(applied.arrivals)
+        data = {"events": len(applied.arrivals), "has_more": page.has_more}
+        self._out.emit("sync_page", touched, data | {"through": page.next_since_committed_id})
+        self._tell_commits(applied.arrivals)
+        subscribed = set(page.effective_subscriptions)
+        self._settled &= subscribed
+        if self._cycles.advance(page):
+            self._request(cycle)
+            return
+        if not cycle.stale:
+            self._settled |= subscribed.intersection(cycle.partitions)
+        self._finish_cycle()
+
+    def _finish_cycle(self) -> None:
+        if self._cycles.overflowed():
+            self._cycles.want(self.partitions, self.partitions)
+        self._broadcast(self._cycles.release())
+        if self._cycles.is_idle:
+            self._complete()
+
+    def _complete(self) -> None:
+        """Everything wanted has been fetched."""
+        self._settle(self.partitions)
+        self._fetch_lost()
+        if not self._cycles.is_idle:
+            return
+        if self._saves_all:
+            self._saves_all = False
+            for partition in self.partitions:
+                self.save_snapshot(partition)
+        self._recovering = False
+        self._synced = True
+        self._become(self.state)
+
+    def _broadcast(self, commits: Sequence[Commit]) -> None:
+        if not commits:
+            return
+        applied = self._record(lambda: self.store.store_commits(commits))
+        if applied is None:
+            return
+        by_id = {commit.id: commit for commit in commits}
+        for arrival in applied.arrivals:
+            commit = by_id[arrival.id]
+            data = {"id": commit.id, "committed_id": commit.committed_id, "event": commit.event}
+            self._out.emit("broadcast", commit.partitions, data | {"client_id": commit.client_id})
+        self._tell_commits(applied.arrivals)
+        self._settle(_partitions_of(applied.arrivals))
+
+    def _results(self, decisions: Sequence[Decision]) -> None:
+        self._queue.answered(decision.id for decision in decisions)
+        self._decide(decisions)
+
+    def _decide(self, decisions: Sequence[Decision]) -> None:
+        applied = self._record(lambda: self.store.store_results(decisions))
+        if applied is None:
+            return
+        rejected = [self.store.row(event_id) for event_id in applied.rejected]
+        for row in rejected:
+            self._views.withdrawn(row.partitions)
+        self._tell_commits(applied.arrivals)
+        for row in rejected:
+            data = {"id": row.id, "reason": row.reject_reason, "errors": list(row.errors)}
+            self._out.emit("rejected", row.partitions, data)
+        self._settle(_partitions_of(applied.arrivals))
+
+    def _error(self, error: ServerError) -> None:
+        self._out.fail(error.code, error.message, error.details)
+        if error.code in FINAL:
+            self.halted = error.code
+            self._out.close(error.code)
+        elif error.code == "server_error":
+            self._out.close(error.code)
+        elif error.code == "rate_limited":
+            self._pause(error)
+        elif error.code == "forbidden":
+            denied = error.details.get("partitions")
+            self._refused_cycle(denied if isinstance(denied, list) else [])
+        elif error.code == "bad_request":
+            if self._is_about_cycle(error):
+                self._refused_cycle([])
+            else:
+                self._refused_batch()
+
+    def _is_about_cycle(self, error: ServerError) -> bool:
+        """Which of two requests in flight was meant: by the hint, else the batch."""
+        cycle, hint = self._cycles.current, error.details.get("request_msg_id")
+        if cycle is None:
+            return False
+        return hint == cycle.msg_id or (
+            self._queue.in_flight is None and hint != self._heartbeat_id
+        )
+
+    def _refused_batch(self) -> None:
+        blamed = self._queue.refused()
+        if blamed is not None:
+            self._reject(blamed, "the server refused this item alone")
+
+    def _refused_cycle(self, denied: Sequence[str]) -> None:
+        """The request failed: go on without what was denied; unchanged it would fail again."""
+        if self._cycles.current is None:
+            return
+        before = self.partitions
+        self._denied.update(denied)
+        self._cycles.abandon(denied)
+        if self.partitions and self.partitions != before:
+            self._cycles.want(self.partitions, self.partitions)
+        elif self._cycles.is_idle:
+            self._broadcast(self._cycles.release())
+            self._complete()
+
+    def _pause(self, error: ServerError) -> None:
+        given = error.details.get("retry_after_ms")
+        wait = given if isinstance(given, (int, float)) and given >= 0 else RETRY_AFTER_MS
+        cycle = self._cycles.current
+        if cycle is not None and self._is_about_cycle(error):
+            cycle.sent_at = 0
+        elif error.details.get("request_msg_id") != self._heartbeat_id:
+            self._queue.postponed()
+        self._held_until = self._now() + min(int(wait), MAX_RETRY_AFTER_MS)
+
+    # Consequences
+
+    def _go(self) -> None:
+        """Send whatever may be sent now."""
+        if self.state != "active" or self._out.closing or self._held_until is not None:
+            return
+        self._fetch_lost()
+        cycle = self._cycles.start()
+        if cycle is not None:
+            self._request(cycle)
+        while self._synced and (self._submits_itself or self._flushing):
+            taken = self._queue.take(self.limits)
+            for event_id in taken.oversized:
+                self._reject(event_id, f"larger than {self.limits.max_message_bytes} bytes")
+            if taken.items:
+                msg_id = self._out.send("submit_events", {"events": taken.items})
+                self._queue.sent(msg_id, taken.items, self._now())
+            if not taken.oversized:
+                self._flushing = self._flushing and self._queue.in_flight is not None
+                return
+
+    def _request(self, cycle: Cycle) -> None:
+        cycle.msg_id = self._out.send("sync", cycle.request())
+        cycle.sent_at = self._now()
+
+    def _record(self, store: Callable[[], Applied]) -> Applied | None:
+        """Store something; None if it contradicted the store, which has been dealt with."""
+        try:
+            applied = store()
+        except IntegrityViolation as violation:
+            self._violated(str(violation))
+            return None
+        self._views.arrived(applied.arrivals)
+        if applied.lost:
+            self._refetch(applied.lost)
+        return applied
+
+    def _settle(self, partitions: Iterable[str]) -> None:
+        """Bring states up to date where nothing is missing, and save those that have grown."""
+        for partition in partitions:
+            if self._cycles.current is not None or partition not in self._settled:
+                continue
+            view = self._views.committed(partition)
+            if view.failure is not None and partition not in self._diverged:
+                text = f"{partition}: {view.failure.committed_id}: {view.failure.fault.message}"
+                if not self._recovering:
+                    self._violated(text)
+                    return
+                self._diverged.add(partition)
+                self._out.fail("integrity_violation", f"{text}; fetching anew did not help")
+            if view.unsaved >= SNAPSHOT_EVERY:
+                self.save_snapshot(partition)
+
+    def _violated(self, reason: str) -> None:
+        """What is stored cannot be trusted: forget it and fetch everything anew (17.6)."""
+        self._out.fail("integrity_violation", reason)
+        self.store.reset()
+        self._views.clear()
+        self._settled.clear()
+        self._cycles.release()
+        if self._recovering:
+            self._out.close("integrity_violation")
+            return
+        self._recovering = True
+        self._synced = False
+        self._refetch(self.partitions)
+
+    def _adopt_version(self, version: int | None) -> bool:
+        """Whether the model version is a new one; then everything derived is made anew (17.8)."""
+        old = self.store.model_version
+        if version is None or version == old:
+            return False
+        self.store.change_model_version(version, self.partitions)
+        self._views.clear()
+        self._saves_all = True
+        data = {"old_model_version": old, "new_model_version": version}
+        self._out.emit("version_changed", self.partitions, data)
+        self._refetch(self.partitions)
+        return True
+
+    def _fetch_lost(self) -> None:
+        lost, self._views.lost = self._views.lost, set()
+        if lost:
+            self._refetch(lost)
+
+    def _refetch(self, partitions: Iterable[str]) -> None:
+        """Cursors of these are gone: fetch those in use from 0."""
+        lost = set(partitions)
+        self._settled -= lost
+        self._cycles.void(lost)
+        wanted = lost.intersection(self.partitions)
+        if wanted and self.state == "active":
+            self._cycles.want(wanted, self.partitions)
+
+    def _reject(self, event_id: str, message: str) -> None:
+        """Reject a draft here, because the server cannot be asked about it."""
+        errors = ({"field": "event", "message": message},)
+        self._decide([Decision(event_id, "rejected", self._now(), None, "bad_request", errors)])
+
+    def _awaited(self) -> list[int]:
+        cycle, batch = self._cycles.current, self._queue.in_flight
+        times = [] if batch is None else [batch.sent_at]
+        return times if cycle is None or cycle.sent_at == 0 else [*times, cycle.sent_at]
+
+    # Validation
+
+    def _state_faults(self, partitions: Sequence[str], event: Json) -> list[Fault]:
+        """Whether the draft could happen to what the application sees; only where it sees all."""
+        for partition in partitions:
+            if partition in self._partitions:
+                faults = self._views.shown(partition).faults(event)
+                if faults:
+                    return faults
+        return []
+
+    def _folds(self) -> Folds:
+        if self.profile == CANONICAL:
+            return EventFolds(self._reduce)
+        return TreeFolds(self._model)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._out.emit("status_changed", (), {"state": state, "synced": self._synced})
+
+    def _tell_commits(self, arrivals: Iterable[Arrival]) -> None:
+        for arrival in arrivals:
+            if arrival.was_local:
+                data = {"id": arrival.id, "committed_id": arrival.committed_id}
+                self._out.emit("committed", arrival.partitions, data)
+
+
+def _partitions_of(arrivals: Iterable[Arrival]) -> tuple[str, ...]:
+    return normal_set([name for arrival in arrivals for name in arrival.partitions])

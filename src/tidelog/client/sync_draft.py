@@ -1,0 +1,50 @@
+"""What a draft must be before it is stored: the server's own rules, applied early (8.1, 8.2)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from tidelog.base.canonical import canonical
+from tidelog.base.errors import NotCanonicalizable
+from tidelog.sync.fault import Fault
+from tidelog.sync.partitions import event_faults as partition_faults
+from tidelog.sync.profiles import (
+    CANONICAL,
+    Model,
+    accepted_types,
+    event_faults,
+    number_faults,
+    tree_faults,
+)
+
+MAX_ID_BYTES = 128
+
+
+def draft_faults(
+    model: Model, profile: str, event_id: object, partitions: Sequence[str], event: Any
+) -> list[Fault]:
+    """What is wrong with a draft whatever the state; the first rule that fails decides."""
+    if not isinstance(event_id, str) or not 0 < _size(event_id) <= MAX_ID_BYTES:
+        return [Fault("id", f"must be a string of 1 to {MAX_ID_BYTES} bytes")]
+    if isinstance(partitions, str) or not all(isinstance(name, str) for name in partitions):
+        return [Fault("partitions", "must be a list of strings")]
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        return [Fault("event.type", "must be a string")]
+    if not isinstance(event.get("payload"), dict):
+        return [Fault("event.payload", "must be an object")]
+    if faults := partition_faults(partitions) or number_faults(event):
+        return faults
+    try:
+        canonical(event)
+        orjson.dumps([event_id, *partitions, event])
+    except (NotCanonicalizable, orjson.JSONEncodeError) as error:
+        return [Fault("event", str(error))]
+    if event["type"] not in accepted_types(profile):
+        return [Fault("event.type", f"is not of profile {profile}")]
+    judge = event_faults if profile == CANONICAL else tree_faults
+    return judge(model, event)
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
