@@ -116,8 +116,6 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
 
 
 async def _mount_sync(node: "Node") -> "Surface":
-    from tidelog.sync.service import SyncService
+    from tidelog.sync.surface import SyncSurface
 
-    return await SyncService.open(
-        node.committer, node.store, node.settings.sync, node.clock, node.settings.admin_token
-    )
+    return await SyncSurface.open(node.committer, node.store, node.settings, node.clock)

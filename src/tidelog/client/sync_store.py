@@ -156,7 +156,7 @@ class SyncStore:
                 self._forget_snapshots()
             self._run("sync_set_meta", "reducer_version", version)
 
-    # Drafts (17.2)
+    # The draft lifecycle: 17.2
 
     def add_draft(self, event_id: str, partitions: Sequence[str], event: Json) -> StoredEvent:
         """Store a draft behind all others; `QueueFull` when too many wait already."""
@@ -244,7 +244,7 @@ class SyncStore:
             ):
                 self._run(name)
 
-    # Snapshots and pruning (17.8)
+    # Snapshots and pruning: 17.8
 
     def save_snapshot(self, partition: str, state: Json, committed_id: int) -> bool:
         """Keep the committed state of a partition as of `committed_id`.

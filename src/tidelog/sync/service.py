@@ -4,33 +4,30 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tidelog.base.clock import Clock
-from tidelog.base.errors import ConfigError, QueueFull, ShuttingDown, StoreError
+from tidelog.base.errors import (
+    ConfigError,
+    QueueFull,
+    ShuttingDown,
+    StoreError,
+    TidelogError,
+)
 from tidelog.base.frame import text_frame
 from tidelog.base.settings import Sync as SyncSettings
-from tidelog.base.surface import (
-    Conversation,
-    Endpoint,
-    HttpRequest,
-    HttpResponse,
-    Outlet,
-    Route,
-    Upgrade,
-    is_bearer,
-)
+from tidelog.base.surface import Conversation, Endpoint, Outlet, Upgrade
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure, Names
 from tidelog.log.entry import Entry
 from tidelog.log.request import Submission, submit_and_wait
 from tidelog.store.engine import Store
 from tidelog.sync.profiles import CANONICAL, Model
-from tidelog.sync.rules import SURFACE, Setting, SubmitItem
+from tidelog.sync.rules import STREAM, SURFACE, Setting, SubmitItem
 from tidelog.sync.session import (
     RETRY_AFTER_MS,
     Action,
@@ -61,14 +58,11 @@ HARD_CAP_FACTOR = 4
 SWEEP_SECONDS = 0.25
 """How often timeouts are looked at; their accuracy."""
 
+Answered = Callable[[Sequence[Answer] | None], None]
+"""Takes the answers of a submit, or None if the store failed and nobody knows how much of it."""
+
 MODEL_VERSION = "model_version"
 CONFIGURED_VERSION = "configured_model_version"
-
-
-class ModelVersion(msgspec.Struct):
-    """Body of `PUT /sync/admin/model-version`."""
-
-    model_version: int
 
 
 class _Partitions(msgspec.Struct):
@@ -94,10 +88,20 @@ def read_model(settings: SyncSettings) -> Model:
     )
 
 
-class SyncService:
-    """Mounts sync on a committer and a store."""
+def _wanted(request: Submit) -> list[str]:
+    """Partitions whose tree state a decision of the request may look at."""
+    return sorted({n for item in request.items if item.needs_state() for n in item.partitions})
 
-    name = SURFACE
+
+def _with_states(item: SubmitItem, pinned: dict[str, PartitionState]) -> SubmitItem:
+    if not item.needs_state():
+        return item
+    states = tuple(pinned[name] for name in item.partitions)
+    return msgspec.structs.replace(item, states=states)
+
+
+class SyncService:
+    """The sockets of sync on a committer and a store."""
 
     def __init__(
         self,
@@ -109,21 +113,19 @@ class SyncService:
         *,
         last_event: int,
         model_version: int,
-        admin_token: str = "",
     ) -> None:
-        self._admin_token = admin_token
         self.settings = settings
         self.model = model
         self.model_version = model_version
         """Announced to clients; an administrator may have raised it over the model's own."""
         self.clock = clock
         self.tokens = Tokens(settings.jwt_secret, settings.jwt_key_file, settings.jwt_algorithms)
-        self._committer = committer
-        self._store = store
-        self._states = States(store, committer.tail, model, settings)
-        self._last_event = last_event
+        self.committer = committer
+        self.store = store
+        self.states = States(store, committer.tail, model, settings)
+        self.last_event = last_event
         """The last sync event that the tail has delivered: the watermark of a new cycle (D38)."""
-        self._clients: dict[str, _Connection] = {}
+        self.clients: dict[str, _Connection] = {}
         """Active connections by `client_id`: one each (3.3)."""
         self._open: set[_Connection] = set()
         self._subscribers: dict[str, set[_Connection]] = {}
@@ -139,7 +141,6 @@ class SyncService:
         store: Store,
         settings: SyncSettings,
         clock: Clock,
-        admin_token: str = "",
     ) -> "SyncService":
         """A service whose watermark and model version are those of the store."""
         model = read_model(settings)
@@ -162,22 +163,7 @@ class SyncService:
             model,
             last_event=last[0][0] if last else 0,
             model_version=version,
-            admin_token=admin_token,
         )
-
-    def routes(self) -> Sequence[Route]:
-        """See `Surface.routes`."""
-        return (Route("PUT", "/sync/admin/model-version", self._put_model_version),)
-
-    async def _put_model_version(self, request: HttpRequest) -> HttpResponse:
-        if not is_bearer(request, self._admin_token):
-            return HttpResponse(401, encode({"error": "unauthorized"}))
-        try:
-            version = msgspec.json.decode(request.body, type=ModelVersion).model_version
-        except msgspec.MsgspecError as error:
-            return HttpResponse(400, encode({"error": str(error)}))
-        old = await self.set_model_version(version)
-        return HttpResponse(200, encode({"old_model_version": old, "new_model_version": version}))
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
@@ -216,8 +202,8 @@ class SyncService:
         """Forget a connection and its subscriptions."""
         self._open.discard(connection)
         self.subscribe(connection, ())
-        if self._clients.get(connection.client_id) is connection:
-            del self._clients[connection.client_id]
+        if self.clients.get(connection.client_id) is connection:
+            del self.clients[connection.client_id]
 
     def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
         """Replace the whole set of partitions that a connection gets broadcasts of."""
@@ -232,17 +218,17 @@ class SyncService:
 
     async def connect(self, connection: "_Connection", capabilities: dict[str, Any]) -> bytes:
         """Register an authenticated client; answers the payload of `connected`."""
-        await self._committer.catch_up()
-        older = self._clients.get(connection.client_id)
+        await self.committer.catch_up()
+        older = self.clients.get(connection.client_id)
         if older is not None:
             self.closed(older)
             older.close(SUPERSEDED)
-        self._clients[connection.client_id] = connection
+        self.clients[connection.client_id] = connection
         settings = self.settings
         payload = {
             "client_id": connection.client_id,
             "server_time": self.clock.now_ms(),
-            "server_last_committed_id": self._last_event,
+            "server_last_committed_id": self.last_event,
             "capabilities": capabilities,
             "limits": {
                 "max_batch_size": settings.max_batch_size,
@@ -258,64 +244,80 @@ class SyncService:
 
     # Submit.
 
-    async def submit(self, connection: "_Connection", request: Submit) -> None:
-        """Warm the states the items may be checked against, then queue the request."""
-        wanted = {name for item in request.items if item.needs_state() for name in item.partitions}
-        pinned = await self._states.pin(sorted(wanted))
-        items = [self._with_states(item, pinned) for item in request.items]
+    def submit(self, request: Submit, answered: Answered, origin: "_Connection | None") -> bool:
+        """Queue a request whose states are warm; False if they are not: `warm_and_submit` then.
 
-        def answered(answers: Sequence[Answer | Failure]) -> None:
-            self._states.unpin(pinned)
-            for answer in answers:
-                if isinstance(answer, Failure):
-                    connection.submit_failed()
-                    return
-            self._note_origins(connection, items, answers)
-            connection.submitted(answers)
+        Raises:
+            QueueFull: see `Committer.submit`.
+            ShuttingDown: see `Committer.submit`.
+        """
+        pinned = self.states.pin_ready(_wanted(request))
+        if pinned is None:
+            return False
+        self._queue(request, pinned, answered, origin)
+        return True
+
+    async def warm_and_submit(
+        self, request: Submit, answered: Answered, origin: "_Connection | None"
+    ) -> None:
+        """Load the states that decisions may look at, then queue the request."""
+        pinned = await self.states.pin(_wanted(request))
+        self._queue(request, pinned, answered, origin)
+
+    def _queue(
+        self,
+        request: Submit,
+        pinned: dict[str, PartitionState],
+        answered: Answered,
+        origin: "_Connection | None",
+    ) -> None:
+        items = [_with_states(item, pinned) for item in request.items]
+
+        def hand_over(answers: Sequence[Answer | Failure]) -> None:
+            self.states.unpin(pinned)
+            if any(isinstance(answer, Failure) for answer in answers):
+                answered(None)
+                return
+            if origin is not None:
+                self._note_origin(origin, answers)
+            answered(answers)
 
         dedupe = tuple(key for item in items for key in item.names().dedupe)
-        names = Names(dedupe=dedupe, streams=("sync",))
+        names = Names(dedupe=dedupe, streams=(STREAM,))
         try:
-            self._committer.submit(Submission(names, request.size_bytes, items, answered))
+            self.committer.submit(Submission(names, request.size_bytes, items, hand_over))
         except BaseException:
-            self._states.unpin(pinned)
+            self.states.unpin(pinned)
             raise
 
-    def _with_states(self, item: SubmitItem, pinned: dict[str, PartitionState]) -> SubmitItem:
-        if not item.needs_state():
-            return item
-        states = tuple(pinned[name] for name in item.partitions)
-        return msgspec.structs.replace(item, states=states)
-
-    def _note_origins(
-        self, connection: "_Connection", items: Sequence[SubmitItem], answers: Sequence[Answer]
-    ) -> None:
+    def _note_origin(self, origin: "_Connection", answers: Sequence[Answer]) -> None:
         """Its new entries leave the tail right after this; replays have none."""
-        del items
-        position = self._committer.tail.position
+        position = self.committer.tail.position
         for answer in answers:
             if answer.status == "committed" and answer.committed_id > position:
-                self._origins[answer.committed_id] = connection
+                self._origins[answer.committed_id] = origin
 
     # Sync.
 
-    async def page(self, connection: "_Connection", request: Sync) -> bytes:
+    async def page(self, request: Sync, connection: "_Connection | None" = None) -> bytes:
         """Read one page; the watermark and the subscriptions are taken in one step (D39)."""
         watermark = request.watermark
         if watermark is None:
-            await self._committer.catch_up()
-            watermark = self._last_event
-        if request.subscriptions is not None:
+            await self.committer.catch_up()
+            watermark = self.last_event
+        if connection is not None and request.subscriptions is not None:
             self.subscribe(connection, request.subscriptions)
         if request.since > watermark:
             events: list[bytes] = []
             next_since, has_more = watermark, False
         else:
             events, next_since, has_more = await self._read_page(request, watermark)
-        connection.session.paged(request, next_since, watermark, has_more=has_more)
+        if connection is not None:
+            connection.session.paged(request, next_since, watermark, has_more=has_more)
+            connection.cursor = next_since
         return page_payload(
             request,
-            subscriptions=connection.subscriptions,
+            subscriptions=() if connection is None else connection.subscriptions,
             events=events,
             next_since=next_since,
             watermark=watermark,
@@ -328,7 +330,7 @@ class SyncService:
         found: dict[int, tuple[int, bytes]] = {}
         for name in request.partitions:
             key = (name, request.since, watermark, request.limit + 1)
-            for committed_id, committed_at, body in await self._store.rows("sync_page", key):
+            for committed_id, committed_at, body in await self.store.rows("sync_page", key):
                 found[committed_id] = (committed_at, body)
         ids = sorted(found)
         has_more = len(ids) > request.limit
@@ -340,11 +342,11 @@ class SyncService:
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._last_event = entry.committed_id
+            self.last_event = entry.committed_id
             origin = self._origins.pop(entry.committed_id, None)
             assert entry.body is not None  # noqa: S101 - the tail delivers what was just committed
             partitions = _decode_partitions(entry.body).partitions
-            self._states.follow(entry, partitions)
+            self.states.follow(entry, partitions)
             receivers: set[_Connection] = set()
             for name in partitions:
                 receivers |= self._subscribers.get(name, set())
@@ -362,13 +364,13 @@ class SyncService:
     async def set_model_version(self, version: int) -> int:
         """Store a new model version and tell every client of the event profile; answers the old."""
         setting = Setting(MODEL_VERSION, version)
-        [answer] = await submit_and_wait(self._committer, setting.names(), 64, (setting,))
+        [answer] = await submit_and_wait(self.committer, setting.names(), 64, (setting,))
         if isinstance(answer, Failure):
             raise answer.error
         old, self.model_version = self.model_version, version
         if old != version:
             payload = encode({"old_model_version": old, "new_model_version": version})
-            for connection in tuple(self._clients.values()):
+            for connection in tuple(self.clients.values()):
                 if connection.session.profile == CANONICAL:
                     connection.send("version_changed", payload)
         return old
@@ -383,6 +385,8 @@ class _Connection:
             service.settings, service.model, service.tokens, asyncio.get_running_loop().time()
         )
         self.subscriptions: tuple[str, ...] = ()
+        self.cursor = 0
+        """Up to where the client was last sent a page."""
         self._outlet: Outlet | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
@@ -429,14 +433,16 @@ class _Connection:
         if self._outlet is not None:
             self._outlet.close(code)
 
-    def submitted(self, answers: Sequence[Answer]) -> None:
-        """The request is committed: its result goes out before any entry of it does."""
-        self.send("submit_events_result", result_payload(list(answers)))
-        self._done()
+    def submitted(self, answers: Sequence[Answer] | None) -> None:
+        """The result goes out before any entry of the request does.
 
-    def submit_failed(self) -> None:
-        """The store failed: earlier items may be committed, nobody was told (D29)."""
-        self._act(self.session.fail())
+        None: the store failed. Earlier items may be committed, and nobody was told (D29).
+        """
+        if answers is None:
+            self._act(self.session.fail())
+        else:
+            self.send("submit_events_result", result_payload(list(answers)))
+            self._done()
 
     def _done(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -449,10 +455,25 @@ class _Connection:
                     self.send(kind, payload)
                 case Close(code):
                     self.close(code)
+                case Submit():
+                    self._submit(action)
                 case _:
                     self._work = asyncio.create_task(self._do(action))
         if self._outlet is not None and not self.session.is_full:
             self._outlet.resume_reading()
+
+    def _submit(self, request: Submit) -> None:
+        """At once if all states are warm, the usual case; else in a task that warms them."""
+        try:
+            if not self._service.submit(request, self.submitted, self):
+                self._work = asyncio.create_task(self._do(request))
+        except (QueueFull, ShuttingDown) as error:
+            self._busy(error)
+
+    def _busy(self, error: TidelogError) -> None:
+        details = {"retry_after_ms": RETRY_AFTER_MS}
+        self.send("error", error_payload("rate_limited", str(error), details))
+        self._done()
 
     async def _do(self, action: Connected | Submit | Sync) -> None:
         try:
@@ -461,14 +482,12 @@ class _Connection:
                     self.send("connected", await self._service.connect(self, capabilities))
                     self._done()
                 case Submit():
-                    await self._service.submit(self, action)
+                    await self._service.warm_and_submit(action, self.submitted, self)
                 case Sync():
-                    self.send("sync_response", await self._service.page(self, action))
+                    self.send("sync_response", await self._service.page(action, self))
                     self._done()
         except (QueueFull, ShuttingDown) as error:
-            details = {"retry_after_ms": RETRY_AFTER_MS}
-            self.send("error", error_payload("rate_limited", str(error), details))
-            self._done()
+            self._busy(error)
         except StoreError as error:
             _log.warning("a sync request failed: %s", error)
             self._act(self.session.fail())

@@ -21,6 +21,9 @@ from tidelog.sync.tree import TreeState
 
 _decode = msgspec.json.decode
 
+SHRINK_EVERY = 256
+"""Requests between two looks at the cache's size, which costs as much as there are states."""
+
 
 class PartitionState:
     """The state of one partition at one position."""
@@ -58,8 +61,22 @@ class States:
         self._store = store
         self._tail = tail
         self._model = model
-        self._settings = settings
+        self._room = settings.max_cached_nodes
         self._states: OrderedDict[str, PartitionState] = OrderedDict()
+        self._unpinned = 0
+
+    def pin_ready(self, partitions: Sequence[str]) -> dict[str, PartitionState] | None:
+        """As `pin`, if every state is loaded; else None and nothing is pinned."""
+        pinned = {}
+        for name in partitions:
+            state = self._states.get(name)
+            if state is None or not state.ready.done():
+                return None
+            pinned[name] = state
+        for name, state in pinned.items():
+            state.pins += 1
+            self._states.move_to_end(name)
+        return pinned
 
     async def pin(self, partitions: Sequence[str]) -> dict[str, PartitionState]:
         """The states of `partitions`, up to date whenever a decision looks at them; see `unpin`."""
@@ -87,9 +104,14 @@ class States:
         """The request is over; forget the least recently used states if there are too many."""
         for state in pinned.values():
             state.pins -= 1
+        self._unpinned += 1
+        if self._unpinned % SHRINK_EVERY == 0:
+            self._shrink()
+
+    def _shrink(self) -> None:
         size = sum(state.tree.size for state in self._states.values())
         for name, state in tuple(self._states.items()):
-            if size <= self._settings.max_cached_nodes:
+            if size <= self._room:
                 break
             if state.pins == 0 and state.ready.done():
                 size -= state.tree.size

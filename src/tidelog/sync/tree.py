@@ -173,7 +173,7 @@ class TreeState:
                     edit.put(tree.items, options["id"], _copied(value))
                 else:
                     edit.merge(tree.items[options["id"]], value)
-            case "treeMove":
+            case _:  # treeMove
                 node = tree.nodes[options["id"]]
                 edit.unlink(node)
                 edit.link(node, *_place(tree, options))

@@ -588,6 +588,18 @@ def test_size_grows_with_text() -> None:
     assert long.size == short.size + 1000
 
 
+def test_size_returns_to_nothing() -> None:
+    """What is removed no longer counts, its name included."""
+    name = "n" * 200
+    state = state_of(push(name), act("set", "v", value={name: [1, {name: 2}]}))
+    full = state.size
+    state.apply(act("treeDelete", options={"id": name}))
+    state.apply(act("unset", f"v.{name}"))
+    assert 0 < state.size < full
+    state.apply(act("unset", "v"))
+    assert state.size == 0
+
+
 def test_deep_trees() -> None:
     """Depth of a tree exhausts no stack: exporting, loading, deleting do not recurse."""
     state = TreeState(MODEL)
@@ -853,7 +865,7 @@ EVENTS = st.one_of(
 @st.composite
 def programs(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Pushes that fill a tree, so that most of what follows has something to act on."""
-    program = []
+    program: list[dict[str, Any]] = []
     for index, name in enumerate(draw(st.permutations(ALL_IDS))):
         parents = ["_root", *(event["payload"]["value"]["id"] for event in program[:index])]
         parent = draw(st.sampled_from(parents[:3]))

@@ -49,3 +49,26 @@ JOIN tidelog.sync_settings s USING (name);
 -- Store numbers.
 INSERT INTO tidelog.sync_settings (name, value) SELECT * FROM unnest($1::text[], $2::bigint[])
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: sync_prunable
+-- Events behind a position whose every partition has a snapshot at or beyond them; their bodies may go.
+SELECT named.number, found.committed_id, found.stream_serial
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
+  WITH ORDINALITY AS named (after, through, most, number),
+LATERAL (
+  SELECT l.committed_id, l.stream_serial FROM tidelog.log l
+  WHERE l.stream = 'sync' AND l.stream_serial > named.after AND l.body IS NOT NULL
+    AND l.committed_id <= named.through
+    AND NOT EXISTS (
+      SELECT 1 FROM tidelog.sync_event_partitions p
+      LEFT JOIN tidelog.sync_snapshots s USING (partition)
+      WHERE p.committed_id = l.committed_id AND coalesce(s.committed_id, 0) < p.committed_id)
+  ORDER BY l.stream_serial LIMIT named.most
+) AS found;
+
+-- name: sync_archive
+-- Keep the bodies where sync still reads them.
+INSERT INTO tidelog.sync_events_archive (committed_id, body)
+SELECT committed_id, body FROM tidelog.log
+WHERE committed_id = ANY($1::bigint[]) AND body IS NOT NULL
+ON CONFLICT (committed_id) DO NOTHING;

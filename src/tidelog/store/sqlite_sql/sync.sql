@@ -34,3 +34,18 @@ SELECT value FROM sync_settings WHERE name = ?;
 -- Store one number.
 INSERT INTO sync_settings (name, value) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: sync_prunable
+-- Events behind a position whose every partition has a snapshot at or beyond them; their bodies may go.
+SELECT l.committed_id, l.stream_serial FROM log l
+WHERE l.stream = 'sync' AND l.stream_serial > ? AND l.body IS NOT NULL AND l.committed_id <= ?
+  AND NOT EXISTS (
+    SELECT 1 FROM sync_event_partitions p LEFT JOIN sync_snapshots s USING (partition)
+    WHERE p.committed_id = l.committed_id AND coalesce(s.committed_id, 0) < p.committed_id)
+ORDER BY l.stream_serial LIMIT ?;
+
+-- name: sync_archive
+-- Keep the body where sync still reads it.
+INSERT INTO sync_events_archive (committed_id, body)
+SELECT committed_id, body FROM log WHERE committed_id = ? AND body IS NOT NULL
+ON CONFLICT (committed_id) DO NOTHING;

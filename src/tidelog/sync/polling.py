@@ -1,0 +1,143 @@
+"""Sync over HTTP, for clients that cannot hold a socket (D63): same messages, same answers.
+
+No subscriptions, no broadcasts, no heartbeat, no eviction. Paging is stateless: the client repeats
+the first page's watermark.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.base import strictjson
+from tidelog.base.errors import InvalidJson, QueueFull, ShuttingDown, StoreError
+from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.log.decision import Answer
+from tidelog.sync.profiles import COMPATIBILITY
+from tidelog.sync.service import SyncService
+from tidelog.sync.session import RETRY_AFTER_MS, Action, Problem, Send, Session, Submit, Sync
+from tidelog.sync.tokens import TokenRefused
+from tidelog.sync.wire import envelope, error_payload, result_payload
+
+STATUSES = {
+    "bad_request": 400,
+    "auth_failed": 401,
+    "forbidden": 403,
+    "profile_unsupported": 406,
+    "protocol_version_unsupported": 426,
+    "rate_limited": 429,
+    "server_error": 500,
+}
+
+
+class Polling:
+    """The two routes; each request is a connection of one message."""
+
+    def __init__(self, service: SyncService) -> None:
+        self._service = service
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        return (
+            Route("POST", "/sync/v1/submit", self._submit),
+            Route("POST", "/sync/v1/sync", self._sync),
+        )
+
+    async def _submit(self, request: HttpRequest) -> HttpResponse:
+        return await self._answer(request, "submit_events")
+
+    async def _sync(self, request: HttpRequest) -> HttpResponse:
+        return await self._answer(request, "sync")
+
+    async def _answer(self, request: HttpRequest, kind: str) -> HttpResponse:
+        try:
+            session = self._session(request)
+            message = self._message(request, kind)
+            now = asyncio.get_running_loop().time()
+            [action, *_] = session.receive(
+                request.body, is_text=True, now=now, unix_now=time.time()
+            )
+            return await self._do(action, message)
+        except Problem as problem:
+            return self._problem(problem)
+        except (QueueFull, ShuttingDown) as error:
+            return self._problem(Problem("rate_limited", str(error), retry_after_ms=RETRY_AFTER_MS))
+        except StoreError:
+            return self._problem(Problem("server_error", "internal error; retry all drafts"))
+
+    def _session(self, request: HttpRequest) -> Session:
+        service = self._service
+        kind, _, token = (request.header(b"authorization") or b"").partition(b" ")
+        if kind.lower() != b"bearer":
+            raise Problem("auth_failed", "Authorization: Bearer <token>")
+        session = Session(service.settings, service.model, service.tokens, 0.0)
+        try:
+            session.claims = service.tokens.verify(token.decode("ascii", "replace"))
+        except TokenRefused as error:
+            raise Problem("auth_failed", f"the token was refused: {error}") from None
+        session.profile = (request.header(b"x-sync-profile") or COMPATIBILITY.encode()).decode(
+            "ascii", "replace"
+        )
+        offered = service.settings.profiles
+        if session.profile not in offered:
+            raise Problem("profile_unsupported", "not offered", supported_profiles=list(offered))
+        return session
+
+    def _message(self, request: HttpRequest, kind: str) -> dict[str, Any]:
+        """What only polling asks of a message; everything else is the session's to judge."""
+        try:
+            message = strictjson.read(request.body)
+        except InvalidJson as error:
+            raise Problem("bad_request", f"not JSON: {error}") from error
+        payload = message.get("payload") if isinstance(message, dict) else None
+        if not isinstance(payload, dict):
+            return {}
+        if message.get("type") != kind:
+            raise Problem("bad_request", f"this route takes {kind}")
+        if "subscription_partitions" in payload:
+            raise Problem("bad_request", "there are no subscriptions over HTTP")
+        return payload
+
+    async def _do(self, action: Action, payload: dict[str, Any]) -> HttpResponse:
+        match action:
+            case Send(kind, encoded):
+                status = STATUSES[strictjson.read(encoded)["code"]] if kind == "error" else 200
+                return self._response(status, kind, encoded)
+            case Sync():
+                return self._response(200, "sync_response", await self._page(action, payload))
+            case Submit():
+                return self._response(200, "submit_events_result", await self._commit(action))
+            case _:
+                raise Problem("bad_request", "this type has no meaning over HTTP")
+
+    async def _page(self, action: Sync, payload: dict[str, Any]) -> bytes:
+        repeated = payload.get("sync_to_committed_id")
+        if repeated is None:
+            return await self._service.page(action)
+        if isinstance(repeated, bool) or not isinstance(repeated, int) or repeated < 0:
+            raise Problem("bad_request", "sync_to_committed_id: an integer of at least 0")
+        watermark = min(repeated, self._service.last_event)
+        return await self._service.page(
+            Sync(action.partitions, None, action.since, action.limit, watermark)
+        )
+
+    async def _commit(self, action: Submit) -> bytes:
+        result: asyncio.Future[Sequence[Answer] | None] = asyncio.get_running_loop().create_future()
+
+        def answered(answers: Sequence[Answer] | None) -> None:
+            if not result.done():
+                result.set_result(answers)
+
+        if not self._service.submit(action, answered, None):
+            await self._service.warm_and_submit(action, answered, None)
+        answers = await result
+        if answers is None:
+            raise Problem("server_error", "internal error; retry all drafts")
+        return result_payload(list(answers))
+
+    def _problem(self, problem: Problem) -> HttpResponse:
+        payload = error_payload(problem.code, str(problem), problem.details)
+        return self._response(STATUSES[problem.code], "error", payload)
+
+    def _response(self, status: int, kind: str, payload: bytes) -> HttpResponse:
+        return HttpResponse(status, envelope(kind, "s1", self._service.clock.now_ms(), payload))

@@ -1,0 +1,40 @@
+"""Sync as a surface: the socket, polling and administration, mounted together."""
+
+from collections.abc import Sequence
+
+from tidelog.base.clock import Clock
+from tidelog.base.settings import Settings
+from tidelog.base.surface import Endpoint, Route
+from tidelog.log.committer import Committer
+from tidelog.store.engine import Store
+from tidelog.sync.admin import Admin
+from tidelog.sync.polling import Polling
+from tidelog.sync.rules import SURFACE
+from tidelog.sync.service import SyncService
+
+
+class SyncSurface:
+    """What `tidelog serve` mounts."""
+
+    name = SURFACE
+
+    def __init__(self, service: SyncService, admin_token: str) -> None:
+        self.service = service
+        self._polling = Polling(service)
+        self._admin = Admin(service, admin_token)
+
+    @classmethod
+    async def open(
+        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
+    ) -> "SyncSurface":
+        """Sync on a running committer."""
+        service = await SyncService.open(committer, store, settings.sync, clock)
+        return cls(service, settings.admin_token)
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        return (*self._polling.routes(), *self._admin.routes())
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        return self.service.endpoints()
