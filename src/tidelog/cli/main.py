@@ -7,7 +7,7 @@ import typer
 
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli import backup, config, log, serve
+from tidelog.cli import backup, config, log, serve, sync
 
 app = typer.Typer(
     name="tidelog",
@@ -20,6 +20,7 @@ app.command("serve")(serve.serve)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.add_typer(log.app, name="log")
+app.add_typer(sync.app, name="sync")
 app.add_typer(config.app, name="config")
 
 

@@ -7,11 +7,8 @@ state that matters is in the store; what is here can be lost at any moment.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-import orjson
-
-from tidelog.base.canonical import canonical
 from tidelog.client.sync_cycle import Cycle, Cycles
-from tidelog.client.sync_draft import draft_faults
+from tidelog.client.sync_draft import Drafts
 from tidelog.client.sync_messages import (
     BadMessage,
     Commit,
@@ -34,10 +31,10 @@ from tidelog.client.sync_store import (
     StoredEvent,
     SyncStore,
 )
-from tidelog.client.sync_view import EventFolds, Folds, Reduce, TreeFolds, Views, unchanged
+from tidelog.client.sync_view import Reduce, Views, folds_for, unchanged
 from tidelog.sync.fault import Fault
 from tidelog.sync.partitions import normal_set
-from tidelog.sync.profiles import CANONICAL, COMPATIBILITY, Model
+from tidelog.sync.profiles import COMPATIBILITY, Model
 
 PAGE_EVENTS = 500
 """Events asked for per page."""
@@ -53,7 +50,8 @@ RETRY_AFTER_MS = 1000
 
 MAX_RETRY_AFTER_MS = 300_000
 
-TREE_POLICY = "strict"
+TREE_POLICIES = (None, "strict")
+"""Others are unknown, and with them what the server will accept."""
 
 FINAL = frozenset({"auth_failed", "profile_unsupported", "protocol_version_unsupported"})
 """Errors after which the same connect would fail again."""
@@ -83,14 +81,13 @@ class SyncCore:
         self.halted: str | None = None
         """The error after which connecting again would be pointless."""
         self.limits = Limits()
-        self._model = model
         self._reduce = reduce
         self._now = now
-        self._uuid = uuid
         self._submits_itself = submits_itself
         self._partitions = normal_set(partitions)
         self._denied: set[str] = set()
-        self._views = Views(store, self._folds())
+        self._views = Views(store, folds_for(profile, model, reduce))
+        self._drafts = Drafts(store, self._views, model, profile, uuid)
         self._cycles = Cycles(store, PAGE_EVENTS)
         self._queue = SubmitQueue(store)
         self._out = Output(now, uuid)
@@ -104,6 +101,7 @@ class SyncCore:
         self._flushing = False
         self._held_until: int | None = None
         self._heartbeat_id = ""
+        self._asked_at = 0
 
     # What the owner does
 
@@ -137,16 +135,15 @@ class SyncCore:
         """A transport is open: ask for a session."""
         self.halted = None
         self._become("connecting")
-        self._out.send(
-            "connect",
-            {
-                "token": token,
-                "client_id": self.store.client_id,
-                "last_committed_id": self.last_committed_id(),
-                "supported_profiles": [self.profile],
-                "required_profile": self.profile,
-            },
-        )
+        payload = {
+            "token": token,
+            "client_id": self.store.client_id,
+            "last_committed_id": self.last_committed_id(),
+            "supported_profiles": [self.profile],
+            "required_profile": self.profile,
+        }
+        self._out.send("connect", payload)
+        self._asked_at = self._now()
         self._out.tell()
 
     def assume_connected(self) -> None:
@@ -250,24 +247,10 @@ class SyncCore:
         self, partitions: Sequence[str], event: Json, event_id: str | None = None
     ) -> StoredEvent | list[Fault]:
         """Store a draft, or answer why it cannot be one; never waits for the server."""
-        event_id = self._uuid() if event_id is None else event_id
-        faults = draft_faults(self._model, self.profile, event_id, partitions, event)
-        if faults:
-            return faults
-        event = orjson.loads(orjson.dumps(event))
-        names = normal_set(partitions)
-        known = self.store.find(event_id)
-        if known is not None:
-            same = known.partitions == names and canonical(known.event) == canonical(event)
-            return known if same else [Fault("id", "is that of another event")]
-        faults = self._state_faults(names, event)
-        if faults:
-            return faults
-        draft = self.store.add_draft(event_id, names, event)
-        self._views.drafted(draft)
+        stored = self._drafts.submit(partitions, event, event_id, checked_in=self._partitions)
         self._go()
         self._out.tell()
-        return draft
+        return stored
 
     def submit_many(
         self, items: Iterable[tuple[Sequence[str], Json]]
@@ -279,7 +262,7 @@ class SyncCore:
         """The state of a partition as the application should see it."""
         [name] = normal_set([partition])
         state = self._views.shown(name).export()
-        self._fetch_lost()
+        self._go()
         self._out.tell()
         return state
 
@@ -303,10 +286,10 @@ class SyncCore:
 
     def use_model(self, model: Model) -> None:
         """The application has learnt a new model: rebuild everything by it."""
-        self._model = model
+        self._drafts.model = model
         self.store.adopt_reducers(model.model_version)
         self._diverged.clear()
-        self._views.clear(self._folds())
+        self._views.clear(folds_for(self.profile, model, self._reduce))
 
     # Messages
 
@@ -325,17 +308,13 @@ class SyncCore:
 
     def _connected(self, connected: Connected) -> None:
         granted = connected.capabilities
-        if granted.profile != self.profile or (
-            self.profile == COMPATIBILITY and granted.tree_policy != TREE_POLICY
-        ):
+        if granted.profile not in (None, self.profile) or granted.tree_policy not in TREE_POLICIES:
             self.halted = "profile_unsupported"
-            self._out.fail(
-                self.halted, f"the server granted {granted.profile} {granted.tree_policy}"
-            )
+            self._out.fail(self.halted, f"granted: {granted.profile} {granted.tree_policy}")
             self._out.close(self.halted)
             return
         self.limits = connected.limits
-        self._out.emit("connected", (), {"profile": granted.profile})
+        self._out.emit("connected", (), {"profile": self.profile})
         self._become("active")
         self._adopt_version(connected.model_version)
         if self.partitions:
@@ -475,9 +454,8 @@ class SyncCore:
         self._cycles.abandon(denied)
         if self.partitions and self.partitions != before:
             self._cycles.want(self.partitions, self.partitions)
-        elif self._cycles.is_idle:
-            self._broadcast(self._cycles.release())
-            self._complete()
+        else:
+            self._finish_cycle()
 
     def _pause(self, error: ServerError) -> None:
         given = error.details.get("retry_after_ms")
@@ -493,9 +471,9 @@ class SyncCore:
 
     def _go(self) -> None:
         """Send whatever may be sent now."""
+        self._fetch_lost()
         if self.state != "active" or self._out.closing or self._held_until is not None:
             return
-        self._fetch_lost()
         cycle = self._cycles.start()
         if cycle is not None:
             self._request(cycle)
@@ -529,7 +507,7 @@ class SyncCore:
     def _settle(self, partitions: Iterable[str]) -> None:
         """Bring states up to date where nothing is missing, and save those that have grown."""
         for partition in partitions:
-            if self._cycles.current is not None or partition not in self._settled:
+            if not self._cycles.is_idle or partition not in self._settled:
                 continue
             view = self._views.committed(partition)
             if view.failure is not None and partition not in self._diverged:
@@ -555,6 +533,8 @@ class SyncCore:
         self._recovering = True
         self._synced = False
         self._refetch(self.partitions)
+        if self._cycles.is_idle:
+            self._complete()
 
     def _adopt_version(self, version: int | None) -> bool:
         """Whether the model version is a new one; then everything derived is made anew (17.8)."""
@@ -590,24 +570,10 @@ class SyncCore:
 
     def _awaited(self) -> list[int]:
         cycle, batch = self._cycles.current, self._queue.in_flight
-        times = [] if batch is None else [batch.sent_at]
+        times = [self._asked_at] if self.state == "connecting" else []
+        if batch is not None:
+            times.append(batch.sent_at)
         return times if cycle is None or cycle.sent_at == 0 else [*times, cycle.sent_at]
-
-    # Validation
-
-    def _state_faults(self, partitions: Sequence[str], event: Json) -> list[Fault]:
-        """Whether the draft could happen to what the application sees; only where it sees all."""
-        for partition in partitions:
-            if partition in self._partitions:
-                faults = self._views.shown(partition).faults(event)
-                if faults:
-                    return faults
-        return []
-
-    def _folds(self) -> Folds:
-        if self.profile == CANONICAL:
-            return EventFolds(self._reduce)
-        return TreeFolds(self._model)
 
     def _become(self, state: State) -> None:
         self.state = state

@@ -1,14 +1,18 @@
 """What a draft must be before it is stored: the server's own rules, applied early (8.1, 8.2)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import orjson
 
 from tidelog.base.canonical import canonical
 from tidelog.base.errors import NotCanonicalizable
+from tidelog.client.sync_messages import Json
+from tidelog.client.sync_store import StoredEvent, SyncStore
+from tidelog.client.sync_view import Views
 from tidelog.sync.fault import Fault
 from tidelog.sync.partitions import event_faults as partition_faults
+from tidelog.sync.partitions import normal_set
 from tidelog.sync.profiles import (
     CANONICAL,
     Model,
@@ -19,6 +23,56 @@ from tidelog.sync.profiles import (
 )
 
 MAX_ID_BYTES = 128
+
+
+class Drafts:
+    """Where the application's events enter: judged here, stored, shown at once."""
+
+    def __init__(
+        self,
+        store: SyncStore,
+        views: Views,
+        model: Model,
+        profile: str,
+        uuid: Callable[[], str],
+    ) -> None:
+        self.model = model
+        self._store = store
+        self._views = views
+        self._profile = profile
+        self._uuid = uuid
+
+    def submit(
+        self,
+        partitions: Sequence[str],
+        event: Json,
+        event_id: str | None,
+        *,
+        checked_in: Collection[str],
+    ) -> StoredEvent | list[Fault]:
+        """Store a draft, or answer why it cannot be one.
+
+        Whether it could happen is asked only in the partitions `checked_in`, whose state is known
+        here. The same draft again is the one that is stored.
+        """
+        event_id = self._uuid() if event_id is None else event_id
+        faults = draft_faults(self.model, self._profile, event_id, partitions, event)
+        if faults:
+            return faults
+        event = orjson.loads(orjson.dumps(event))
+        names = normal_set(partitions)
+        known = self._store.find(event_id)
+        if known is not None:
+            same = known.partitions == names and canonical(known.event) == canonical(event)
+            return known if same else [Fault("id", "is that of another event")]
+        for partition in names:
+            if partition in checked_in:
+                faults = self._views.shown(partition).faults(event)
+                if faults:
+                    return faults
+        draft = self._store.add_draft(event_id, names, event)
+        self._views.drafted(draft)
+        return draft
 
 
 def draft_faults(

@@ -77,8 +77,8 @@ class Limits(Struct, frozen=True):
 class Capabilities(Struct, frozen=True):
     """What the server negotiated for this connection."""
 
-    profile: str = "compatibility"
-    tree_policy: str = "strict"
+    profile: str | None = None
+    tree_policy: str | None = None
 
 
 class Connected(Struct, frozen=True):

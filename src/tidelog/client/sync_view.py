@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_store import Arrival, StoredEvent, SyncStore
 from tidelog.sync.fault import Fault
-from tidelog.sync.profiles import TREE, TREE_ACTIONS, Model
+from tidelog.sync.profiles import CANONICAL, TREE, TREE_ACTIONS, Model
 from tidelog.sync.tree import TreeState
 
 MAX_VIEWS = 64
@@ -142,6 +142,11 @@ def unchanged(state: Json, event: Json) -> Json:
     """The reducer of an application that only reads the rows."""
     del event
     return state
+
+
+def folds_for(profile: str, model: Model, reduce: Reduce) -> Folds:
+    """The states of a profile: trees by the model, or what the application's reducer makes."""
+    return EventFolds(reduce) if profile == CANONICAL else TreeFolds(model)
 
 
 def _nothing() -> None:
