@@ -72,9 +72,12 @@ def restore(
             raise StoreUnavailable(
                 f"there is no backup at {source}; name a file that `tidelog backup` wrote"
             )
-        await _verified(str(source))
+
+        async def check(copy: Path) -> None:
+            await _verified(str(copy))
+
         with progress_bar("restoring") as show:
-            await restore_store(source, settings.store_location, show)
+            await restore_store(source, settings.store_location, show, check)
         return await _verified(settings.store_location)
 
     head = asyncio.run(run())

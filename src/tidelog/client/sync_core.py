@@ -189,6 +189,10 @@ class SyncCore:
             self._go()
         self._out.tell()
 
+    def ask_for_less(self) -> None:
+        """A page was larger than the transport takes: ask for fewer events at a time."""
+        self._cycles.limit = max(self.limits.sync_limit_min, self._cycles.limit // 2)
+
     def sync(
         self,
         partitions: Sequence[str] | None = None,

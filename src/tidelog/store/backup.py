@@ -6,8 +6,9 @@ server, and read by anything that reads SQLite; it is also the way from one engi
 
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, closing
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,11 +64,52 @@ def _in_the_way(target: Path) -> Path | None:
     return next((path for path in map(target.with_name, names) if path.exists()), None)
 
 
-async def restore(backup: Path, location: str, progress: Progress) -> None:
-    """Make the store at `location`, which must not hold a log yet, from a backup."""
+async def restore(
+    backup: Path,
+    location: str,
+    progress: Progress,
+    check: Callable[[Path], Awaitable[object]] | None = None,
+) -> None:
+    """Make the store at `location`, which must not hold a log yet, from a backup.
+
+    A backup of an earlier version is brought up to this one in a copy; the file stays as it is. If
+    a `check` is given, it looks at what is about to be restored and may raise.
+    """
     if not backup.exists():
         raise StoreUnavailable(f"there is no backup at {backup}")
-    _require_sound(backup)
+    with _at_this_version(backup) as current:
+        _require_sound(current)
+        if check is not None:
+            await check(current)
+        await _restore(current, location, progress)
+
+
+@contextmanager
+def _at_this_version(backup: Path) -> Iterator[Path]:
+    """The backup itself, or a migrated copy if an earlier tidelog wrote it."""
+    known = migrations("sqlite")
+    try:
+        with closing(sqlitefile.connect(backup, read_only=True)) as reading:
+            require_own(reading, backup)
+            version = sqlitefile.schema_version(reading, backup, newest=len(known))
+    except sqlite3.Error as error:
+        raise StoreDamaged(
+            f"{backup} is not a tidelog backup, or damaged: {error}. Name a file that "
+            "`tidelog backup` wrote."
+        ) from error
+    if version == len(known):
+        yield backup
+        return
+    with tempfile.TemporaryDirectory(dir=backup.parent, prefix=".tidelog-restore-") as directory:
+        copy = Path(directory) / backup.name
+        _copy_sqlite(backup, copy, lambda _done, _total: None)
+        with closing(sqlitefile.connect(copy)) as migrating:
+            sqlitefile.migrate(migrating, copy, known)
+            migrating.execute("PRAGMA journal_mode = DELETE")
+        yield copy
+
+
+async def _restore(backup: Path, location: str, progress: Progress) -> None:
     if location.startswith("postgresql://"):
         await _load_postgresql(backup, location, progress)
         return

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from support.catalogue import Database
 from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
+from tidelog.base import sqlitefile
 from tidelog.base.errors import (
     SchemaTooNew,
     StoreDamaged,
@@ -26,10 +27,10 @@ from tidelog.base.errors import (
     TidelogError,
 )
 from tidelog.cli.main import app
-from tidelog.log.entry import Draft
+from tidelog.log.entry import Draft, place
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore, tables
-from tidelog.store.engine import migrations
+from tidelog.store.engine import builtin_queries, migrations
 from tidelog.testing.postgresql import create_database
 
 KEYS = ("plain", "\0", "\ue000", "\ue000" + "0", "\U0001f30a" * 200, "'", "%")
@@ -428,3 +429,26 @@ def test_a_backup_that_was_used_is_restored_with_its_wal(backup_file: Path, tmp_
     target = str(tmp_path / "restored" / "tidelog.db")
     assert command("restore", str(used), "--store", target)["head"] == 301
     assert contents(target)["log"][-1][0] == 301
+
+
+async def test_a_backup_of_an_earlier_version_is_restored(tmp_path: Path) -> None:
+    """A backup made by the first version is migrated in a copy, verified, and served from."""
+    old = tmp_path / "old.db"
+    with closing(sqlitefile.connect(old)) as connection:
+        sqlitefile.migrate(connection, old, migrations("sqlite")[:1])
+        queries = builtin_queries("sqlite")
+        entry = place(Draft("probe/s", "probe", "put", "k", "", "", b"{}"), 1, 1, 5, bytes(16))
+        connection.execute(queries["create_head"], ("OLDLOG", bytes(16)))
+        connection.execute(queries["insert_entry"], entry)
+        connection.execute(queries["advance_head"], (1, entry.digest, 5))
+        connection.execute("PRAGMA journal_mode = DELETE")
+    before = old.read_bytes()
+    target = tmp_path / "new" / "tidelog.db"
+    await restore(old, str(target), lambda _done, _total: None)
+    assert old.read_bytes() == before
+    store = await open_store(str(target), log_id="", node="", read_only=True)
+    try:
+        assert (await store.head()).log_id == "OLDLOG"
+        assert [found.entity for found in await store.entries(0)] == ["k"]
+    finally:
+        await store.close()

@@ -1,0 +1,314 @@
+"""`SyncClient`: an application's offline-first copy of some partitions.
+
+Everything an application writes is stored here first and shown at once; the server hears of it when
+there is a connection, and what it decides is shown as soon as it is known.
+
+    async with SyncClient(url, client_id="ada", token=fetch_token, store="tasks.db",
+                          model=model, partitions=["tasks"]) as client:
+        draft = await client.submit(partitions=["tasks"], event=event)
+        row = await client.wait(draft.id)
+        print(client.view("tasks"))
+
+The store is used on the event loop: a transaction takes as long as the disk takes to sync.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from uuid import uuid4
+from weakref import WeakSet
+
+from tidelog.base.clock import Clock, SystemClock
+from tidelog.base.errors import TidelogError
+from tidelog.client.sync_changes import Changes
+from tidelog.client.sync_core import State, SyncCore
+from tidelog.client.sync_link import Backoff, Link, Token
+from tidelog.client.sync_messages import Json
+from tidelog.client.sync_output import EVENTS, Change
+from tidelog.client.sync_store import StoredEvent, SyncStore
+from tidelog.client.sync_view import Reduce, unchanged
+from tidelog.sync.fault import Fault
+from tidelog.sync.profiles import COMPATIBILITY, Model
+
+_log = logging.getLogger("tidelog.client.sync")
+
+
+class DraftInvalid(TidelogError):  # noqa: N818 - the failure is the noun
+    """The server would reject this event, so it was not stored."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        listed = "; ".join(f"{fault.field} {fault.message}" for fault in faults)
+        super().__init__(f"not stored: {listed}")
+
+
+class ClientOffline(TidelogError):  # noqa: N818 - the failure is the noun
+    """There is no connection, and none will come by itself."""
+
+
+class SyncClient:
+    """One client id and its store file; use it as `async with`."""
+
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        client_id: str,
+        store: str | Path,
+        model: Model,
+        token: Token = "",
+        partitions: Sequence[str] = (),
+        profile: str = COMPATIBILITY,
+        reduce: Reduce = unchanged,
+        backoff: Backoff | None = None,
+        clock: Clock | None = None,
+        uuid: Callable[[], str] | None = None,
+    ) -> None:
+        """`url=None` works without a server: drafts wait in the store.
+
+        `reduce` makes the views of the `canonical` profile; those of `compatibility` are trees.
+        """
+        self._url = url
+        self._client_id = client_id
+        self._path = Path(store)
+        self._model = model
+        self._token = token
+        self._partitions = partitions
+        self._profile = profile
+        self._reduce = reduce
+        self._backoff = backoff or Backoff()
+        self._now = (clock or SystemClock()).now_ms
+        self._uuid = uuid or (lambda: str(uuid4()))
+        self._opened: SyncCore | None = None
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._consumers: WeakSet[Changes] = WeakSet()
+        self._waiting: dict[str, list[asyncio.Future[StoredEvent]]] = {}
+        self._syncing: list[asyncio.Future[None]] = []
+
+    async def __aenter__(self) -> "SyncClient":
+        store = SyncStore(
+            self._path,
+            client_id=self._client_id,
+            model_version=self._model.model_version,
+            now=self._now,
+        )
+        core = self._opened = SyncCore(
+            store,
+            self._model,
+            now=self._now,
+            uuid=self._uuid,
+            profile=self._profile,
+            partitions=self._partitions,
+            reduce=self._reduce,
+        )
+        for name in EVENTS:
+            core.on(name, self._changed)
+        if self._url is not None:
+            self._link = Link(core, self._url, self._token, self._now, self._backoff)
+            self._link.on_halt = self._halted
+            self._task = asyncio.create_task(self._link.run())
+            self._task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        core, self._opened = self._core, None
+        try:
+            await self._stop(core)
+        finally:
+            for consumer in self._consumers:
+                consumer.end()
+            self._fail_waiters(ClientOffline("the client was closed"))
+            core.store.close()
+
+    async def _stop(self, core: SyncCore) -> None:
+        if self._task is None or self._link is None:
+            return
+        if core.state == "active":
+            core.stop()
+            self._link.wake()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), GOODBYE_S)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # Writing
+
+    async def submit(
+        self,
+        *,
+        partitions: Sequence[str],
+        event: Json,
+        id: str | None = None,  # noqa: A002 - the protocol's own name for it
+    ) -> StoredEvent:
+        """Store an event as a draft and show it; `DraftInvalid` if the server would reject it.
+
+        Never waits for the server. The same id with the same content is the same draft.
+        """
+        stored = self._core.submit(partitions, event, id)
+        self._wake()
+        if isinstance(stored, StoredEvent):
+            return stored
+        raise DraftInvalid(stored)
+
+    async def submit_many(self, items: Iterable[tuple[Sequence[str], Json]]) -> list[StoredEvent]:
+        """Submit in order; the first invalid one raises and ends it, those before it are stored."""
+        return [await self.submit(partitions=names, event=event) for names, event in items]
+
+    async def wait(self, id: str) -> StoredEvent:  # noqa: A002 - the protocol's own name for it
+        """Wait until the event is committed or rejected; `KeyError` if it is unknown."""
+        row = self._core.store.row(id)
+        if row.status != "draft":
+            return row
+        self._check()
+        future = asyncio.get_running_loop().create_future()
+        futures = self._waiting.setdefault(id, [])
+        futures.append(future)
+        try:
+            return await future
+        finally:
+            futures.remove(future)
+            if not futures and self._waiting.get(id) is futures:
+                del self._waiting[id]
+
+    # Reading
+
+    def view(self, partition: str) -> Json:
+        """The partition's state: everything committed that is known here, and the drafts on top."""
+        state = self._core.view(partition)
+        self._wake()
+        return state
+
+    def pending(self) -> list[StoredEvent]:
+        """The drafts that the server has not decided, in the order they are submitted in."""
+        return self._core.store.drafts()
+
+    def row(self, id: str) -> StoredEvent:  # noqa: A002 - the protocol's own name for it
+        """The event of an id in whatever state; `KeyError` if it is unknown."""
+        return self._core.store.row(id)
+
+    def changes(self) -> Changes:
+        """What happens from now on, for `async for`; one that is slow is told what it missed."""
+        changes = Changes()
+        self._consumers.add(changes)
+        return changes
+
+    # The connection
+
+    @property
+    def state(self) -> State:
+        """Where the connection is."""
+        return self._core.state
+
+    @property
+    def halted(self) -> str | None:
+        """The error that ended automatic reconnecting; `reconnect` tries again."""
+        return self._core.halted
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that are fetched and followed."""
+        return self._core.partitions
+
+    async def sync(self, partitions: Sequence[str] | None = None) -> None:
+        """Fetch, and wait until everything followed is complete; names given are followed too."""
+        if self._link is None:
+            raise ClientOffline("this client has no server")
+        self._check()
+        core = self._core
+        if partitions is None:
+            core.sync()
+        else:
+            core.sync(partitions, [*core.partitions, *partitions])
+        self._wake()
+        if core.is_synced:
+            return
+        if core.halted is not None:
+            raise ClientOffline(f"the server refused the connection: {core.halted}")
+        future = asyncio.get_running_loop().create_future()
+        self._syncing.append(future)
+        try:
+            await future
+        finally:
+            if future in self._syncing:
+                self._syncing.remove(future)
+
+    def leave(self, partitions: Sequence[str]) -> None:
+        """Stop following partitions; what is stored of them stays."""
+        self._core.leave(partitions)
+        self._wake()
+
+    def reconnect(self) -> None:
+        """Connect again after `halted`, for instance with a new token from the callable."""
+        if self._link is not None:
+            self._link.resume()
+
+    # Housekeeping
+
+    def save_snapshot(self, partition: str) -> int | None:
+        """Save the committed state now; its place, or None while the partition is fetched."""
+        return self._core.save_snapshot(partition)
+
+    def prune(self) -> int:
+        """Remove committed events that are part of a snapshot in all their partitions."""
+        return self._core.store.prune()
+
+    def forget_rejected(self) -> int:
+        """Remove rejected events."""
+        return self._core.store.forget_rejected()
+
+    def use_model(self, model: Model) -> None:
+        """Go on with a new model, after `version_changed`."""
+        self._core.use_model(model)
+
+    # Inside
+
+    @property
+    def _core(self) -> SyncCore:
+        if self._opened is None:
+            raise ClientOffline("the client is not open; use `async with`")
+        return self._opened
+
+    def _wake(self) -> None:
+        if self._link is not None:
+            self._link.wake()
+
+    def _changed(self, change: Change) -> None:
+        for consumer in self._consumers:
+            consumer.add(change)
+        if change.name == "error":
+            _log.warning("sync: %s: %s", change.data["code"], change.data["message"])
+        elif change.name in ("committed", "rejected") and self._opened is not None:
+            for future in self._waiting.pop(change.data["id"], ()):
+                if not future.done():
+                    future.set_result(self._opened.store.row(change.data["id"]))
+        elif change.name == "status_changed" and self._opened is not None:
+            if self._opened.is_synced:
+                for waiter in self._syncing:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                self._syncing.clear()
+
+    def _halted(self, code: str) -> None:
+        refused = ClientOffline(f"the server refused the connection: {code}")
+        for waiter in self._syncing:
+            if not waiter.done():
+                waiter.set_exception(refused)
+        self._syncing.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The connection task ends by being cancelled; anything else is a fault to show."""
+        if not task.cancelled() and task.exception() is not None:
+            self._fail_waiters(task.exception())
+
+    def _check(self) -> None:
+        if self._task is not None and self._task.done():
+            self._task.result()

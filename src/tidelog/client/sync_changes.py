@@ -1,0 +1,62 @@
+"""The application's ear: changes in order, and an honest word when some were missed."""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+
+from tidelog.client.sync_output import Change
+
+MAX_WAITING = 1000
+"""Changes kept for a consumer that is behind; the oldest go first."""
+
+MISSED = "missed"
+"""Name of the change that tells a slow consumer how many it did not get: look at the views."""
+
+
+class Changes:
+    """One consumer's changes, from its making on; `async for` ends when the client closes."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Change] = deque()
+        self._missed = 0
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def add(self, change: Change) -> None:
+        """Keep a change until the consumer comes for it."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._missed += 1
+        self._waiting.append(change)
+        self._news.set()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._ended = True
+        self._news.set()
+
+    def __aiter__(self) -> "Changes":
+        return self
+
+    async def __anext__(self) -> Change:
+        """The next change; one that tells what was missed comes before those that follow it."""
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        if self._missed:
+            missed, self._missed = self._missed, 0
+            return Change(MISSED, (), {"count": missed})
+        return self._waiting.popleft()
+
+    async def __aenter__(self) -> "Changes":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()

@@ -1,0 +1,198 @@
+"""The sync client's connection: opened, kept alive, and opened again when it is lost."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from msgspec import Struct
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, ConnectionClosedError, WebSocketException
+
+from tidelog.base.errors import InvalidJson, StoreError
+from tidelog.base.strictjson import read
+from tidelog.client.sync_core import SyncCore
+from tidelog.client.sync_messages import BadMessage, Json
+from tidelog.client.sync_output import Close
+from tidelog.sync.wire import SUPERSEDED
+
+OPEN_TIMEOUT_S = 10
+CLOSE_TIMEOUT_S = 2
+
+MAX_FRAME_BYTES = 64 * 1024**2
+"""What one frame may hold. The smallest page a server gives is 50 events of at most a megabyte, so
+there always is a page that fits."""
+
+TOO_BIG = 1009
+
+INBOX_MESSAGES = 256
+"""Messages read ahead of the store, and the most that share a transaction."""
+
+Token = str | Callable[[], Awaitable[str]]
+"""A token, or where to get a fresh one before every connection."""
+
+
+class Backoff(Struct, frozen=True):
+    """How long to wait before connecting again, in seconds (17.7)."""
+
+    first: float = 0.5
+    factor: float = 2.0
+    most: float = 30.0
+    jitter: float = 0.2
+    """Part of the wait by which it varies either way, so that clients do not return in step."""
+    random: Callable[[], float] = random.random
+
+    def delay(self, attempt: int) -> float:
+        """The wait after `attempt` failures in a row before this one."""
+        wait = min(self.most, self.first * self.factor ** min(attempt, 64))
+        return wait * (1 + self.jitter * (2 * self.random() - 1))
+
+
+class Link:
+    """Drives a `SyncCore` over WebSocket connections until it is cancelled."""
+
+    def __init__(
+        self, core: SyncCore, url: str, token: Token, now: Callable[[], int], backoff: Backoff
+    ) -> None:
+        self._core = core
+        self._url = url
+        self._token = token
+        self._now = now
+        self._backoff = backoff
+        self._wake = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self._was_active = False
+        self._superseded = False
+        self.on_halt: Callable[[str], None] = lambda code: None
+        """Told the error after which this waits for `resume`."""
+
+    def wake(self) -> None:
+        """The core may have something to send."""
+        self._wake.set()
+
+    def resume(self) -> None:
+        """Connect again after an error that nothing but the application could mend."""
+        self._resumed.set()
+
+    async def run(self) -> None:
+        """Connect, and connect again, with a wait between failures."""
+        attempt = refusals = 0
+        refused: str | None = None
+        while True:
+            token = await self._fresh_token()
+            if refused is not None and (token == refused or refusals > 1):
+                await self._halt("auth_failed")
+                refused, refusals = None, 0
+                continue
+            self._was_active = self._superseded = False
+            if token is not None:
+                await self._connection(token)
+            halted = self._core.halted
+            if self._was_active:
+                refused, refusals = None, 0
+                attempt = attempt if self._superseded else 0
+            if halted == "auth_failed":
+                refused, refusals = token, refusals + 1
+            elif halted is not None:
+                await self._halt(halted)
+            else:
+                await asyncio.sleep(self._backoff.delay(attempt))
+                attempt += 1
+
+    async def _halt(self, code: str) -> None:
+        self.on_halt(code)
+        self._resumed.clear()
+        await self._resumed.wait()
+
+    async def _fresh_token(self) -> str | None:
+        if isinstance(self._token, str):
+            return self._token
+        try:
+            return await self._token()
+        except Exception as error:  # noqa: BLE001 - whatever the application's token source raises
+            self._core.report("token_unavailable", type(error).__name__)
+            return None
+
+    async def _connection(self, token: str) -> None:
+        try:
+            async with connect(
+                self._url,
+                open_timeout=OPEN_TIMEOUT_S,
+                close_timeout=CLOSE_TIMEOUT_S,
+                max_size=MAX_FRAME_BYTES,
+                ping_interval=None,  # heartbeats show both ends that the other is alive
+                compression=None,
+            ) as socket:
+                await self._converse(socket, token)
+        except ConnectionClosedError as error:
+            self._superseded = error.rcvd is not None and error.rcvd.code == SUPERSEDED
+            if error.sent is not None and error.sent.code == TOO_BIG:
+                self._core.ask_for_less()
+        except (OSError, WebSocketException, InvalidJson, BadMessage, StoreError) as error:
+            self._core.report("connection_failed", f"{type(error).__name__}: {error}")
+        finally:
+            self._core.disconnected()
+
+    async def _converse(self, socket: ClientConnection, token: str) -> None:
+        core, time = self._core, asyncio.get_running_loop().time
+        inbox: asyncio.Queue[tuple[Json, int]] = asyncio.Queue(INBOX_MESSAGES)
+        core.connect(token)
+        reader = asyncio.create_task(self._read(socket, inbox))
+        heard = beat = time()
+        try:
+            while True:
+                self._wake.clear()
+                messages = [inbox.get_nowait() for _ in range(inbox.qsize())]
+                heard = time() if messages else heard
+                core.receive_all(messages)
+                self._was_active = self._was_active or core.state == "active"
+                timeout = core.limits.heartbeat_timeout_ms / 1000
+                if time() >= beat:
+                    core.heartbeat()
+                    beat = time() + timeout / 3
+                core.tick()
+                if await self._perform(socket) or time() > heard + timeout:
+                    return
+                if inbox.empty() and reader.done():
+                    return reader.result()
+                if inbox.empty():
+                    await self._rest(min(beat, heard + timeout) - time())
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, socket: ClientConnection, inbox: asyncio.Queue[Any]) -> None:
+        try:
+            async for frame in socket:
+                message = read(frame)
+                if not isinstance(message, dict):
+                    raise BadMessage("a message that is no object")
+                await inbox.put((message, len(frame)))
+                self._wake.set()
+        finally:
+            self._wake.set()
+
+    async def _perform(self, socket: ClientConnection) -> bool:
+        """Do what the core asks for; whether the connection is over.
+
+        A lost connection is noticed by the reader, after all that the server said before.
+        """
+        for action in self._core.actions():
+            if isinstance(action, Close):
+                return True
+            try:
+                await socket.send(orjson.dumps(action.message), text=True)
+            except ConnectionClosed:
+                return False
+        return False
+
+    async def _rest(self, seconds: float) -> None:
+        """Sleep until something arrives, is to be sent, or is due."""
+        wake_at = self._core.wake_at
+        if wake_at is not None:
+            seconds = min(seconds, (wake_at - self._now()) / 1000)
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(0.001, seconds))
+        except TimeoutError:
+            return
