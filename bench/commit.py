@@ -300,7 +300,12 @@ class ThreadWriter(SqliteWriter):
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`."""
         del seen
-        return await asyncio.get_running_loop().run_in_executor(_THREAD, self._begin, names)
+
+        def work() -> Loaded:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return self._load(names)
+
+        return await asyncio.get_running_loop().run_in_executor(_THREAD, work)
 
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
         """See `Writer.commit`."""

@@ -29,10 +29,11 @@ WAL_KEPT_BYTES = 64 * 1024 * 1024
 size on disk for ever."""
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, *, read_only: bool = False, waits: bool = True) -> sqlite3.Connection:
     """Open `path` in autocommit mode: transactions are begun and ended by name.
 
-    The connection may be used from several threads, one at a time; its owner sees to that.
+    The connection may be used from several threads, one at a time; its owner sees to that. One that
+    does not wait for another connection's lock is for an event loop, which must not block.
     """
     mode = "ro" if read_only else "rwc"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
@@ -42,7 +43,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
-        timeout=BUSY_TIMEOUT_MS / 1000,
+        timeout=BUSY_TIMEOUT_MS / 1000 if waits else 0,
     )
     try:
         if not read_only:

@@ -70,6 +70,13 @@ class Outlet(Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Send what was pushed, then a close frame; later pushes are dropped."""
 
+    async def drained(self) -> None:
+        """Return when the socket has taken what was pushed, or the connection is gone.
+
+        For whoever has much to send at once, such as stored pages: without it a healthy peer would
+        be taken for a slow one.
+        """
+
     def pause_reading(self) -> None:
         """Stop reading from the socket until `resume_reading`: backpressure for a full inbox."""
 

@@ -66,7 +66,10 @@ def serve(
 def _secrets(settings: "Settings") -> Sequence[str]:
     from urllib.parse import unquote, urlsplit
 
-    password = urlsplit(settings.store).password if settings.is_postgresql else None
+    try:
+        password = urlsplit(settings.store).password if settings.is_postgresql else None
+    except ValueError:  # opening the store says what is wrong with it, without quoting it
+        password = None
     return (
         settings.admin_token,
         settings.sync.jwt_secret,

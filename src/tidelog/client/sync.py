@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -32,6 +33,9 @@ from tidelog.client.sync_store import StoredEvent, SyncStore
 from tidelog.client.sync_view import Reduce, unchanged
 from tidelog.sync.fault import Fault
 from tidelog.sync.profiles import COMPATIBILITY, Model
+
+GOODBYE_S = 2
+"""How long closing waits for the server to take its leave."""
 
 _log = logging.getLogger("tidelog.client.sync")
 
@@ -88,8 +92,9 @@ class SyncClient:
         self._consumers: WeakSet[Changes] = WeakSet()
         self._waiting: dict[str, list[asyncio.Future[StoredEvent]]] = {}
         self._syncing: list[asyncio.Future[None]] = []
+        self._gone = asyncio.Event()
 
-    async def __aenter__(self) -> "SyncClient":
+    async def __aenter__(self) -> Self:
         store = SyncStore(
             self._path,
             client_id=self._client_id,
@@ -135,7 +140,8 @@ class SyncClient:
         if core.state == "active":
             core.stop()
             self._link.wake()
-            with suppress(asyncio.TimeoutError):
+            self._gone.clear()
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._gone.wait(), GOODBYE_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -169,7 +175,7 @@ class SyncClient:
         if row.status != "draft":
             return row
         self._check()
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[StoredEvent] = asyncio.get_running_loop().create_future()
         futures = self._waiting.setdefault(id, [])
         futures.append(future)
         try:
@@ -290,24 +296,33 @@ class SyncClient:
             for future in self._waiting.pop(change.data["id"], ()):
                 if not future.done():
                     future.set_result(self._opened.store.row(change.data["id"]))
-        elif change.name == "status_changed" and self._opened is not None:
-            if self._opened.is_synced:
-                for waiter in self._syncing:
-                    if not waiter.done():
-                        waiter.set_result(None)
-                self._syncing.clear()
+        elif change.name == "status_changed":
+            if change.data["state"] == "disconnected":
+                self._gone.set()
+            if self._opened is not None and self._opened.is_synced:
+                self._end_syncing(None)
 
-    def _halted(self, code: str) -> None:
-        refused = ClientOffline(f"the server refused the connection: {code}")
+    def _end_syncing(self, error: BaseException | None) -> None:
         for waiter in self._syncing:
             if not waiter.done():
-                waiter.set_exception(refused)
+                waiter.set_result(None) if error is None else waiter.set_exception(error)
         self._syncing.clear()
+
+    def _halted(self, code: str) -> None:
+        self._end_syncing(ClientOffline(f"the server refused the connection: {code}"))
+
+    def _fail_waiters(self, error: BaseException) -> None:
+        self._end_syncing(error)
+        for futures in self._waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """The connection task ends by being cancelled; anything else is a fault to show."""
-        if not task.cancelled() and task.exception() is not None:
-            self._fail_waiters(task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail_waiters(error)
 
     def _check(self) -> None:
         if self._task is not None and self._task.done():

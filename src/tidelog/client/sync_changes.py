@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from types import TracebackType
+from typing import Self
 
 from tidelog.client.sync_output import Change
 
@@ -35,7 +35,7 @@ class Changes:
         self._ended = True
         self._news.set()
 
-    def __aiter__(self) -> "Changes":
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Change:
@@ -49,14 +49,3 @@ class Changes:
             missed, self._missed = self._missed, 0
             return Change(MISSED, (), {"count": missed})
         return self._waiting.popleft()
-
-    async def __aenter__(self) -> "Changes":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()

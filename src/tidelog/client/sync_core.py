@@ -212,6 +212,21 @@ class SyncCore:
             self._go()
         self._out.tell()
 
+    def leave(self, partitions: Sequence[str]) -> None:
+        """Stop following partitions: subscribe to the others only."""
+        left = normal_set(partitions)
+        self._partitions = tuple(name for name in self._partitions if name not in left)
+        self._settled.difference_update(left)
+        if self.state == "active" and left:
+            self._cycles.want(self.partitions or left, self.partitions)
+            self._go()
+        self._out.tell()
+
+    def report(self, code: str, message: str) -> None:
+        """Tell the application of a failure of the transport."""
+        self._out.fail(code, message)
+        self._out.tell()
+
     def flush(self) -> None:
         """Submit the drafts, as far as the session allows."""
         self._flushing = self.state == "active"
@@ -304,7 +319,9 @@ class SyncCore:
             case "sync_response":
                 self._page(parse(payload, SyncPage))
             case "submit_events_result":
-                self._results(parse(payload, Results).results)
+                results = parse(payload, Results).results
+                self._queue.answered(decision.id for decision in results)
+                self._decide(results)
             case "version_changed":
                 self._adopt_version(parse(payload, VersionChanged).new_model_version)
             case "error":
@@ -355,7 +372,7 @@ class SyncCore:
         touched = _partitions_of(applied.arrivals)
         data = {"events": len(applied.arrivals), "has_more": page.has_more}
         self._out.emit("sync_page", touched, data | {"through": page.next_since_committed_id})
-        self._tell_commits(applied.arrivals)
+        self._out.emit_commits(applied.arrivals)
         subscribed = set(page.effective_subscriptions)
         self._settled &= subscribed
         if self._cycles.advance(page):
@@ -397,12 +414,8 @@ class SyncCore:
             commit = by_id[arrival.id]
             data = {"id": commit.id, "committed_id": commit.committed_id, "event": commit.event}
             self._out.emit("broadcast", commit.partitions, data | {"client_id": commit.client_id})
-        self._tell_commits(applied.arrivals)
+        self._out.emit_commits(applied.arrivals)
         self._settle(_partitions_of(applied.arrivals))
-
-    def _results(self, decisions: Sequence[Decision]) -> None:
-        self._queue.answered(decision.id for decision in decisions)
-        self._decide(decisions)
 
     def _decide(self, decisions: Sequence[Decision]) -> None:
         applied = self._record(lambda: self.store.store_results(decisions))
@@ -411,7 +424,7 @@ class SyncCore:
         rejected = [self.store.row(event_id) for event_id in applied.rejected]
         for row in rejected:
             self._views.withdrawn(row.partitions)
-        self._tell_commits(applied.arrivals)
+        self._out.emit_commits(applied.arrivals)
         for row in rejected:
             data = {"id": row.id, "reason": row.reject_reason, "errors": list(row.errors)}
             self._out.emit("rejected", row.partitions, data)
@@ -432,8 +445,8 @@ class SyncCore:
         elif error.code == "bad_request":
             if self._is_about_cycle(error):
                 self._refused_cycle([])
-            else:
-                self._refused_batch()
+            elif (blamed := self._queue.refused()) is not None:
+                self._reject(blamed, "the server refused this item alone")
 
     def _is_about_cycle(self, error: ServerError) -> bool:
         """Which of two requests in flight was meant: by the hint, else the batch."""
@@ -443,11 +456,6 @@ class SyncCore:
         return hint == cycle.msg_id or (
             self._queue.in_flight is None and hint != self._heartbeat_id
         )
-
-    def _refused_batch(self) -> None:
-        blamed = self._queue.refused()
-        if blamed is not None:
-            self._reject(blamed, "the server refused this item alone")
 
     def _refused_cycle(self, denied: Sequence[str]) -> None:
         """The request failed: go on without what was denied; unchanged it would fail again."""
@@ -582,12 +590,6 @@ class SyncCore:
     def _become(self, state: State) -> None:
         self.state = state
         self._out.emit("status_changed", (), {"state": state, "synced": self._synced})
-
-    def _tell_commits(self, arrivals: Iterable[Arrival]) -> None:
-        for arrival in arrivals:
-            if arrival.was_local:
-                data = {"id": arrival.id, "committed_id": arrival.committed_id}
-                self._out.emit("committed", arrival.partitions, data)
 
 
 def _partitions_of(arrivals: Iterable[Arrival]) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ class Link:
         inbox: asyncio.Queue[tuple[Json, int]] = asyncio.Queue(INBOX_MESSAGES)
         core.connect(token)
         reader = asyncio.create_task(self._read(socket, inbox))
-        heard = beat = time()
+        heard = beaten = time()
         try:
             while True:
                 self._wake.clear()
@@ -148,16 +148,17 @@ class Link:
                 core.receive_all(messages)
                 self._was_active = self._was_active or core.state == "active"
                 timeout = core.limits.heartbeat_timeout_ms / 1000
-                if time() >= beat:
+                if time() >= beaten + timeout / 3:
                     core.heartbeat()
-                    beat = time() + timeout / 3
+                    beaten = time()
                 core.tick()
                 if await self._perform(socket) or time() > heard + timeout:
                     return
                 if inbox.empty() and reader.done():
-                    return reader.result()
+                    reader.result()
+                    return
                 if inbox.empty():
-                    await self._rest(min(beat, heard + timeout) - time())
+                    await self._rest(min(beaten + timeout / 3, heard + timeout) - time())
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)

@@ -1,10 +1,11 @@
 """What the protocol core gives out: messages for the server, changes for the application."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tidelog.client.sync_messages import Json
+from tidelog.client.sync_store import Arrival
 from tidelog.sync.wire import VERSION
 
 EVENTS = (
@@ -93,6 +94,13 @@ class Output:
     def emit(self, name: str, partitions: tuple[str, ...], data: Json) -> None:
         """Note a change; the listeners hear of it when everything it speaks of has happened."""
         self._changes.append(Change(name, partitions, data))
+
+    def emit_commits(self, arrivals: Iterable[Arrival]) -> None:
+        """Note which events of this client's own are committed now."""
+        for arrival in arrivals:
+            if arrival.was_local:
+                data = {"id": arrival.id, "committed_id": arrival.committed_id}
+                self.emit("committed", arrival.partitions, data)
 
     def fail(self, code: str, message: str, details: Json | None = None) -> None:
         """Note an error, the server's or our own."""

@@ -123,6 +123,7 @@ class SyncStore:
             raise
         self._queries = load_queries(files("tidelog.client") / "sql")
         self._draft_clock: int = self._one("sync_draft_clock", client_id)
+        self._draft_count: int | None = None
         self.adopt_reducers(model_version)
 
     def close(self) -> None:
@@ -161,7 +162,7 @@ class SyncStore:
     def add_draft(self, event_id: str, partitions: Sequence[str], event: Json) -> StoredEvent:
         """Store a draft behind all others; `QueueFull` when too many wait already."""
         with self._transaction():
-            if self._one("sync_draft_count") >= MAX_DRAFTS:
+            if self._count_drafts() >= MAX_DRAFTS:
                 raise QueueFull(
                     f"{MAX_DRAFTS} drafts wait for the server. Connect, and submit again when some "
                     "have been committed."
@@ -177,7 +178,14 @@ class SyncStore:
                 self._now(),
             )
         self._draft_clock = clock
+        self._draft_count = self._count_drafts() + 1
         return self.row(event_id)
+
+    def _count_drafts(self) -> int:
+        """Counting takes as long as there are drafts, so it is not done for each of them."""
+        if self._draft_count is None:
+            self._draft_count = self._one("sync_draft_count")
+        return self._draft_count
 
     def find(self, event_id: str) -> StoredEvent | None:
         """The row of an id, if there is one."""
@@ -301,6 +309,7 @@ class SyncStore:
     ) -> Applied:
         arrivals: list[Arrival] = []
         rejected = []
+        self._draft_count = None
         with self._transaction():
             for commit in commits:
                 arrival = self._upsert(commit)

@@ -70,6 +70,8 @@ class Committer:
         self._limits = limits
         self._queue: deque[Request] = deque()
         self._queued_bytes = 0
+        self._unanswered: deque[Request] = deque()
+        """Taken from the queue and not yet answered, in order."""
         self._wake = asyncio.Event()
         self._stopping = False
         self._ended = False
@@ -130,11 +132,21 @@ class Committer:
             await reached
 
     async def stop(self) -> None:
-        """Take nothing new, finish what was accepted, then end."""
+        """Take nothing new, finish what was accepted, then end.
+
+        Whoever stops waiting for this does not stop the work; see `abandon`.
+        """
         self._stopping = True
         self._wake.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
+
+    async def abandon(self) -> None:
+        """End at once: what waits is refused, of what is under way nobody knows the outcome."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     def _on_head_moved(self, head: int) -> None:
         if head > self._known_head:
@@ -154,10 +166,9 @@ class Committer:
                     "again: it continues from what is really stored."
                 )
             )
-            while self._queue:
-                await self._commit(self._take())
         finally:
             self._ended = True
+            self._refuse_rest()
             for _, reached in self._awaited:
                 if not reached.done():
                     reached.set_exception(ShuttingDown("the server is shutting down"))
@@ -185,7 +196,10 @@ class Committer:
             async with asyncio.timeout(poll_seconds):
                 await self._wake.wait()
         except TimeoutError:
-            await self._follow_others()
+            try:
+                self._on_head_moved((await self._store.head()).committed_id)
+            except StoreError as error:
+                _log.warning("could not look at the head: %s", error)
 
     def _take(self) -> list[Request]:
         batch: list[Request] = []
@@ -197,7 +211,22 @@ class Committer:
                 break
             batch.append(self._queue.popleft())
         self._queued_bytes -= sum(request.size_bytes for request in batch)
+        self._unanswered.extend(batch)
         return batch
+
+    def _refuse_rest(self) -> None:
+        """The end: nobody may be left waiting."""
+        unknown: TidelogError = OutcomeUnknown(
+            "the server stopped; a retry with the same key tells"
+        )
+        if self.failed.done():
+            unknown = self.failed.result()
+        for request in tuple(self._unanswered):
+            self._answer(request, [Failure(unknown)] * len(request.items()))
+        refused = Failure(ShuttingDown("the server is shutting down; retry against another one"))
+        while self._queue:
+            request = self._queue.popleft()
+            self._answer(request, [refused] * len(request.items()))
 
     async def _commit(self, batch: list[Request]) -> None:
         if self.failed.done():
@@ -205,27 +234,22 @@ class Committer:
             return
         try:
             decided = await self._transact([(request, request.items()) for request in batch])
-        except DataError:
-            await self._commit_one_by_one(batch)
+        except DataError as error:
+            await self._commit_without_poison(batch, error)
         except StoreError as error:
             self._refuse(batch, error)
         else:
             await self._hand_over(decided)
 
-    async def _commit_one_by_one(self, batch: list[Request]) -> None:
-        """The batch holds a row that the store refuses: find the request it belongs to."""
-        for request in batch:
-            if self.failed.done():
-                self._refuse([request], self.failed.result())
-                continue
-            try:
-                decided = await self._transact([(request, request.items())])
-            except DataError as error:
-                decided = [await self._commit_item_by_item(request, error)]
-            except StoreError as error:
-                self._refuse([request], error)
-                continue
-            await self._hand_over(decided)
+    async def _commit_without_poison(self, batch: list[Request], error: DataError) -> None:
+        """The batch holds a row that the store refuses: halve it until that stands alone."""
+        await asyncio.sleep(0)
+        if len(batch) == 1:
+            await self._hand_over([await self._commit_item_by_item(batch[0], error)])
+        else:
+            middle = len(batch) // 2
+            await self._commit(batch[:middle])
+            await self._commit(batch[middle:])
 
     async def _commit_item_by_item(self, request: Request, error: DataError) -> _Decided:
         """Commit the items of a poison request up to the one that is to blame; fail the rest."""
@@ -257,10 +281,9 @@ class Committer:
         if self._known_head > self.tail.position:
             await self._follow_others()
         loaded = await writer.begin(_union(batch), self.tail.position)
-        if loaded.others:
-            self._publish(loaded.others)
         view = View(loaded, self._clock.now_ms())
         try:
+            await self._publish_in_steps(loaded.others)
             decided = self._decide_all(batch, view)
             effects = view.effects()
             reach(FaultPoint.DECIDED)
@@ -361,6 +384,8 @@ class Committer:
         self._tell_awaiting()
 
     def _answer(self, request: Request, answers: Sequence[Answer | Failure]) -> None:
+        if self._unanswered and self._unanswered[0] is request:
+            self._unanswered.popleft()
         try:
             request.hand_over(answers)
         except Exception:  # noqa: BLE001 - whatever a surface raises
@@ -381,12 +406,27 @@ class Committer:
                     reached.set_result(None)
             self._awaited = [waiting for waiting in self._awaited if waiting[0] > position]
 
+    async def _publish_in_steps(self, entries: Sequence[Entry]) -> None:
+        """Publish what others committed, letting sockets have their turn now and then."""
+        limit = self._limits.handover_entries
+        for start in range(0, len(entries), limit):
+            self._publish(entries[start : start + limit])
+            await asyncio.sleep(0)
+
     async def _follow_others(self) -> bool:
-        """Bring the tail up to what other nodes committed, without the lock; False if it failed."""
+        """Bring the tail up to the head known now, without the lock; False if it failed.
+
+        No further: others may write faster than this node delivers, and its own writes wait.
+        """
+        target = self._known_head
         try:
-            while page := await self._store.entries(self.tail.position):
-                self._publish(page)
-                await asyncio.sleep(0)
+            while self.tail.position < target:
+                page = await self._store.entries(self.tail.position, through=target)
+                if not page:
+                    # The wake-up spoke of entries that are not there: somebody else's, or a lie.
+                    self._known_head = self.tail.position
+                    break
+                await self._publish_in_steps(page)
         except StoreError as error:
             _log.warning("could not read what other nodes wrote: %s", error)
             return False

@@ -18,8 +18,11 @@ from tidelog.store.rows import (
 )
 
 PAGE_ENTRIES = 1000
-"""Most entries one read returns. A reader's memory stays bounded, and a SQLite reader is short
-enough not to hold back a checkpoint."""
+"""Most entries one read returns: so a SQLite reader is too short to hold back a checkpoint."""
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""Content after which a read returns no further entry, so that a reader's memory stays bounded
+however large entries are. One entry is always returned."""
 
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""

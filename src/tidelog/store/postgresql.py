@@ -1,6 +1,7 @@
 """The scale-out engine: several server processes on one PostgreSQL."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sqlitefile import too_new
 from tidelog.store.engine import (
     GENESIS_DIGEST,
+    PAGE_BYTES,
     PAGE_ENTRIES,
     Extension,
     builtin_queries,
@@ -50,6 +52,9 @@ HALF_OPEN_MS = 10_000
 """The server ends a transaction of ours that stands idle this long: a node that lost its network
 while it held the head lock must not stop the others for longer."""
 
+CLOSE_SECONDS = 3.0
+"""How long a farewell may take; a frozen server must not keep the process from ending."""
+
 RECONNECT_SECONDS = 1.0
 """Pause between attempts to listen again; meanwhile the committer polls the head."""
 
@@ -74,6 +79,17 @@ _BAD_ROW = (
 driver's own `DataError` is a subclass of its `InterfaceError`, so this is asked first."""
 
 
+_LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""Whatever the server or the driver says when it cannot do its work. The last is what the driver
+raises when the server ended the connection between two statements."""
+
+
 def _escape(text: str) -> str:
     return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
 
@@ -93,10 +109,10 @@ def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]
     columns: list[Sequence[Any]] = []
     for column in zip(*rows, strict=True):
         values: Sequence[Any] = column
-        if isinstance(column[0], str):
-            joined = "".join(column)
-            if "\0" in joined or _ESCAPE in joined:
-                values = [_escape(value) for value in column]
+        texts = [value for value in column if isinstance(value, str)]
+        joined = "".join(texts)
+        if "\0" in joined or _ESCAPE in joined:
+            values = [_escape(value) if isinstance(value, str) else value for value in column]
         columns.append(values)
     return columns
 
@@ -144,7 +160,9 @@ class PostgresqlWriter:
     async def _others(self, connection: asyncpg.Connection, seen: int, head: int) -> list[Entry]:
         others: list[Entry] = []
         while seen < head:
-            page = await connection.fetch(self._queries["entries_after"], seen, head, PAGE_ENTRIES)
+            page = await connection.fetch(
+                self._queries["entries_after"], seen, head, PAGE_ENTRIES, PAGE_BYTES
+            )
             if not page:
                 raise StoreDamaged(f"the log ends at {seen}, its head row says {head}. {REMEDY}")
             others += [Entry._make(from_record(record)) for record in page]
@@ -198,7 +216,7 @@ class PostgresqlWriter:
             await asyncio.sleep(0)
             reach(FaultPoint.COMMITTING)
             await answer
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except _LOST as error:
             self._drop()
             raise OutcomeUnknown("the connection was lost while COMMIT was in flight") from error
         reach(FaultPoint.COMMITTED)
@@ -226,7 +244,7 @@ class PostgresqlWriter:
             return
         try:
             await self._connection.execute("ROLLBACK")
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except _LOST:
             self._drop()
 
     async def committed(self, batch_id: bytes) -> bool:
@@ -249,9 +267,10 @@ class PostgresqlWriter:
             self._connection = None
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, of a server that does not answer without ceremony."""
         if self._connection is not None:
-            await self._connection.close()
+            with contextlib.suppress(*_LOST):
+                await self._connection.close(timeout=CLOSE_SECONDS)
 
     @asynccontextmanager
     async def _as_store_errors(self) -> AsyncIterator[None]:
@@ -260,13 +279,7 @@ class PostgresqlWriter:
         except StoreError:
             await self.rollback()
             raise
-        except (
-            OSError,
-            TimeoutError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            *_BAD_ROW,
-        ) as error:
+        except (*_LOST, *_BAD_ROW) as error:
             await self.rollback()
             raise _classify(error) from error
 
@@ -341,7 +354,12 @@ class PostgresqlStore:
                 command_timeout=statement_timeout_ms / 1000,
                 server_settings={"application_name": "tidelog"},
             )
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (ValueError, asyncpg.exceptions.ClientConfigurationError):
+            # The driver quotes parts of the URL, and one of them may be the password.
+            raise ConfigError(
+                "store: not a valid postgresql:// URL; percent-encode special characters"
+            ) from None
+        except _LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL does not answer as tidelog needs it: {type(error).__name__}: {error}. "
                 "Check the `store` setting and that the role may create a schema."
@@ -392,7 +410,7 @@ class PostgresqlStore:
             found = await connection.fetchrow(self._queries["head"])
             head = None if found is None else Head._make(found)
             after = 0 if head is None else head.committed_id - 1
-            last = await connection.fetch(self._queries["entries_after"], after, MAX_ID, 2)
+            last = await connection.fetch(self._queries["entries_after"], after, MAX_ID, 2, MAX_ID)
         problem = end_problem(head, [Entry._make(from_record(record)) for record in last])
         if problem:
             raise StoreDamaged(f"the PostgreSQL store: {problem}. {REMEDY}")
@@ -439,7 +457,9 @@ class PostgresqlStore:
     ) -> list[Entry]:
         """See `Store.entries`."""
         bound = MAX_ID if through is None else through
-        rows = await self._fetch("entries_after", after, bound, min(limit, PAGE_ENTRIES))
+        rows = await self._fetch(
+            "entries_after", after, bound, min(limit, PAGE_ENTRIES), PAGE_BYTES
+        )
         return [Entry._make(row) for row in rows]
 
     async def stream_entries(
@@ -447,7 +467,7 @@ class PostgresqlStore:
     ) -> list[Entry]:
         """See `Store.stream_entries`."""
         rows = await self._fetch(
-            "stream_entries_after", _escape(stream), after, min(limit, PAGE_ENTRIES)
+            "stream_entries_after", _escape(stream), after, min(limit, PAGE_ENTRIES), PAGE_BYTES
         )
         return [Entry._make(row) for row in rows]
 
@@ -474,7 +494,7 @@ class PostgresqlStore:
         assert self._pool is not None  # noqa: S101 - `open` made it
         try:
             found = await self._pool.fetch(self._queries[query], *values)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except _LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL could not be read: {type(error).__name__}: {error}"
             ) from error
@@ -485,19 +505,22 @@ class PostgresqlStore:
         self._listening = asyncio.create_task(self._listen(moved), name="tidelog-listen")
 
     async def _listen(self, moved: Callable[[int], None]) -> None:
+        def heard(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            # Whoever may connect may notify: anything but a number is not from us.
+            if isinstance(payload, str) and payload.isdecimal():
+                moved(int(payload))
+
         while True:
             try:
                 connection = await self._connect()
                 try:
                     lost = asyncio.Event()
                     connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                    await connection.add_listener(
-                        "tidelog_head", lambda _c, _p, _ch, head: moved(int(head))
-                    )
+                    await connection.add_listener("tidelog_head", heard)
                     await lost.wait()
                 finally:
                     connection.terminate()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except _LOST as error:
                 _log.warning("not listening for other nodes' commits: %s", error)
             await asyncio.sleep(RECONNECT_SECONDS)
 
@@ -508,4 +531,8 @@ class PostgresqlStore:
             await asyncio.gather(self._listening, return_exceptions=True)
         await self.writer.close()
         if self._pool is not None:
-            await self._pool.close()
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._pool.close()
+            except _LOST:
+                self._pool.terminate()

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -21,6 +22,7 @@ from tidelog.base.errors import (
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.store.engine import (
     GENESIS_DIGEST,
+    PAGE_BYTES,
     PAGE_ENTRIES,
     Extension,
     builtin_queries,
@@ -127,12 +129,26 @@ class SqliteWriter:
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
         del seen
-        return self._begin(names)
+        with self._as_store_errors():
+            await self._open()
+            return self._load(names)
 
-    def _begin(self, names: Names) -> Loaded:
+    async def _open(self) -> None:
+        """Begin; wait without holding up the loop while another program has the file locked."""
+        deadline = time.monotonic() + sqlitefile.BUSY_TIMEOUT_MS / 1000
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                is_locked = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_locked or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.01)
+
+    def _load(self, names: Names) -> Loaded:
         with self._as_store_errors():
             execute = self._connection.execute
-            execute("BEGIN IMMEDIATE")
             dedupe: dict[tuple[str, str], DedupeRow | None] = {}
             text = self._queries["dedupe_row"]
             for name in names.dedupe:
@@ -236,6 +252,7 @@ class SqliteStore:
         read_only: bool = False,
     ) -> None:
         """Open, check and migrate; a new file becomes the log `log_id`."""
+        path = path.resolve()  # the lock lies beside the file itself, whatever name it was given
         self.path = path
         self._queries = builtin_queries(ENGINE)
         for extension in extensions:
@@ -270,7 +287,7 @@ class SqliteStore:
                 # Before the writing connection, whose first act is to make the file a WAL one.
                 with closing(sqlitefile.connect(self.path, read_only=True)) as looking:
                     require_own(looking, self.path)
-            connection = sqlitefile.connect(self.path, read_only=read_only)
+            connection = sqlitefile.connect(self.path, read_only=read_only, waits=read_only)
             if read_only:
                 sqlitefile.require_version(connection, self.path, len(migrations(ENGINE)))
                 return connection
@@ -322,7 +339,7 @@ class SqliteStore:
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._readers, run)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OverflowError) as error:
             raise StoreUnavailable(f"the store could not be read: {error}") from error
 
     async def head(self) -> Head:
@@ -337,15 +354,30 @@ class SqliteStore:
     ) -> list[Entry]:
         """See `Store.entries`."""
         bound = MAX_ID if through is None else through
-        rows = await self.rows("entries_after", (after, bound, min(limit, PAGE_ENTRIES)))
-        return [Entry._make(row) for row in rows]
+        return await self._page("entries_after", (after, bound, min(limit, PAGE_ENTRIES)))
 
     async def stream_entries(
         self, stream: str, after: int, *, limit: int = PAGE_ENTRIES
     ) -> list[Entry]:
         """See `Store.stream_entries`."""
-        rows = await self.rows("stream_entries_after", (stream, after, min(limit, PAGE_ENTRIES)))
-        return [Entry._make(row) for row in rows]
+        return await self._page("stream_entries_after", (stream, after, min(limit, PAGE_ENTRIES)))
+
+    async def _page(self, query: str, key: Key) -> list[Entry]:
+        text = self._queries[query]
+
+        def read(connection: sqlite3.Connection) -> list[Entry]:
+            entries: list[Entry] = []
+            size = 0
+            with closing(connection.execute(text, key)) as found:
+                for row in found:
+                    entry = Entry._make(row)
+                    entries.append(entry)
+                    size += len(entry.body or b"") + len(entry.data or b"")
+                    if size > PAGE_BYTES:
+                        break
+            return entries
+
+        return await self._read(read)
 
     async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
         """See `Store.dedupe_row`."""

@@ -7,7 +7,7 @@ answer. They are worked on strictly one after another, in the order they came (D
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -36,7 +36,7 @@ DEFAULT_LIMIT = 500
 MAX_ID_BYTES = 128
 RETRY_AFTER_MS = 1000
 
-_VERSION = re.compile(r"^[0-9]+\.[0-9]+$")
+_VERSION = re.compile(r"[0-9]+\.[0-9]+")
 
 
 class Send(Struct, frozen=True):
@@ -97,6 +97,18 @@ class Problem(Exception):  # noqa: N818 - the failure is the noun
         self.details = details
 
 
+class _Received(NamedTuple):
+    """A frame that waits for its turn, and what was found on its arrival."""
+
+    frame: bytes
+    is_text: bool
+    too_fast: bool
+    drafts: int
+    """How many it brought."""
+    too_many: bool
+    """Whether these were more than may be in flight (D56); later arrivals do not matter to it."""
+
+
 class Session:
     """The server's end of one connection."""
 
@@ -110,8 +122,7 @@ class Session:
         self.closed = False
         self._cycle: Cycle | None = None
         self._busy = False
-        self._inbox: deque[tuple[bytes, bool, bool, int]] = deque()
-        """Frame, whether it is text, whether it came too fast, and how many drafts it brought."""
+        self._inbox: deque[_Received] = deque()
         self._in_flight = 0
         """Drafts received and not yet answered, counted on arrival (D56)."""
         self._busy_drafts = 0
@@ -136,7 +147,8 @@ class Session:
         too_fast = self._window_messages > self._settings.max_messages_per_second
         drafts = 0 if too_fast else _count_drafts(frame)
         self._in_flight += drafts
-        self._inbox.append((frame, is_text, too_fast, drafts))
+        too_many = self._in_flight > self._settings.max_in_flight_drafts
+        self._inbox.append(_Received(frame, is_text, too_fast, drafts, too_many))
         return [] if self._busy else self._next(now, unix_now)
 
     def done(self, now: float, unix_now: float) -> list[Action]:
@@ -170,20 +182,20 @@ class Session:
     def _next(self, now: float, unix_now: float) -> list[Action]:
         actions: list[Action] = []
         while self._inbox and not self._busy and not self.closed:
-            frame, is_text, too_fast, drafts = self._inbox.popleft()
+            received = self._inbox.popleft()
             try:
-                if too_fast:
+                if received.too_fast:
                     raise Problem("rate_limited", "too many messages", retry_after_ms=1000)
-                action = self._handle(frame, is_text, now, unix_now)
+                action = self._handle(received, now, unix_now)
             except Problem as problem:
                 actions += self._fail(problem)
                 action = None
             if action is not None:
                 actions.append(action)
             if isinstance(action, Connected | Submit | Sync):
-                self._busy, self._busy_drafts = True, drafts
+                self._busy, self._busy_drafts = True, received.drafts
             else:
-                self._in_flight -= drafts
+                self._in_flight -= received.drafts
         return actions
 
     def _fail(self, problem: Problem) -> list[Action]:
@@ -195,13 +207,13 @@ class Session:
             actions.append(Close(CLOSE_CODES[problem.code]))
         return actions
 
-    def _handle(self, frame: bytes, is_text: bool, now: float, unix_now: float) -> Action:
-        message = self._read(frame, is_text=is_text)
+    def _handle(self, received: _Received, now: float, unix_now: float) -> Action:
+        message = self._read(received.frame, is_text=received.is_text)
         hint = message["msg_id"] if isinstance(message.get("msg_id"), str) else None
         try:
             kind = self._check_envelope(message)
             self._check_identity(message["payload"], unix_now)
-            return self._dispatch(kind, message["payload"], frame, now)
+            return self._dispatch(kind, message["payload"], received, now)
         except Problem as problem:
             if hint is not None:
                 problem.details.setdefault("request_msg_id", hint)
@@ -232,7 +244,7 @@ class Session:
             raise Problem("bad_request", "timestamp: a number")
         if not isinstance(message.get("payload"), dict):
             raise Problem("bad_request", "payload: an object")
-        if not isinstance(version, str) or not _VERSION.match(version):
+        if not isinstance(version, str) or not _VERSION.fullmatch(version):
             raise Problem("bad_request", "protocol_version: MAJOR.MINOR")
         if version not in SUPPORTED_VERSIONS:
             raise Problem(
@@ -254,14 +266,17 @@ class Session:
             return
         if unix_now >= self.claims.expires_at:
             raise Problem("auth_failed", "the token has expired")
-        asserted = [payload.get("client_id")]
+        client_id = self.claims.client_id
         events = payload.get("events")
+        asserting = [payload]
         if isinstance(events, list):
-            asserted += [item.get("client_id") for item in events if isinstance(item, dict)]
-        if any(name is not None and name != self.claims.client_id for name in asserted):
+            asserting += [item for item in events if isinstance(item, dict)]
+        if any(each.get("client_id", client_id) != client_id for each in asserting):
             raise Problem("auth_failed", "client_id is not the authenticated one")
 
-    def _dispatch(self, kind: str, payload: dict[str, Any], frame: bytes, now: float) -> Action:
+    def _dispatch(
+        self, kind: str, payload: dict[str, Any], received: _Received, now: float
+    ) -> Action:
         match kind:
             case "heartbeat":
                 self._alive_at = now
@@ -274,7 +289,7 @@ class Session:
                 self.closed = True
                 return Close(NORMAL)
             case "submit_events":
-                return self._submit(payload, frame)
+                return self._submit(payload, received)
             case _:
                 return self._sync(payload)
 
@@ -322,13 +337,14 @@ class Session:
 
     # submit_events
 
-    def _submit(self, payload: Mapping[str, Any], frame: bytes) -> Action:
+    def _submit(self, payload: Mapping[str, Any], received: _Received) -> Action:
         assert self.claims is not None  # noqa: S101 - checked with the envelope
         check_submit(payload, self._settings.max_batch_size)
-        if self._in_flight > self._settings.max_in_flight_drafts:
+        if received.too_many:
             raise Problem(
                 "rate_limited", "too many drafts in flight", retry_after_ms=RETRY_AFTER_MS
             )
+        frame = received.frame
         items = prepare_submit(payload, frame, self.claims, self.profile, self._model)
         return Submit(items, len(frame))
 
@@ -354,11 +370,11 @@ class Session:
 
 def _count_drafts(frame: bytes) -> int:
     """How many items a frame brings, as far as one can tell without judging it."""
-    if b'"submit_events"' not in frame:
+    if b'"submit_events"' not in frame and b"\\u" not in frame:
         return 0
     try:
         return len(raw_events(frame))
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
 
 

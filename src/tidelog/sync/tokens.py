@@ -122,7 +122,10 @@ def _read_keys(key_file: str) -> dict[str, Any]:
         text = Path(key_file).read_text(encoding="utf-8")
         if "BEGIN" in text:
             return {"": text}
-        keys = jwt.PyJWKSet.from_dict(json.loads(text)).keys
-        return {key.key_id or "": key.key for key in keys}
-    except (OSError, ValueError, jwt.PyJWTError) as error:
+        found = jwt.PyJWKSet.from_dict(json.loads(text)).keys
+    except (OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise ConfigError(f"sync.jwt_key_file: {key_file} cannot be read: {error}") from error
+    keys = {key.key_id or "": key.key for key in found}
+    if len(keys) != len(found):
+        raise ConfigError(f"sync.jwt_key_file: {key_file}: several keys need a kid each")
+    return keys

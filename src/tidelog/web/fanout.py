@@ -20,12 +20,14 @@ _log = logging.getLogger("tidelog.web")
 class _Backlog:
     """The writes that a clogged socket has not wholly taken."""
 
-    __slots__ = ("_untaken_bytes", "_writes", "messages")
+    __slots__ = ("_untaken_bytes", "_writes", "messages", "taken")
 
     def __init__(self) -> None:
         self._writes: deque[tuple[int, int]] = deque()
         """Bytes and messages of each write, the oldest first."""
         self._untaken_bytes = 0
+        self.taken = asyncio.Event()
+        """Set when it is over, one way or the other."""
         self.messages = 0
         """Messages in those writes: not fewer than what waits, and at most one write more."""
 
@@ -75,6 +77,8 @@ class Spout:
         self.writable = False
         self.frames = []
         self._transport = None
+        if self._backlog is not None:
+            self._backlog.taken.set()
 
     def push(self, frame: bytes) -> None:
         """Queue an encoded frame; it leaves with the next flush, in order."""
@@ -117,6 +121,15 @@ class Spout:
         if self._transport is not None:
             self._transport.abort()
 
+    async def drained(self) -> None:
+        """Return when the socket has taken what was pushed, or the connection is gone."""
+        await asyncio.sleep(0)  # the flush of what was pushed comes first
+        while self.writable and (self._backlog is not None or self.frames):
+            if self._backlog is None:
+                await asyncio.sleep(0)
+            else:
+                await self._backlog.taken.wait()
+
     def pause_writing(self) -> None:
         """The socket did not take everything."""
         self._backlog = _Backlog()
@@ -124,6 +137,8 @@ class Spout:
 
     def resume_writing(self) -> None:
         """The socket has taken everything."""
+        if self._backlog is not None:
+            self._backlog.taken.set()
         self._backlog = None
         self.attention = not self.writable
 

@@ -6,7 +6,7 @@ Given to uvicorn's public `http=` option. It only counts and times; parsing stay
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
@@ -27,6 +27,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._header_bytes = 0
         """Bytes of the headers parsed so far."""
         self._head_timer: asyncio.TimerHandle | None = None
+        self._ending = False
+        """Whether what comes is ignored, because the connection ends with the pending answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Refuse at once what would be one connection too many."""
@@ -45,7 +47,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Count what comes before a head is complete."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._ending:
             return
         if self._awaiting_head:
             self._head_bytes += len(data)
@@ -84,13 +86,13 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Ignore the body of a refused request."""
-        if not self.transport.is_closing():
+        if not self.transport.is_closing() and not self._ending:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The next bytes belong to the next head."""
         self._awaiting_head = True
-        if not self.transport.is_closing():
+        if not self.transport.is_closing() and not self._ending:
             super().on_message_complete()
 
     def _start_head_timer(self) -> None:
@@ -109,8 +111,34 @@ class LimitedHttp(HttpToolsProtocol):
 
     def _refuse(self, reason: str, status: int, error: str, *headers: tuple[bytes, bytes]) -> None:
         self.metrics.refusals.labels(reason).inc()
-        self.transport.write(encode(refuse(status, error, *headers)))
-        self.transport.close()
+        if not self._end_after_pending():
+            self.transport.write(encode(refuse(status, error, *headers)))
+            self.transport.close()
+
+    def _end_after_pending(self) -> bool:
+        """Whether an earlier request of this connection is still unanswered.
+
+        Then nothing may be written now: the peer would take it for that request's answer. The
+        connection ends after it instead.
+        """
+        self._stop_head_timer()
+        pending: RequestResponseCycle | None = self.cycle  # None before the first request
+        if pending is None or pending.response_complete:
+            return False
+        pending.keep_alive = False
+        self.pipeline.clear()
+        self._ending = True
+        return True
+
+    def send_400_response(self, msg: str) -> None:
+        """Not HTTP; unless an earlier request is unanswered, say so."""
+        if not self._end_after_pending():
+            super().send_400_response(msg)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Switch protocols; not while an earlier request is unanswered."""
+        if not self._end_after_pending():
+            super().handle_websocket_upgrade()
 
 
 def http_protocol(limits: Limits, metrics: Metrics) -> type[asyncio.Protocol]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,7 @@ class Server:
         self.committer = committer
         self._listener = listener
         self._stopping = False
+        self._hurry = asyncio.Event()
         limits = settings.limits
         fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
         endpoints = [endpoint for surface in surfaces for endpoint in surface.endpoints()]
@@ -76,6 +78,7 @@ class Server:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # a peer must not choose its own address
                 timeout_keep_alive=max(1, limits.keep_alive_timeout_ms // 1000),
                 timeout_graceful_shutdown=max(1, limits.shutdown_grace_ms // 1000),
                 ssl_certfile=settings.tls_certificate or None,
@@ -115,8 +118,14 @@ class Server:
         metrics = Metrics()
         committer = await Committer.start(store, clock, metrics, settings.limits)
         node = Node(settings, clock, store, committer)
-        surfaces = [await mount(node) for mount in mounts]
-        return cls(settings, metrics, store, committer, surfaces, listener)
+        try:
+            surfaces = [await mount(node) for mount in mounts]
+            return cls(settings, metrics, store, committer, surfaces, listener)
+        except BaseException:
+            await committer.stop()
+            await store.close()
+            listener.close()
+            raise
 
     @property
     def url(self) -> str:
@@ -135,22 +144,41 @@ class Server:
         try:
             await self._uvicorn.serve(sockets=[self._listener])
         finally:
-            await self.committer.stop()
+            await self.committer.abandon()  # over already, unless serving failed
             await self.store.close()
         if self.committer.failed.done():
             raise self.committer.failed.result()
 
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is complete. Again: wait for no peer."""
-        self._uvicorn.force_exit = self._uvicorn.should_exit
+        if self._uvicorn.should_exit:
+            self._uvicorn.force_exit = True
+            self._hurry.set()
         self._uvicorn.should_exit = True
 
     async def _finish_accepted(self) -> None:
-        """Commit and answer what waits, then close the connections; nothing new is taken."""
+        """Commit and answer what waits, then close the connections; nothing new is taken.
+
+        Takes no longer than `shutdown_grace_ms`, and stops waiting when told to hurry.
+        """
         self._stopping = True
-        await self.committer.stop()
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        deadline = time.monotonic() + self.settings.limits.shutdown_grace_ms / 1000
+
+        async def bounded(work: Awaitable[None]) -> bool:
+            task = asyncio.ensure_future(work)
+            left = max(0.0, deadline - time.monotonic())
+            await asyncio.wait({task, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            done = task.done()
+            task.cancel()
+            return done
+
+        if not await bounded(self.committer.stop()):
+            _log.error("accepted work did not finish within shutdown_grace_ms; giving it up")
+            await self.committer.abandon()
         await asyncio.sleep(0)  # the answers leave with the flush of this turn of the loop
-        await self._websockets.close_all()
+        await bounded(self._websockets.close_all())
+        hurry.cancel()
 
     def _own_routes(self) -> Sequence[Route]:
         return (
@@ -179,8 +207,9 @@ class Server:
             }
         except TimeoutError:
             health["reason"] = "the store does not answer"
-        except StoreError as error:
-            health["reason"] = str(error)
+        except StoreError:
+            # Not the error's own text: it names hosts and roles, and anybody may ask.
+            health["reason"] = "the store does not answer as it should; see the server's log"
         return HttpResponse(200 if health["ready"] else 503, msgspec.json.encode(health))
 
     async def _get_metrics(self, request: HttpRequest) -> HttpResponse:
@@ -205,11 +234,8 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        try:
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                await self._finish()
-        except TimeoutError:
-            _log.error("accepted work did not finish within shutdown_grace_ms; ending anyway")
+        await self._finish()
+        self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
         await super().shutdown(sockets)
 
 

@@ -567,9 +567,9 @@ async def test_an_unforeseen_failure_ends_everything(store_location: str) -> Non
     limits = Limits(commit_batch_requests=1)
     async with running_node(store_location, wrap=scripts.wrap, limits=limits) as node:
         scripts.writer.commit_failures.append(RuntimeError("injected: a bug"))
-        submit_put(node, put_item("s", "first"))
+        first = submit_put(node, put_item("s", "first"))
         second = submit_put(node, put_item("s", "second"))
-        assert await statuses([second]) == ["StoreUntrustworthy"]
+        assert await statuses([first, second]) == ["StoreUntrustworthy", "ShuttingDown"]
         assert "RuntimeError" in str(await asyncio.wait_for(node.committer.failed, 5))
         with pytest.raises(ShuttingDown):
             submit_put(node, put_item("s", "after"))

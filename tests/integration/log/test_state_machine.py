@@ -177,7 +177,8 @@ class Model:
 
     def prune(self, item: PruneItem, now_ms: int) -> Outcome:
         """The rule of the probe's prune."""
-        if item.through > self.serials[item.stream]:
+        named_all = len(item.keys) == item.through - item.after
+        if item.through > self.serials[item.stream] or not named_all:
             return ("beyond", 0)
         self.head_at = max(self.head_at, now_ms)
         for committed_id, entry in enumerate(self.entries, start=1):

@@ -54,16 +54,31 @@ SELECT d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.outcome, d.avai
 FROM unnest($1::text[], $2::text[]) AS named (scope, key) JOIN tidelog.dedupe d USING (scope, key);
 
 -- name: entries_after
--- A page of the log in its order.
+-- A page of the log in its order: at most $3 entries, and none behind $4 bytes of content. Lengths are
+-- read without the content.
+WITH page AS (
+  SELECT committed_id, sum(coalesce(octet_length(body), 0) + coalesce(octet_length(data), 0))
+           OVER (ORDER BY committed_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+  FROM (SELECT * FROM tidelog.log WHERE committed_id > $1 AND committed_id <= $2
+        ORDER BY committed_id LIMIT $3) AS named
+)
 SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
        body, data, body_digest, digest
-FROM tidelog.log WHERE committed_id > $1 AND committed_id <= $2 ORDER BY committed_id LIMIT $3;
+FROM tidelog.log JOIN page USING (committed_id)
+WHERE coalesce(before, 0) <= $4 ORDER BY committed_id;
 
 -- name: stream_entries_after
--- A page of one stream in its order.
+-- A page of one stream in its order, bounded as above.
+WITH page AS (
+  SELECT committed_id, sum(coalesce(octet_length(body), 0) + coalesce(octet_length(data), 0))
+           OVER (ORDER BY stream_serial ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+  FROM (SELECT * FROM tidelog.log WHERE stream = $1 AND stream_serial > $2
+        ORDER BY stream_serial LIMIT $3) AS named
+)
 SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
        body, data, body_digest, digest
-FROM tidelog.log WHERE stream = $1 AND stream_serial > $2 ORDER BY stream_serial LIMIT $3;
+FROM tidelog.log JOIN page USING (committed_id)
+WHERE coalesce(before, 0) <= $4 ORDER BY stream_serial;
 
 -- name: empty_bodies
 -- Prune: the content goes, the place, the digests and everything else stay (L8).

@@ -97,8 +97,8 @@ class PruneItem(Struct, frozen=True):
     def decide(self, view: View) -> Accept | Refuse:
         """Refuse what lies beyond the end: it could not be told from what is appended next."""
         stream = log_stream(self.stream)
-        if self.through > view.serial(stream):
-            return Refuse(PruneResult(0, "the stream ends before that serial"))
+        if self.through > view.serial(stream) or len(self.keys) != self.through - self.after:
+            return Refuse(PruneResult(0, "the stream ended before that serial"))
         return Accept(
             PruneResult(self.through - self.after),
             rows=(empty_bodies(stream, self.after, self.through),),

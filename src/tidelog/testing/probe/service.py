@@ -58,6 +58,9 @@ from tidelog.testing.probe.wire import (
 VARIABLE = "TIDELOG_TEST_PROBE"
 """Set to 1, it makes `tidelog serve` mount this surface."""
 
+ATTACH_ENTRIES = 256
+"""Stored entries sent before the socket is waited for; well below what makes a slow consumer."""
+
 HELD_FRAMES = 10_000
 """Live entries held for one connection while it is sent stored ones; a reader that much slower than
 the writers is closed and attaches again from where it got to."""
@@ -80,7 +83,14 @@ EXTENSION = Extension(
 
 _STATUS_CODES = {"committed": 201, "duplicate": 200, "conflict": 409, "refused": 422, "failed": 503}
 
-_BAD_REQUEST = (DecodeError, ValidationError, InvalidJson, NotCanonicalizable, ValueError)
+_BAD_REQUEST = (
+    DecodeError,
+    ValidationError,
+    InvalidJson,
+    NotCanonicalizable,
+    RecursionError,
+    ValueError,
+)
 
 
 class ProbeService:
@@ -173,18 +183,20 @@ class ProbeService:
     async def attach(self, connection: "_Connection", stream: str, after: int) -> None:
         """Send what is stored, then what is live: no gap, nothing twice."""
         await self._committer.catch_up()
+        if connection.is_closed:
+            return
         position = self._committer.tail.position
         self._subscribers.setdefault(stream, set()).add(connection)
         connection.hold(stream, position)
-        page = await self._store.stream_entries(log_stream(stream), after)
-        while page:
+        name = log_stream(stream)
+        while page := await self._store.stream_entries(name, after, limit=ATTACH_ENTRIES):
             for entry in page:
                 if entry.committed_id <= position:
                     connection.push(entry_frame(entry))
+            await connection.drained()
             after = page[-1].stream_serial
             if page[-1].committed_id >= position:
                 break
-            page = await self._store.stream_entries(log_stream(stream), after)
         connection.release(stream)
 
     def detach(self, connection: "_Connection", streams: Sequence[str]) -> None:
@@ -232,6 +244,16 @@ class _Connection:
             self._attaching.cancel()
         self._service.detach(self, tuple(self._held))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the peer is gone."""
+        return self._outlet is None
+
+    async def drained(self) -> None:
+        """Return when the peer has taken what was pushed."""
+        if self._outlet is not None:
+            await self._outlet.drained()
+
     def push(self, frame: bytes) -> None:
         if self._outlet is not None:
             self._outlet.push(frame)
@@ -260,6 +282,8 @@ class _Connection:
         self._act(self._session.done())
 
     def _act(self, actions: list[Action]) -> None:
+        if self._outlet is None:
+            return  # what a peer that is gone still had in its inbox is not worked on
         for action in actions:
             match action:
                 case Reply(payload):
@@ -268,6 +292,9 @@ class _Connection:
                     self._service.submit(item, self)
                 case Attach(stream, after):
                     self._attaching = asyncio.create_task(self._attach(stream, after))
+        self._resume()
+
+    def _resume(self) -> None:
         if self._outlet is not None and not self._session.is_full:
             self._outlet.resume_reading()
 

@@ -71,5 +71,11 @@ class Session:
             if isinstance(message, Subscribe):
                 return Attach(message.stream, message.after)
             return Ask(prepare_put(message))
-        except (DecodeError, ValidationError, InvalidJson, NotCanonicalizable) as error:
+        except (
+            DecodeError,
+            ValidationError,
+            InvalidJson,
+            NotCanonicalizable,
+            RecursionError,
+        ) as error:
             return Reply(encode(Error("bad_request", str(error)[:200])))

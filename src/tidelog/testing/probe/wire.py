@@ -6,6 +6,7 @@ from msgspec import Meta, Raw, Struct, json
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_NAME_BYTES = 200
+MAX_SERIAL = 2**63 - 1
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 
@@ -25,13 +26,13 @@ class Subscribe(Struct, tag="subscribe", tag_field="op", forbid_unknown_fields=T
     """Send every entry of a stream behind `after`: stored ones, then live ones."""
 
     stream: Name
-    after: Annotated[int, Meta(ge=0)] = 0
+    after: Annotated[int, Meta(ge=0, le=MAX_SERIAL)] = 0
 
 
 class Prune(Struct, forbid_unknown_fields=True):
     """Empty the content of a stream's entries up to and including serial `through`."""
 
-    through: Annotated[int, Meta(ge=1)]
+    through: Annotated[int, Meta(ge=1, le=MAX_SERIAL)]
 
 
 ClientMessage = Put | Subscribe

@@ -1,0 +1,453 @@
+"""`SyncClient` on real sockets, with a server that says what the test wants."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from tidelog.client import sync_changes
+from tidelog.client.sync import ClientOffline, DraftInvalid, SyncClient
+from tidelog.client.sync_blocking import BlockingSyncClient
+from tidelog.client.sync_changes import Changes
+from tidelog.client.sync_link import Backoff
+from tidelog.client.sync_messages import Json
+from tidelog.client.sync_output import Change
+from tidelog.sync.profiles import Model
+
+MODEL = Model.parse({"settings": {"kind": "value", "actions": ["set"]}}, {}, 3)
+QUICK = Backoff(first=0.01, most=0.02)
+
+
+def value(name: str, given: object = 1) -> Json:
+    """An event that sets a value."""
+    return {"type": "set", "payload": {"target": f"settings.{name}", "value": given}}
+
+
+class FakeServer:
+    """Commits whatever it is given; each connection can be treated differently."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.log: list[Json] = []
+        self.heard: list[list[Json]] = []
+        """Messages of each connection."""
+        self.tokens: list[str] = []
+        self.refuses: Callable[[str], str | None] = lambda token: None
+        """The error code to answer a token with."""
+        self.limits: Json = {}
+        self.drops_submits = 0
+        """Submits to answer by dropping the connection, after committing."""
+        self.connections: list[ServerConnection] = []
+
+    async def handle(self, socket: ServerConnection) -> None:
+        """Talk to one client."""
+        heard: list[Json] = []
+        self.heard.append(heard)
+        self.connections.append(socket)
+        async for frame in socket:
+            message = json.loads(frame)
+            heard.append(message)
+            answer = getattr(self, "on_" + message["type"])
+            await answer(socket, message["payload"])
+
+    async def say(self, socket: ServerConnection, kind: str, payload: Json) -> None:
+        """Send one message."""
+        envelope = {"msg_id": "m", "timestamp": 0, "protocol_version": "1.0"}
+        await socket.send(json.dumps({"type": kind, "payload": payload} | envelope))
+
+    async def on_connect(self, socket: ServerConnection, payload: Json) -> None:
+        """Grant or refuse a session."""
+        self.tokens.append(payload["token"])
+        code = self.refuses(payload["token"])
+        if code is not None:
+            await self.say(socket, "error", {"code": code, "message": "refused"})
+            await socket.close(4401)
+            return
+        await self.say(socket, "connected", {"client_id": "ada", "limits": self.limits})
+
+    async def on_sync(self, socket: ServerConnection, payload: Json) -> None:
+        """Everything behind the cursor, in one page."""
+        since = payload["since_committed_id"]
+        page = {
+            "partitions": payload["partitions"],
+            "effective_subscriptions": payload["partitions"],
+            "events": [event for event in self.log if event["committed_id"] > since],
+            "next_since_committed_id": len(self.log),
+            "sync_to_committed_id": len(self.log),
+            "has_more": False,
+        }
+        await self.say(socket, "sync_response", page)
+
+    async def on_submit_events(self, socket: ServerConnection, payload: Json) -> None:
+        """Commit, once per id."""
+        places = {event["id"]: event["committed_id"] for event in self.log}
+        results = []
+        for item in payload["events"]:
+            if item["id"] not in places:
+                places[item["id"]] = len(self.log) + 1
+                times = {"committed_id": places[item["id"]], "status_updated_at": 1}
+                self.log.append(item | times | {"client_id": "ada"})
+            result = {"status": "committed", "status_updated_at": 1}
+            results.append(result | {"id": item["id"], "committed_id": places[item["id"]]})
+        if self.drops_submits:
+            self.drops_submits -= 1
+            socket.transport.abort()
+            return
+        await self.say(socket, "submit_events_result", {"results": results})
+
+    async def on_heartbeat(self, socket: ServerConnection, payload: Json) -> None:
+        """Answer in kind."""
+        await self.say(socket, "heartbeat_ack", payload)
+
+    async def on_disconnect(self, socket: ServerConnection, payload: Json) -> None:
+        """Close in order."""
+        del payload
+        await socket.close()
+
+
+@asynccontextmanager
+async def running(server: FakeServer) -> AsyncIterator[FakeServer]:
+    """The server on a free port."""
+    async with serve(server.handle, "127.0.0.1", 0) as listening:
+        port = next(iter(listening.sockets)).getsockname()[1]
+        server.url = f"ws://127.0.0.1:{port}"
+        yield server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    """A running server."""
+    async with running(FakeServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: FakeServer, tmp_path: Path) -> Callable[..., SyncClient]:
+    """Makes clients of the server, all on one store file."""
+
+    def make(**settings: Any) -> SyncClient:
+        defaults: dict[str, Any] = {"url": server.url, "client_id": "ada", "token": "good"}
+        defaults |= {"store": tmp_path / "client.db", "model": MODEL, "partitions": ["p"]}
+        return SyncClient(**defaults | {"backoff": QUICK} | settings)
+
+    return make
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is about to happen."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - many conditions, most of them the server's
+            await asyncio.sleep(0.005)
+
+
+async def test_a_draft_is_committed(client: Callable[..., SyncClient], server: FakeServer) -> None:
+    """Submitting does not wait for the server; `wait` does."""
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        draft = await ada.submit(partitions=["p"], event=value("a"))
+        assert draft.status == "draft"
+        assert ada.view("p") == {"settings": {"a": 1}}
+        row = await ada.wait(draft.id)
+        assert (row.status, row.committed_id) == ("committed", 1)
+        assert await ada.wait(draft.id) == row
+        assert ada.pending() == []
+    assert [event["id"] for event in server.log] == [draft.id]
+
+
+async def test_closing_says_goodbye(client: Callable[..., SyncClient], server: FakeServer) -> None:
+    """The server hears `disconnect`, and the store can be opened again."""
+    async with asyncio.timeout(5):
+        async with client() as ada:
+            await ada.sync()
+        assert server.heard[0][-1]["type"] == "disconnect"
+        async with client():
+            pass
+
+
+async def test_everything_works_without_a_server(tmp_path: Path) -> None:
+    """`url=None`: drafts are stored, shown, visible as pending, and there after a restart."""
+    settings: dict[str, Any] = {"client_id": "ada", "store": tmp_path / "c.db", "model": MODEL}
+    async with SyncClient(None, **settings, partitions=["p"]) as ada:
+        await ada.submit_many([(["p"], value("a")), (["p"], value("b"))])
+        with pytest.raises(ClientOffline):
+            await ada.sync()
+        with pytest.raises(DraftInvalid, match=r"event\.payload\.target"):
+            await ada.submit(partitions=["p"], event={"type": "set", "payload": {}})
+    async with SyncClient(None, **settings, partitions=["p"]) as ada:
+        assert len(ada.pending()) == 2
+        assert ada.view("p") == {"settings": {"a": 1, "b": 1}}
+        assert ada.state == "disconnected"
+
+
+async def test_drafts_written_offline_are_sent_later(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """The next connection fetches first and then submits them in their order."""
+    async with client(url=None) as ada:
+        drafts = [await ada.submit(partitions=["p"], event=value("a", n)) for n in range(3)]
+    async with asyncio.timeout(5), client() as ada:
+        await ada.wait(drafts[-1].id)
+    assert [event["id"] for event in server.log] == [draft.id for draft in drafts]
+    kinds = [message["type"] for message in server.heard[0]]
+    assert kinds == ["connect", "sync", "submit_events", "disconnect"]
+
+
+async def test_a_lost_answer_is_found_again(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """The connection drops between commit and answer: the next sync tells, nothing is doubled."""
+    server.drops_submits = 1
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        draft = await ada.submit(partitions=["p"], event=value("a"))
+        row = await ada.wait(draft.id)
+    assert row.committed_id == 1
+    assert len(server.log) == 1
+    assert len(server.heard) == 2
+
+
+async def test_a_server_that_is_away_is_tried_again(tmp_path: Path) -> None:
+    """Connecting goes on, with growing waits."""
+    waits: list[int] = []
+
+    class Noted(Backoff, frozen=True):
+        def delay(self, attempt: int) -> float:
+            waits.append(attempt)
+            return 0.01
+
+    settings: dict[str, Any] = {"client_id": "ada", "store": tmp_path / "c.db", "model": MODEL}
+    async with asyncio.timeout(5):
+        nobody = "ws://127.0.0.1:1"
+        async with SyncClient(nobody, **settings, partitions=["p"], backoff=Noted()) as ada:
+            await until(lambda: len(waits) > 3)
+            assert ada.state == "disconnected"
+    assert waits[:4] == [0, 1, 2, 3]
+
+
+def test_waits_double_up_to_a_limit() -> None:
+    """0.5 s, doubled to 30 s, with 20 % jitter either way."""
+    low = Backoff(random=lambda: 0.0)
+    high = Backoff(random=lambda: 1.0)
+    assert [low.delay(attempt) for attempt in (0, 1, 2)] == pytest.approx([0.4, 0.8, 1.6])
+    assert [high.delay(attempt) for attempt in (0, 1)] == pytest.approx([0.6, 1.2])
+    assert high.delay(6) == pytest.approx(36.0)
+    assert low.delay(10_000) == pytest.approx(24.0)
+
+
+async def test_a_refused_token_is_not_tried_again(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """After `auth_failed` the client waits for the application."""
+    server.refuses = lambda token: "auth_failed"
+    async with asyncio.timeout(5), client(token="bad") as ada:
+        with pytest.raises(ClientOffline, match="auth_failed"):
+            await ada.sync()
+        assert ada.halted == "auth_failed"
+        await asyncio.sleep(0.1)
+        assert server.tokens == ["bad"]
+        server.refuses = lambda token: None
+        ada.reconnect()
+        await until(lambda: ada.state == "active")
+
+
+async def test_a_fresh_token_is_tried_once(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """A callable may bring a new token: one retry, at once; a second refusal is final."""
+    tokens = iter(f"t{number}" for number in range(10))
+
+    async def token() -> str:
+        return next(tokens)
+
+    server.refuses = lambda token: "auth_failed" if token in ("t0", "t2", "t3") else None
+    async with asyncio.timeout(5), client(token=token) as ada:
+        await ada.sync()
+        assert server.tokens == ["t0", "t1"]
+        await server.say(
+            server.connections[-1], "error", {"code": "auth_failed", "message": "expired"}
+        )
+        await until(lambda: ada.halted is not None and ada.state == "disconnected")
+        await asyncio.sleep(0.05)
+        assert server.tokens == ["t0", "t1", "t2"]
+
+
+async def test_a_token_source_that_fails_is_asked_again(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """Its error is told, never its text: that could be a secret."""
+    calls = 0
+
+    async def token() -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("secret")
+        return "good"
+
+    async with asyncio.timeout(5), client(token=token) as ada:
+        changes = ada.changes()
+        await ada.sync()
+        errors = [change async for change in _first(changes, "error")]
+    assert errors[0].data["code"] == "token_unavailable"
+    assert "secret" not in str(errors)
+
+
+async def _first(changes: Changes, name: str) -> AsyncIterator[Change]:
+    """Changes up to and including the first of a name."""
+    async for change in changes:
+        if change.name == name:
+            yield change
+            return
+
+
+async def test_an_unsupported_profile_halts(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """`profile_unsupported` needs another client, not another attempt."""
+    server.refuses = lambda token: "profile_unsupported"
+    async with asyncio.timeout(5), client() as ada:
+        with pytest.raises(ClientOffline, match="profile_unsupported"):
+            await ada.sync()
+        assert len(server.tokens) == 1
+
+
+async def test_heartbeats_keep_the_advertised_time(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """One per third of the timeout."""
+    server.limits = {"heartbeat_timeout_ms": 150}
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        await until(lambda: sum(m["type"] == "heartbeat" for m in server.heard[0]) >= 3)
+        assert len(server.heard) == 1
+
+
+async def test_a_silent_server_is_left(
+    client: Callable[..., SyncClient], server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer to heartbeats for the whole timeout: the connection is none any more."""
+
+    async def nothing(socket: ServerConnection, payload: Json) -> None:
+        del socket, payload
+
+    monkeypatch.setattr(server, "on_heartbeat", nothing, raising=False)
+    server.limits = {"heartbeat_timeout_ms": 60}
+    async with client():
+        await until(lambda: len(server.heard) >= 2)
+
+
+async def test_nonsense_is_answered_by_reconnecting(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """Text that is no JSON, or JSON that is no message, ends the connection and not the client."""
+    async with asyncio.timeout(5), client() as ada:
+        for number, text in enumerate(("{", "[]", '{"type":"error"}'), start=1):
+            await ada.sync()
+            assert len(server.heard) == number
+            await server.connections[-1].send(text)
+            await until(lambda: ada.state != "active")
+        await ada.sync()
+
+
+async def test_broadcasts_are_changes(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """What others commit arrives as a change and in the view."""
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        changes = ada.changes()
+        commit = {"id": "e", "client_id": "bo", "partitions": ["p"], "event": value("b")}
+        await server.say(
+            server.connections[0],
+            "event_broadcast",
+            commit | {"committed_id": 1, "status_updated_at": 1},
+        )
+        [change] = [change async for change in _first(changes, "broadcast")]
+        assert change.partitions == ("p",)
+        assert change.data["event"] == value("b")
+        assert ada.view("p") == {"settings": {"b": 1}}
+        assert ada.row("e").client_id == "bo"
+
+
+async def test_a_slow_consumer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: the oldest changes go, and how many is said first."""
+    monkeypatch.setattr(sync_changes, "MAX_WAITING", 2)
+    changes = Changes()
+    for number in range(5):
+        changes.add(Change("broadcast", (), {"number": number}))
+    changes.end()
+    seen = [(change.name, change.data) async for change in changes]
+    assert seen == [
+        ("missed", {"count": 3}),
+        ("broadcast", {"number": 3}),
+        ("broadcast", {"number": 4}),
+    ]
+
+
+async def test_changes_end_with_the_client(client: Callable[..., SyncClient]) -> None:
+    """`async for` stops, and whoever waits is told."""
+    async with asyncio.timeout(5):
+        async with client(url=None) as ada:
+            changes = ada.changes()
+            draft = await ada.submit(partitions=["p"], event=value("a"))
+            waiting = asyncio.create_task(ada.wait(draft.id))
+            await asyncio.sleep(0)
+        assert [change async for change in changes] == []
+        with pytest.raises(ClientOffline):
+            await waiting
+        with pytest.raises(ClientOffline):
+            ada.view("p")
+
+
+async def test_partitions_can_be_added_and_left(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """Adding fetches and subscribes to all; leaving subscribes to the rest."""
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        await ada.sync(["q"])
+        assert ada.partitions == ("p", "q")
+        ada.leave(["p"])
+        await ada.sync()
+        syncs = [m["payload"] for m in server.heard[0] if m["type"] == "sync"]
+        assert [payload.get("subscription_partitions") for payload in syncs[:3]] == [
+            ["p"],
+            ["p", "q"],
+            ["q"],
+        ]
+
+
+async def test_scripts_can_do_without_a_loop(server: FakeServer, tmp_path: Path) -> None:
+    """The blocking twin: the same client in a thread."""
+
+    def script() -> tuple[str, Json, list[str]]:
+        with BlockingSyncClient(
+            server.url,
+            client_id="ada",
+            token="good",
+            store=tmp_path / "client.db",
+            model=MODEL,
+            partitions=["p"],
+        ) as ada:
+            ada.sync(timeout=5)
+            draft = ada.submit(partitions=["p"], event=value("a"))
+            status = ada.wait(draft.id, timeout=5).status
+            assert ada.pending() == []
+            return status, ada.view("p"), [change.name for change in ada.changes(timeout=0.01)]
+
+    assert await asyncio.to_thread(script) == ("committed", {"settings": {"a": 1}}, [])
+
+
+def test_the_blocking_client_reports_a_failed_start(tmp_path: Path) -> None:
+    """Its thread is gone when the store cannot be opened."""
+    (tmp_path / "client.db").mkdir()
+    client = BlockingSyncClient(None, client_id="a", store=tmp_path / "client.db", model=MODEL)
+    with pytest.raises(Exception, match="cannot be opened"), client:
+        pass
+    with pytest.raises(RuntimeError, match="not open"):
+        client.pending()
