@@ -67,8 +67,9 @@ from tidelog.testing.process import ServerProcess
 
 SUBMITTERS = 64
 PEERS = 50
-PROBES = 2
-"""Peers whose broadcasts are looked at for their latency; those of the others are counted."""
+PROBES = range(0, PEERS, 12)
+"""Peers whose broadcasts are looked at for their latency, spread over the order in which they
+connected; those of the others are counted."""
 EVENT_BYTES = 200
 PAGE = 1000
 MOVES = 3000
@@ -198,7 +199,8 @@ class Channel:
         size = head[1]
         if size > 125:
             size = int.from_bytes(self._input.read(2 if size == 126 else 8), "big")
-        return self._input.read(size)
+        payload: bytes = self._input.read(size)
+        return payload
 
     def release(self) -> socket.socket:
         """The socket, for whoever polls; nothing may be on its way."""
@@ -409,7 +411,7 @@ class Crowd:
         for number in range(PEERS):
             channel = dialect.peer(port, f"p{number}")
             self._channels.append(channel)
-            kind = _Probe if number < PROBES else _Peer
+            kind = _Probe if number in PROBES else _Peer
             self._peers.append(kind(channel.release()))
 
     def close(self) -> None:
@@ -926,8 +928,9 @@ def measure_engine(
         stack.callback(crowds["tidelog"].close)
         if insieme_dir is not None:
             started = stack.enter_context(insieme_server(insieme_dir, home / "insieme.db"))
+            port = started[0].pop("port")
             document["insieme_conditions"] = started[0]
-            crowds["insieme"] = Crowd(Insieme(), started[0]["port"], started[1])
+            crowds["insieme"] = Crowd(Insieme(), port, started[1])
             stack.callback(crowds["insieme"].close)
         measured = measure_submits(crowds, options.repeats, options.events, options.seconds)
     document["submit"] = measured

@@ -111,7 +111,6 @@ class SyncService:
         clock: Clock,
         model: Model,
         *,
-        last_event: int,
         model_version: int,
     ) -> None:
         self.settings = settings
@@ -122,8 +121,8 @@ class SyncService:
         self.tokens = Tokens(settings.jwt_secret, settings.jwt_key_file, settings.jwt_algorithms)
         self.committer = committer
         self.store = store
-        self.states = States(store, committer.tail, model, settings)
-        self.last_event = last_event
+        self.states = States(store, committer.tail, model, settings, model_version)
+        self.last_event = 0
         """The last sync event that the tail has delivered: the watermark of a new cycle (D38)."""
         self.clients: dict[str, _Connection] = {}
         """Active connections by `client_id`: one each (3.3)."""
@@ -144,26 +143,22 @@ class SyncService:
     ) -> "SyncService":
         """A service whose watermark and model version are those of the store."""
         model = read_model(settings)
-        position = committer.tail.position
-        last = await store.rows("sync_last_event", (position,))
         configured = await store.rows("sync_setting", (CONFIGURED_VERSION,))
         stored = await store.rows("sync_setting", (MODEL_VERSION,))
         version = stored[0][0] if stored else model.model_version
         if not configured or configured[0][0] != model.model_version:
-            # Starting with another configured value changes it silently (D47).
+            # Starting with another configured value changes it silently (D47). Both in one
+            # transaction: with only the first of them the next start would see nothing new.
             version = model.model_version
-            for name in (CONFIGURED_VERSION, MODEL_VERSION):
-                setting = Setting(name, version)
-                await submit_and_wait(committer, setting.names(), 64, (setting,))
-        return cls(
-            committer,
-            store,
-            settings,
-            clock,
-            model,
-            last_event=last[0][0] if last else 0,
-            model_version=version,
-        )
+            both = tuple(Setting(name, version) for name in (CONFIGURED_VERSION, MODEL_VERSION))
+            for answer in await submit_and_wait(committer, Names(), 64, both):
+                if isinstance(answer, Failure):
+                    raise answer.error
+        service = cls(committer, store, settings, clock, model, model_version=version)
+        # It follows the tail from here on; what other nodes commit meanwhile comes from there.
+        for (last,) in await store.rows("sync_last_event", (committer.tail.position,)):
+            service.last_event = max(service.last_event, last)
+        return service
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
@@ -206,7 +201,12 @@ class SyncService:
             del self.clients[connection.client_id]
 
     def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
-        """Replace the whole set of partitions that a connection gets broadcasts of."""
+        """Replace the whole set of partitions that a connection gets broadcasts of.
+
+        One that was closed in the meantime gets none, or nobody would ever take it out again.
+        """
+        if connection.session.closed:
+            partitions = ()
         for name in connection.subscriptions:
             subscribers = self._subscribers[name]
             subscribers.discard(connection)
@@ -219,11 +219,12 @@ class SyncService:
     async def connect(self, connection: "_Connection", capabilities: dict[str, Any]) -> bytes:
         """Register an authenticated client; answers the payload of `connected`."""
         await self.committer.catch_up()
-        older = self.clients.get(connection.client_id)
-        if older is not None:
-            self.closed(older)
-            older.close(SUPERSEDED)
-        self.clients[connection.client_id] = connection
+        if not connection.session.closed:  # who has hung up by now supersedes nobody
+            older = self.clients.get(connection.client_id)
+            if older is not None:
+                self.closed(older)
+                older.close(SUPERSEDED)
+            self.clients[connection.client_id] = connection
         settings = self.settings
         payload = {
             "client_id": connection.client_id,
@@ -343,7 +344,7 @@ class SyncService:
     def _deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.last_event = entry.committed_id
-            origin = self._origins.pop(entry.committed_id, None)
+            origin = self._origins.pop(entry.committed_id, None) or self._submitter(entry)
             assert entry.body is not None  # noqa: S101 - the tail delivers what was just committed
             partitions = _decode_partitions(entry.body).partitions
             self.states.follow(entry, partitions)
@@ -361,6 +362,15 @@ class SyncService:
                 for connection in receivers:
                     connection.push(frame)
 
+    def _submitter(self, entry: Entry) -> "_Connection | None":
+        """Who still waits for the answer to this very item, if somebody does.
+
+        The items of a request with a poison item leave the tail before its answer (D29).
+        """
+        connection = self.clients.get(entry.actor)
+        waits = connection is not None and entry.entity in connection.submitting
+        return connection if waits else None
+
     async def set_model_version(self, version: int) -> int:
         """Store a new model version and tell every client of the event profile; answers the old."""
         setting = Setting(MODEL_VERSION, version)
@@ -368,6 +378,7 @@ class SyncService:
         if isinstance(answer, Failure):
             raise answer.error
         old, self.model_version = self.model_version, version
+        self.states.model_version = version
         if old != version:
             payload = encode({"old_model_version": old, "new_model_version": version})
             for connection in tuple(self.clients.values()):
@@ -387,6 +398,8 @@ class _Connection:
         self.subscriptions: tuple[str, ...] = ()
         self.cursor = 0
         """Up to where the client was last sent a page."""
+        self.submitting: frozenset[str] = frozenset()
+        """Ids of the request that is being committed."""
         self._outlet: Outlet | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
@@ -438,6 +451,7 @@ class _Connection:
 
         None: the store failed. Earlier items may be committed, and nobody was told (D29).
         """
+        self.submitting = frozenset()
         if answers is None:
             self._act(self.session.fail())
         else:
@@ -464,6 +478,7 @@ class _Connection:
 
     def _submit(self, request: Submit) -> None:
         """At once if all states are warm, the usual case; else in a task that warms them."""
+        self.submitting = frozenset(item.id for item in request.items)
         try:
             if not self._service.submit(request, self.submitted, self):
                 self._work = asyncio.create_task(self._do(request))
@@ -471,6 +486,7 @@ class _Connection:
             self._busy(error)
 
     def _busy(self, error: TidelogError) -> None:
+        self.submitting = frozenset()
         details = {"retry_after_ms": RETRY_AFTER_MS}
         self.send("error", error_payload("rate_limited", str(error), details))
         self._done()

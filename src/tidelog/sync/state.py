@@ -6,6 +6,7 @@ request needs it: the log is the truth.
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from tidelog.sync.profiles import TREE_ACTIONS, Model
 from tidelog.sync.tree import TreeState
 
 _decode = msgspec.json.decode
+_log = logging.getLogger(__name__)
 
 SHRINK_EVERY = 256
 """Requests between two looks at the cache's size, which costs as much as there are states."""
@@ -57,7 +59,11 @@ class PartitionState:
 class States:
     """The cache of partition states."""
 
-    def __init__(self, store: Store, tail: Tail, model: Model, settings: SyncSettings) -> None:
+    def __init__(
+        self, store: Store, tail: Tail, model: Model, settings: SyncSettings, model_version: int
+    ) -> None:
+        self.model_version = model_version
+        """The current one, which an administrator may have set; snapshots of others do not count."""
         self._store = store
         self._tail = tail
         self._model = model
@@ -124,9 +130,13 @@ class States:
             for snapshot, committed_id, version in await self._store.rows(
                 "sync_snapshot", (state.name,)
             ):
-                if version == self._model.model_version and committed_id <= through:
-                    state.tree = TreeState.load(self._model, _decode(snapshot))
-                    state.position = committed_id
+                if version == self.model_version and committed_id <= through:
+                    try:
+                        state.tree = TreeState.load(self._model, _decode(snapshot))
+                        state.position = committed_id
+                    except (ValueError, RecursionError) as error:
+                        # It only saves time; the log has everything.
+                        _log.warning("ignored the snapshot of a partition: %s", error)
             while page := await self._store.rows(
                 "sync_page", (state.name, state.position, through, PAGE_ENTRIES)
             ):
@@ -150,14 +160,17 @@ class States:
 
         What this node decided itself is already applied; what other nodes committed is not.
         """
-        if entry.kind not in TREE_ACTIONS or entry.body is None:
-            return
         behind = [
             state
             for name in partitions
             if (state := self._states.get(name)) and state.position < entry.committed_id
         ]
-        if behind:
+        if entry.kind not in TREE_ACTIONS:
+            for state in behind:
+                if state.ready.done():
+                    # Nothing to apply, but it is included: a snapshot of the state reaches past it.
+                    state.position = entry.committed_id
+        elif behind and entry.body is not None:
             event = _decode(entry.body)["event"]
             for state in behind:
                 if state.ready.done():

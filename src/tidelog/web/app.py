@@ -62,7 +62,6 @@ class HttpApp:
         if route is None:
             allowed = ", ".join(sorted(methods)).encode()
             return refuse(405, "this path does not take that method", (b"allow", allowed))
-        headers = tuple(scope["headers"])  # before the body: its trailers must not become headers
         body = await self._read_body(scope, receive)
         if isinstance(body, HttpResponse):
             return body
@@ -71,7 +70,7 @@ class HttpApp:
             method=method,
             raw_path=scope["raw_path"],
             query_string=scope["query_string"],
-            headers=headers,
+            headers=tuple(scope["headers"]),
             body=body,
             peer=client[0] if client else "",
             params=params,

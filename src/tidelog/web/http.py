@@ -63,7 +63,9 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header while there is room for it."""
+        """Keep a header while there is room for it; what follows a body is none."""
+        if not self._awaiting_head:
+            return
         self._header_bytes += len(name) + len(value) + 4
         if (
             self._header_bytes <= self.limits.max_header_bytes

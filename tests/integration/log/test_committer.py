@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import asyncpg
 import pytest
 from msgspec import Struct
 
@@ -707,3 +708,30 @@ async def test_streams_are_apart(store_location: str) -> None:
         ]
         entries = await node.store.stream_entries(log_stream("b"), 0)
         assert [(entry.committed_id, entry.stream_serial) for entry in entries] == [(2, 1), (4, 2)]
+
+
+async def test_a_wake_up_for_nothing_ends(postgresql_url: str) -> None:
+    """A notification of entries that are not there, or of nonsense, leaves an idle node idle."""
+    async with running_node(postgresql_url) as node:
+        await node.put("s", "first")
+        other = await asyncpg.connect(postgresql_url)
+        for payload in ("999999999999", "nonsense", ""):
+            await other.execute("SELECT pg_notify('tidelog_head', $1)", payload)
+        await other.close()
+        await asyncio.sleep(0.3)
+        assert node.committer._known_head == node.committer.tail.position == 1
+        assert (await node.put("s", "second")).committed_id == 2
+
+
+async def test_pages_are_bounded_in_bytes(store_location: str) -> None:
+    """Large entries come in short pages, at least one at a time, none left out."""
+    async with running_node(store_location) as node:
+        for number in range(5):
+            body = b'"' + b"x" * (5 * 1024 * 1024) + b'"'
+            await node.append(Draft("s", "probe", "raw", str(number), "", "", body))
+        seen: list[int] = []
+        while page := await node.store.entries(len(seen)):
+            assert len(page) <= 2
+            seen += [entry.committed_id for entry in page]
+        assert seen == [1, 2, 3, 4, 5]
+        assert len(await node.store.stream_entries("s", 0)) == 2

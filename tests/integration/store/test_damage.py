@@ -280,3 +280,16 @@ async def test_a_killed_server_leaves_no_lock(tmp_path: Path) -> None:
         assert "Traceback" not in refused.stderr
         server.kill()
         await opened(tmp_path / "tidelog.db")
+
+
+async def test_a_symbolic_link_does_not_hide_the_lock(tmp_path: Path) -> None:
+    """The same file under another name is still in use."""
+    real, alias = tmp_path / "tidelog.db", tmp_path / "elsewhere" / "alias.db"
+    alias.parent.mkdir()
+    store = await open_store(str(real), log_id="A", node="a")
+    alias.symlink_to(real)
+    try:
+        with pytest.raises(StoreInUse):
+            await open_store(str(alias), log_id="B", node="b")
+    finally:
+        await store.close()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import asyncpg
 import httpx
 import pytest
 from cryptography import x509
@@ -19,9 +20,10 @@ from websockets.exceptions import ConnectionClosed
 from support.storm import HttpClient, read_log
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings import Limits, Settings
+from tidelog.base.surface import Endpoint, HttpRequest, HttpResponse, Route
 from tidelog.testing.process import ServerProcess
 from tidelog.testing.server import running_server
-from tidelog.web.server import Server
+from tidelog.web.server import Node, Server
 
 PUT = b'{"op":"put","stream":"s","key":"k%d","value":1}'
 
@@ -261,3 +263,102 @@ async def test_tls_serves_http_and_websocket(tmp_path: Path) -> None:
     finally:
         server.stop()
         await running
+
+
+async def test_a_pipelined_refusal_does_not_take_an_earlier_answers_place(tmp_path: Path) -> None:
+    """A bad request behind a good one: the good one's answer is sent, then the connection ends."""
+    body = PUT % 1
+    good = b"POST /probe/entries HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with running_server(tmp_path) as server:
+        for bad in (
+            b"GET /healthz HTTP/1.1\r\nlong: " + b"y" * 20_000 + b"\r\n\r\n",
+            b"nonsense\r\n\r\n",
+            (
+                b"GET /probe/ws HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\n"
+                b"connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+            ),
+        ):
+            answer = await exchange(port_of(server), good + body + bad)
+            assert answer.startswith((b"HTTP/1.1 201 ", b"HTTP/1.1 200 "))
+            assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_trailers_and_forwarding_headers_are_not_believed(tmp_path: Path) -> None:
+    """What follows a chunked body is no header, and a peer does not choose its own address."""
+    seen: list[HttpRequest] = []
+
+    class Listener:
+        name = "listener"
+
+        def routes(self) -> list[Route]:
+            return [Route("POST", "/hear", self.hear)]
+
+        def endpoints(self) -> list[Endpoint]:
+            return []
+
+        async def hear(self, request: HttpRequest) -> HttpResponse:
+            seen.append(request)
+            return HttpResponse(200)
+
+    async def mount(node: Node) -> Listener:
+        del node
+        return Listener()
+
+    request = (
+        b"POST /hear HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n"
+        b"x-forwarded-for: 6.6.6.6\r\ntrailer: authorization\r\n\r\n"
+        b"2\r\nhi\r\n0\r\nauthorization: Bearer stolen\r\n\r\n"
+    )
+    async with running_server(tmp_path, mounts=(mount,), extensions=()) as server:
+        assert (await exchange(port_of(server), request)).startswith(b"HTTP/1.1 200 ")
+    assert seen[0].body == b"hi"
+    assert seen[0].header(b"authorization") is None
+    assert seen[0].peer == "127.0.0.1"
+
+
+async def test_work_that_hangs_is_given_up_when_the_grace_ends(
+    postgresql_url: str, tmp_path: Path
+) -> None:
+    """The head lock held by another: after the grace callers are answered and the server ends."""
+    limits = Limits(shutdown_grace_ms=500)
+    holder = await asyncpg.connect(postgresql_url)
+    async with running_server(tmp_path, store=postgresql_url, limits=limits) as server:
+        transaction = holder.transaction()
+        await transaction.start()
+        await holder.execute("SELECT 1 FROM tidelog.head FOR UPDATE")
+        client = HttpClient(port_of(server))
+        waiting = asyncio.create_task(client.post("/probe/entries", PUT % 1))
+        await asyncio.sleep(0.2)
+        server.stop()
+        status, answer = await asyncio.wait_for(waiting, 5)
+        assert (status, answer["status"]) == (503, "failed")
+        client.close()
+    await transaction.rollback()
+    await holder.close()
+
+
+async def test_a_reader_slower_than_the_disk_still_attaches(tmp_path: Path) -> None:
+    """Stored pages wait for the socket: far more than the send buffer arrives, and in order."""
+    limits = Limits(send_buffer_bytes=200_000, send_buffer_messages=300)
+    value = json.dumps("x" * 4000)
+    async with running_server(tmp_path, limits=limits) as server:
+        port = port_of(server)
+        clients = [HttpClient(port) for _ in range(16)]
+
+        async def write(client: HttpClient, numbers: range) -> None:
+            for number in numbers:
+                put = f'{{"op":"put","stream":"s","key":"{number}","value":{value}}}'
+                assert (await client.post("/probe/entries", put.encode()))[0] == 201
+            client.close()
+
+        await asyncio.gather(
+            *(write(client, range(n, 1600, 16)) for n, client in enumerate(clients))
+        )
+        async with connect(f"ws://127.0.0.1:{port}/probe/ws", max_queue=1) as socket:
+            await socket.send('{"op":"subscribe","stream":"s"}')
+            await socket.recv()
+            for serial in range(1, 1601):
+                assert json.loads(await socket.recv())["stream_serial"] == serial
+                if serial % 100 == 0:
+                    await asyncio.sleep(0.01)
+        assert server.metrics.slow_consumers._value.get() == 0

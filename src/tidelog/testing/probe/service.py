@@ -61,6 +61,9 @@ VARIABLE = "TIDELOG_TEST_PROBE"
 ATTACH_ENTRIES = 256
 """Stored entries sent before the socket is waited for; well below what makes a slow consumer."""
 
+ATTACH_BYTES = 65_536
+"""Likewise in bytes."""
+
 HELD_FRAMES = 10_000
 """Live entries held for one connection while it is sent stored ones; a reader that much slower than
 the writers is closed and attaches again from where it got to."""
@@ -190,9 +193,15 @@ class ProbeService:
         connection.hold(stream, position)
         name = log_stream(stream)
         while page := await self._store.stream_entries(name, after, limit=ATTACH_ENTRIES):
+            pushed = 0
             for entry in page:
                 if entry.committed_id <= position:
-                    connection.push(entry_frame(entry))
+                    frame = entry_frame(entry)
+                    connection.push(frame)
+                    pushed += len(frame)
+                    if pushed > ATTACH_BYTES:
+                        await connection.drained()
+                        pushed = 0
             await connection.drained()
             after = page[-1].stream_serial
             if page[-1].committed_id >= position:
