@@ -275,7 +275,8 @@ async def test_a_pipelined_refusal_does_not_take_an_earlier_answers_place(tmp_pa
             b"nonsense\r\n\r\n",
             (
                 b"GET /probe/ws HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\n"
-                b"connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+                b"connection: upgrade\r\nsec-websocket-version: 13\r\n"
+                b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
             ),
         ):
             answer = await exchange(port_of(server), good + body + bad)
