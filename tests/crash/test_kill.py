@@ -12,7 +12,7 @@ from tidelog.base.faultpoint import FaultPoint
 from tidelog.testing.process import ServerProcess
 
 WRITERS = 32
-KILLS = int(os.environ.get("TIDELOG_SOAK_KILLS", "24"))
+KILLS = int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "24"))
 """Per engine; `scripts/soak --kills` raises it."""
 
 
@@ -38,7 +38,7 @@ async def test_acknowledged_writes_survive_kills(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
     """No acknowledged write is lost, doubled or moved by any kill; retries get their position."""
-    seed = int(os.environ.get("TIDELOG_SOAK_SEED", "7"))
+    seed = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
     rng = random.Random(seed)
     plan = schedule(KILLS, seed)
     assert {spec.partition("=")[0] for spec in plan} >= {*map(str, FaultPoint), ""}

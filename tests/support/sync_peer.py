@@ -211,7 +211,7 @@ class Peer:
     async def is_quiet(self) -> bool:
         """Whether nothing waits to be read: a heartbeat's answer is the next message."""
         await self.send("heartbeat", {})
-        return (await self.receive())["type"] == "heartbeat_ack"
+        return bool((await self.receive())["type"] == "heartbeat_ack")
 
     async def close_code(self) -> int:
         """The code the server closes with; no message comes before it."""

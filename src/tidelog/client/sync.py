@@ -142,7 +142,8 @@ class SyncClient:
             self._link.wake()
             self._gone.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), GOODBYE_S)
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._gone.wait()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

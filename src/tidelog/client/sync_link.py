@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -189,11 +190,14 @@ class Link:
         return False
 
     async def _rest(self, seconds: float) -> None:
-        """Sleep until something arrives, is to be sent, or is due."""
+        """Sleep until something arrives, is to be sent, or is due.
+
+        Not by `asyncio.wait_for`: in Python 3.11 that forgets a cancellation which comes together
+        with the wake-up, and the link would go on for ever.
+        """
         wake_at = self._core.wake_at
         if wake_at is not None:
             seconds = min(seconds, (wake_at - self._now()) / 1000)
-        try:
-            await asyncio.wait_for(self._wake.wait(), max(0.001, seconds))
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.001, seconds)):
+                await self._wake.wait()

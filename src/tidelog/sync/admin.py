@@ -1,24 +1,32 @@
 """Administration of sync over HTTP: model version, connections, snapshots, retention."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
 from tidelog.log.decision import Accept, Failure, Names, RowChange, View
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
+from tidelog.sync.partitions import name_faults, normal_name
 from tidelog.sync.rules import STREAM
 from tidelog.sync.service import SyncService
+from tidelog.sync.tree import TreeState
 from tidelog.sync.wire import encode
+
+Stored = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that both engines can hold."""
+
+POLL_SECONDS = 0.01
 
 
 class ModelVersion(Struct):
     """Body of `PUT /sync/admin/model-version`."""
 
-    model_version: int
+    model_version: Stored
 
 
 class Snapshot(Struct):
@@ -30,15 +38,15 @@ class Snapshot(Struct):
 
     partition: str
     state: dict[str, Any] | None = None
-    committed_id: int = 0
-    model_version: int = 0
+    committed_id: Stored = 0
+    model_version: Stored = 0
     digest: str = ""
 
 
 class Retention(Struct):
     """Body of `POST /sync/admin/retention`: archive what lies at or before a position."""
 
-    through: int
+    through: Stored
 
 
 class PutSnapshot(Struct, frozen=True):
@@ -134,29 +142,37 @@ class Admin:
 
     async def _put_snapshot(self, request: HttpRequest) -> object:
         snapshot = msgspec.json.decode(request.body, type=Snapshot)
-        service = self._service
-        if snapshot.state is None:
-            pinned = await service.states.pin([snapshot.partition])
-            try:
-                state = pinned[snapshot.partition]
-                put = PutSnapshot(
-                    snapshot.partition,
-                    encode(state.tree.export()),
-                    state.position,
-                    service.model_version,
-                )
-            finally:
-                service.states.unpin(pinned)
-        else:
-            await self._check(snapshot)
-            put = PutSnapshot(
-                snapshot.partition,
-                encode(snapshot.state),
-                snapshot.committed_id,
-                snapshot.model_version,
-            )
+        partition = normal_name(snapshot.partition)
+        for fault in name_faults([partition]):
+            raise ValueError(f"partition: {fault.message}")
+        try:
+            put = await self._snapshot(partition, snapshot)
+        except RecursionError:
+            raise ValueError("the state is nested too deeply for a snapshot") from None
+        for _, committed_id, _ in await self._service.store.rows("sync_snapshot", (partition,)):
+            if committed_id > put.committed_id:
+                raise ValueError(f"there is a newer snapshot, as of {committed_id}")
         await self._commit(put, len(put.state))
         return {"partition": put.partition, "committed_id": put.committed_id}
+
+    async def _snapshot(self, partition: str, given: Snapshot) -> PutSnapshot:
+        """What to store: the given state once it is checked, or the server's own."""
+        service = self._service
+        if given.state is not None:
+            await self._check(given)
+            return PutSnapshot(
+                partition, encode(given.state), given.committed_id, given.model_version
+            )
+        pinned = await service.states.pin([partition])
+        try:
+            state = pinned[partition]
+            while state.position > service.committer.tail.position:  # noqa: ASYNC110 - no event tells
+                # It holds decisions that are not committed yet and may be taken back.
+                await asyncio.sleep(POLL_SECONDS)
+            exported = encode(state.tree.export())
+            return PutSnapshot(partition, exported, state.position, service.model_version)
+        finally:
+            service.states.unpin(pinned)
 
     async def _check(self, snapshot: Snapshot) -> None:
         if snapshot.model_version != self._service.model_version:
@@ -164,9 +180,12 @@ class Admin:
                 f"model_version {snapshot.model_version} is not the current one, "
                 f"{self._service.model_version}"
             )
-        found = await self._service.store.entries(snapshot.committed_id - 1, limit=1)
-        if not found or found[0].digest.hex() != snapshot.digest:
+        at, found = snapshot.committed_id, None
+        if 0 < at <= self._service.committer.tail.position:
+            [found] = await self._service.store.entries(at - 1, limit=1)
+        if found is None or found.digest.hex() != snapshot.digest:
             raise ValueError("digest is not that of the entry at committed_id: another log?")
+        TreeState.load(self._service.model, snapshot.state or {})
 
     async def _post_retention(self, request: HttpRequest) -> object:
         through = msgspec.json.decode(request.body, type=Retention).through

@@ -5,19 +5,31 @@ the first page's watermark.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from tidelog.base import strictjson
-from tidelog.base.errors import InvalidJson, QueueFull, ShuttingDown, StoreError
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.log.decision import Answer
 from tidelog.sync.profiles import COMPATIBILITY
 from tidelog.sync.service import SyncService
-from tidelog.sync.session import RETRY_AFTER_MS, Action, Problem, Send, Session, Submit, Sync
+from tidelog.sync.session import (
+    RETRY_AFTER_MS,
+    Action,
+    Problem,
+    Send,
+    Session,
+    Submit,
+    Sync,
+    whole_number,
+)
 from tidelog.sync.tokens import TokenRefused
 from tidelog.sync.wire import envelope, error_payload, result_payload
+
+_log = logging.getLogger(__name__)
 
 STATUSES = {
     "bad_request": 400,
@@ -52,18 +64,22 @@ class Polling:
     async def _answer(self, request: HttpRequest, kind: str) -> HttpResponse:
         try:
             session = self._session(request)
-            message = self._message(request, kind)
             now = asyncio.get_running_loop().time()
             [action, *_] = session.receive(
                 request.body, is_text=True, now=now, unix_now=time.time()
             )
-            return await self._do(action, message)
+            if isinstance(action, Send) and _refusal(action) not in (None, "forbidden"):
+                return self._error(action)
+            return await self._do(action, self._payload(request, kind))
         except Problem as problem:
             return self._problem(problem)
         except (QueueFull, ShuttingDown) as error:
             return self._problem(Problem("rate_limited", str(error), retry_after_ms=RETRY_AFTER_MS))
-        except StoreError:
-            return self._problem(Problem("server_error", "internal error; retry all drafts"))
+        except StoreError as error:
+            _log.warning("a polling request failed: %s", error)
+        except Exception:  # noqa: BLE001 - the peer gets the protocol's answer all the same
+            _log.exception("a polling request failed")
+        return self._problem(Problem("server_error", "internal error; retry all drafts"))
 
     def _session(self, request: HttpRequest) -> Session:
         service = self._service
@@ -83,26 +99,21 @@ class Polling:
             raise Problem("profile_unsupported", "not offered", supported_profiles=list(offered))
         return session
 
-    def _message(self, request: HttpRequest, kind: str) -> dict[str, Any]:
-        """What only polling asks of a message; everything else is the session's to judge."""
-        try:
-            message = strictjson.read(request.body)
-        except InvalidJson as error:
-            raise Problem("bad_request", f"not JSON: {error}") from error
-        payload = message.get("payload") if isinstance(message, dict) else None
-        if not isinstance(payload, dict):
-            return {}
-        if message.get("type") != kind:
-            raise Problem("bad_request", f"this route takes {kind}")
+    def _payload(self, request: HttpRequest, kind: str) -> dict[str, Any]:
+        """The payload of a message whose envelope is fine, and what only polling asks of it."""
+        message = strictjson.read(request.body)
+        payload: dict[str, Any] = message["payload"]
+        hint = {"request_msg_id": message["msg_id"]}
+        if message["type"] != kind:
+            raise Problem("bad_request", f"this route takes {kind}", **hint)
         if "subscription_partitions" in payload:
-            raise Problem("bad_request", "there are no subscriptions over HTTP")
+            raise Problem("bad_request", "there are no subscriptions over HTTP", **hint)
         return payload
 
     async def _do(self, action: Action, payload: dict[str, Any]) -> HttpResponse:
         match action:
-            case Send(kind, encoded):
-                status = STATUSES[strictjson.read(encoded)["code"]] if kind == "error" else 200
-                return self._response(status, kind, encoded)
+            case Send():
+                return self._error(action)
             case Sync():
                 return self._response(200, "sync_response", await self._page(action, payload))
             case Submit():
@@ -111,11 +122,11 @@ class Polling:
                 raise Problem("bad_request", "this type has no meaning over HTTP")
 
     async def _page(self, action: Sync, payload: dict[str, Any]) -> bytes:
-        repeated = payload.get("sync_to_committed_id")
-        if repeated is None:
+        if "sync_to_committed_id" not in payload:
             return await self._service.page(action)
-        if isinstance(repeated, bool) or not isinstance(repeated, int) or repeated < 0:
-            raise Problem("bad_request", "sync_to_committed_id: an integer of at least 0")
+        repeated = whole_number(payload, "sync_to_committed_id", least=0)
+        # The page before may have come from another node that is ahead of this one.
+        await self._service.committer.catch_up()
         watermark = min(repeated, self._service.last_event)
         return await self._service.page(
             Sync(action.partitions, None, action.since, action.limit, watermark)
@@ -135,9 +146,20 @@ class Polling:
             raise Problem("server_error", "internal error; retry all drafts")
         return result_payload(list(answers))
 
+    def _error(self, action: Send) -> HttpResponse:
+        return self._response(STATUSES[_refusal(action) or "bad_request"], "error", action.payload)
+
     def _problem(self, problem: Problem) -> HttpResponse:
         payload = error_payload(problem.code, str(problem), problem.details)
         return self._response(STATUSES[problem.code], "error", payload)
 
     def _response(self, status: int, kind: str, payload: bytes) -> HttpResponse:
         return HttpResponse(status, envelope(kind, "s1", self._service.clock.now_ms(), payload))
+
+
+def _refusal(action: Send) -> str | None:
+    """The code, if the session answered with an error."""
+    if action.kind != "error":
+        return None
+    code: str = strictjson.read(action.payload)["code"]
+    return code

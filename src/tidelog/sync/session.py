@@ -301,7 +301,7 @@ class Session:
             raise Problem("bad_request", "token: a string")
         if not isinstance(client_id, str) or not client_id:
             raise Problem("bad_request", "client_id: a non-empty string")
-        _whole_number(payload, "last_committed_id", default=0, least=0)
+        whole_number(payload, "last_committed_id", default=0, least=0)
         wanted = payload.get("supported_profiles", [COMPATIBILITY])
         if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
             raise Problem("bad_request", "supported_profiles: an array of strings")
@@ -378,7 +378,7 @@ def _count_drafts(frame: bytes) -> int:
         return 0
 
 
-def _whole_number(
+def whole_number(
     payload: Mapping[str, Any], name: str, *, default: int | None = None, least: int | None = None
 ) -> int:
     """An integer field; integral floats count (D4). Without a default it is required."""
@@ -466,8 +466,8 @@ def read_sync(payload: Mapping[str, Any], settings: SyncSettings, claims: Claims
     subscriptions = None
     if "subscription_partitions" in payload:
         subscriptions = _partition_list(payload, "subscription_partitions")
-    since = _whole_number(payload, "since_committed_id", least=0)
-    limit = _whole_number(payload, "limit", default=DEFAULT_LIMIT)
+    since = whole_number(payload, "since_committed_id", least=0)
+    limit = whole_number(payload, "limit", default=DEFAULT_LIMIT)
     named = {*partitions, *(subscriptions or ())}
     denied = [name for name in named if claims is None or not claims.allows(name)]
     if denied:

@@ -63,7 +63,7 @@ class States:
         self, store: Store, tail: Tail, model: Model, settings: SyncSettings, model_version: int
     ) -> None:
         self.model_version = model_version
-        """The current one, which an administrator may have set; snapshots of others do not count."""
+        """The current one, which an administrator may have set; other snapshots do not count."""
         self._store = store
         self._tail = tail
         self._model = model

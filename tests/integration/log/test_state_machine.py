@@ -1,6 +1,6 @@
 """Random programs against a real committer and store, compared with a model of a few lines.
 
-`TIDELOG_SOAK_EXAMPLES` and `TIDELOG_SOAK_STEPS` raise the number of programs and their length.
+`TIDELOG_TEST_SOAK_EXAMPLES` and `TIDELOG_TEST_SOAK_STEPS` raise the number of programs and their length.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from tidelog.testing.probe.wire import PruneResult, PutResult
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-EXAMPLES = int(os.environ.get("TIDELOG_SOAK_EXAMPLES", "20"))
-STEPS = int(os.environ.get("TIDELOG_SOAK_STEPS", "50"))
+EXAMPLES = int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "20"))
+STEPS = int(os.environ.get("TIDELOG_TEST_SOAK_STEPS", "50"))
 
 MAX_INT64 = 2**63 - 1
 

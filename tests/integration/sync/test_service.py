@@ -4,11 +4,13 @@ import asyncio
 import json
 import random
 import socket as sockets
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from support.catalogue import Database
@@ -438,14 +440,11 @@ async def test_a_peer_that_does_not_read_is_dropped(
             assert len(await again.whole("p")) == count + 1, "sync is the way back"
 
 
-async def test_a_full_queue_is_told_and_nothing_of_it_stored(
-    engine: str, store_location: str, tmp_path: Path
-) -> None:
+async def test_a_full_queue_is_told_and_nothing_of_it_stored(tmp_path: Path) -> None:
     """With no room to wait a submit is `rate_limited`; the connection and its order stay."""
-    del engine
     limits = Limits(commit_queue_requests=1, commit_batch_requests=1)
     async with (
-        sync_server(tmp_path, store=store_location, limits=limits) as node,
+        sync_server(tmp_path, limits=limits) as node,
         connected(node.ws_url, "a") as first,
         connected(node.ws_url, "b") as second,
         connected(node.ws_url, "c") as third,
@@ -527,7 +526,7 @@ async def test_a_store_that_fails_takes_nothing_and_spoils_nothing(
 async def test_a_poison_item_fails_with_what_follows_it(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """Earlier items stay and are broadcast, but not to the origin; later ones fail with it (D29)."""
+    """Earlier items stay and are broadcast, not to the origin; later ones fail with it (D29)."""
     del engine
 
     def poison(effects: Any) -> Exception | None:
@@ -718,6 +717,11 @@ async def test_a_second_node_sees_the_trees_of_the_first(
         assert replay["status"] == "committed", "the same id on the other node is a replay"
         seen = [m["payload"]["id"] for m in b.received if m["type"] == "event_broadcast"]
         assert seen == ["1", "3", "4"]
+        for number in range(10):
+            [result] = await a.submit(push(f"z{number}", f"z{number}"))
+            page = await b.sync("p", since=result["committed_id"] - 1)
+            assert page["sync_to_committed_id"] == result["committed_id"], "it caught up first"
+            assert [event["id"] for event in page["events"]] == [f"z{number}"]
         for number in range(20):
             await asyncio.gather(
                 a.submit(push(f"a{number}", f"n{number}")),
@@ -755,22 +759,6 @@ async def test_what_is_committed_while_a_node_starts_is_not_overlooked(
         service = await SyncService.open(second.committer, store, settings, SystemClock())
         assert done
         assert service.last_event == 1
-
-
-async def test_polling_and_paging_move_between_nodes(postgresql_url: str, tmp_path: Path) -> None:
-    """A client that comes from a faster node is not told of an older end of the log."""
-    async with (
-        sync_server(tmp_path / "a", store=postgresql_url) as first,
-        sync_server(tmp_path / "b", store=postgresql_url) as second,
-        connected(first.ws_url, "a") as a,
-    ):
-        await a.submit(note("0"))
-        for number in range(1, 20):
-            [result] = await a.submit(note(str(number)))
-            async with connected(second.ws_url, "b") as b:
-                page = await b.sync("p")
-                assert page["sync_to_committed_id"] == result["committed_id"]
-                assert len(page["events"]) == number + 1
 
 
 # Content.
@@ -879,13 +867,10 @@ async def test_integers_that_others_would_round_are_refused(tmp_path: Path) -> N
         assert (await peer.sync("p"))["events"][0]["event"]["payload"]["data"] == fine
 
 
-async def test_ids_are_global_and_remember_their_first_use(
-    engine: str, store_location: str, tmp_path: Path
-) -> None:
+async def test_ids_are_global_and_remember_their_first_use(tmp_path: Path) -> None:
     """Another client's equal item is a replay, an altered one names what differs (section 9)."""
-    del engine
     async with (
-        sync_server(tmp_path, store=store_location) as node,
+        sync_server(tmp_path) as node,
         connected(node.ws_url, "a") as a,
         connected(node.ws_url, "b") as b,
         connected(node.ws_url, "t", TREE) as t,
@@ -925,7 +910,7 @@ async def test_the_relations_of_the_protocol_can_be_queried(
         connected(node.ws_url, "t", TREE) as tree,
     ):
         results = await peer.submit(
-            note("a", "q", "p", data={"x": "\0"}), note("b\U0001f600"), note("c", "q")
+            note("a", "q", "p", data={"x": "\t"}), note("b\U0001f600"), note("c", "q")
         )
         results += await tree.submit(push("d", "n", "t"))
         events = await peer.whole("p", "q", "t")
@@ -972,10 +957,30 @@ async def test_the_relations_of_the_protocol_can_be_queried(
         assert meta == (4, 9)
 
 
+async def test_an_event_with_a_nul_does_not_hide_the_others(
+    engine: str, store_location: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The relation of events can be queried although one of them holds U+0000."""
+    if engine == "postgresql":
+        # `json -> name` unescapes everything it passes, and PostgreSQL's text has no U+0000.
+        reason = "the view sync.events (migration 0002) fails on any body with an escaped U+0000"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    prefix = "sync_" if engine == "sqlite" else "sync."
+    async with (
+        sync_server(tmp_path, store=store_location) as node,
+        connected(node.ws_url) as peer,
+    ):
+        await peer.submit(note("a"), note("b", data="\0"), note("c", "p\0"))
+        rows = await Database(store_location).run(
+            f"SELECT event, partitions FROM {prefix}events ORDER BY committed_id"
+        )
+        events = await peer.whole("p", "p\0")
+        assert [json.loads(row[0]) for row in rows] == [event["event"] for event in events]
+        assert [json.loads(row[1]) for row in rows] == [event["partitions"] for event in events]
+
+
 async def put_snapshot(node: SyncNode, partition: str) -> None:
     """Let the server store the state of a partition, as an administrator does."""
-    import httpx
-
     async with httpx.AsyncClient(base_url=node.server.url) as http:
         answer = await http.put(
             "/sync/admin/snapshot",
@@ -987,24 +992,26 @@ async def put_snapshot(node: SyncNode, partition: str) -> None:
 
 async def test_the_handshake_tells_what_a_client_needs(tmp_path: Path) -> None:
     """`connected` has identity, time, position, limits, and the model version if it is offered."""
-    async with sync_server(tmp_path / "both", max_batch_size=7, sync_limit_max=70) as node:
-        async with connected(node.ws_url) as peer:
-            [message] = peer.received
-            payload = message["payload"]
-            assert payload.pop("server_time") <= SystemClock().now_ms()
-            assert payload == {
-                "client_id": "c",
-                "server_last_committed_id": 0,
-                "capabilities": {"profile": EVENT, "accepted_event_types": ["event"]},
-                "model_version": 3,
-                "limits": {
-                    "max_batch_size": 7,
-                    "sync_limit_min": 50,
-                    "sync_limit_max": 70,
-                    "max_message_bytes": 1_048_576,
-                    "max_in_flight_drafts": 200,
-                },
-            }
+    async with (
+        sync_server(tmp_path / "both", max_batch_size=7, sync_limit_max=70) as node,
+        connected(node.ws_url) as peer,
+    ):
+        [message] = peer.received
+        payload = message["payload"]
+        assert payload.pop("server_time") <= SystemClock().now_ms()
+        assert payload == {
+            "client_id": "c",
+            "server_last_committed_id": 0,
+            "capabilities": {"profile": EVENT, "accepted_event_types": ["event"]},
+            "model_version": 3,
+            "limits": {
+                "max_batch_size": 7,
+                "sync_limit_min": 50,
+                "sync_limit_max": 70,
+                "max_message_bytes": 1_048_576,
+                "max_in_flight_drafts": 200,
+            },
+        }
     async with (
         sync_server(tmp_path / "tree", profiles=[TREE], model=MODEL) as node,
         connected(node.ws_url, profile=TREE) as peer,
@@ -1015,14 +1022,15 @@ async def test_the_handshake_tells_what_a_client_needs(tmp_path: Path) -> None:
 
 async def test_timers_close_what_is_silent_or_expired(tmp_path: Path) -> None:
     """The service's own timer ends a silent peer with 4408 and an expired one with 4401."""
-    async with sync_server(tmp_path, heartbeat_timeout_ms=300) as node:
-        async with connected(node.ws_url) as peer, open_peer(node.ws_url) as anonymous:
-            await peer.subscribe("p")
-            assert await peer.close_code() == 4408
-            assert await anonymous.close_code() == 4408
-            assert node.service._subscribers == {}
-    import time
-
+    async with (
+        sync_server(tmp_path, heartbeat_timeout_ms=300) as node,
+        connected(node.ws_url) as peer,
+        open_peer(node.ws_url) as anonymous,
+    ):
+        await peer.subscribe("p")
+        assert await peer.close_code() == 4408
+        assert await anonymous.close_code() == 4408
+        assert node.service._subscribers == {}
     async with sync_server(tmp_path) as node, open_peer(node.ws_url) as peer:
         expiring = token("c", exp=int(time.time()) + 2)
         await peer.send("connect", {"token": expiring, "client_id": "c"})

@@ -451,3 +451,24 @@ def test_the_blocking_client_reports_a_failed_start(tmp_path: Path) -> None:
         pass
     with pytest.raises(RuntimeError, match="not open"):
         client.pending()
+
+
+@pytest.mark.parametrize("ticks", range(6))
+async def test_closing_is_not_lost_in_a_wake_up(
+    client: Callable[..., SyncClient], server: FakeServer, ticks: int
+) -> None:
+    """A cancellation that meets an arriving message, at any step of it, still ends the link."""
+    del server
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        await asyncio.sleep(0.02)
+        assert ada._link is not None
+        assert ada._task is not None
+        ada._link.wake()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        ada._task.cancel()
+        done, _ = await asyncio.wait([ada._task], timeout=1)
+        was_lost = not done
+        ada._task.cancel()
+    assert not was_lost

@@ -33,11 +33,15 @@ FROM unnest($1::text[]) WITH ORDINALITY AS named (partition, number)
 JOIN tidelog.sync_snapshots s USING (partition);
 
 -- name: sync_put_snapshot
--- A newer state of partitions.
-INSERT INTO tidelog.sync_snapshots (partition, state, committed_id, created_at, model_version)
-SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[])
+-- A newer state of partitions; never an older one. One batch may bring several of the same.
+INSERT INTO tidelog.sync_snapshots AS s (partition, state, committed_id, created_at, model_version)
+SELECT DISTINCT ON (partition) partition, state, committed_id, created_at, model_version
+FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[])
+  WITH ORDINALITY AS named (partition, state, committed_id, created_at, model_version, number)
+ORDER BY partition, committed_id DESC, number DESC
 ON CONFLICT (partition) DO UPDATE SET state = excluded.state, committed_id = excluded.committed_id,
-  created_at = excluded.created_at, model_version = excluded.model_version;
+  created_at = excluded.created_at, model_version = excluded.model_version
+WHERE excluded.committed_id >= s.committed_id;
 
 -- name: sync_setting
 -- One stored number.
@@ -46,8 +50,11 @@ FROM unnest($1::text[]) WITH ORDINALITY AS named (name, number)
 JOIN tidelog.sync_settings s USING (name);
 
 -- name: sync_put_setting
--- Store numbers.
-INSERT INTO tidelog.sync_settings (name, value) SELECT * FROM unnest($1::text[], $2::bigint[])
+-- Store numbers; of several under one name the last.
+INSERT INTO tidelog.sync_settings (name, value)
+SELECT DISTINCT ON (name) name, value
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (name, value, number)
+ORDER BY name, number DESC
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: sync_prunable
