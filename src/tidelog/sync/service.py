@@ -237,6 +237,7 @@ class SyncService:
                 "sync_limit_max": settings.sync_limit_max,
                 "max_message_bytes": settings.max_message_bytes,
                 "max_in_flight_drafts": settings.max_in_flight_drafts,
+                "heartbeat_timeout_ms": settings.heartbeat_timeout_ms,
             },
         }
         if self.announced_version is not None:
