@@ -166,8 +166,8 @@ class Admin:
         pinned = await service.states.pin([partition])
         try:
             state = pinned[partition]
-            while state.position > service.committer.tail.position:  # noqa: ASYNC110 - no event tells
-                # It holds decisions that are not committed yet and may be taken back.
+            # Beyond the tail it holds decisions that may yet be taken back.
+            while state.position > service.committer.tail.position:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(POLL_SECONDS)
             exported = encode(state.tree.export())
             return PutSnapshot(partition, exported, state.position, service.model_version)

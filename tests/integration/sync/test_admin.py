@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -117,11 +118,12 @@ async def test_only_the_admin_token_opens_administration(tmp_path: Path) -> None
 async def test_malformed_orders_are_told_why(tmp_path: Path) -> None:
     """Bodies that are no orders, and numbers no store can hold, are 400 and change nothing."""
     async with admin(tmp_path) as administrator:
-        for path, bodies in {
+        orders: dict[str, list[Any]] = {
             "model-version": [None, {}, [], {"model_version": "4"}, {"model_version": 2**63}],
             "snapshot": [{}, {"partition": 1}, {"partition": ""}, {"partition": "p" * 129}],
             "retention": [{}, {"through": "1"}, {"through": 1.5}, {"through": 2**63}],
-        }.items():
+        }
+        for path, bodies in orders.items():
             method = "POST" if path == "retention" else "PUT"
             for body in bodies:
                 status, answer = await administrator.call(method, path, body)
@@ -324,7 +326,7 @@ async def test_a_clients_snapshot_is_checked(
             "digest": digests[2],
         }
         broken = {"t": {"items": {}, "tree": [{"id": "x", "children": []}]}}
-        for change in (
+        changes: list[dict[str, Any]] = [
             {"digest": digests[1]},
             {"digest": ""},
             {"digest": digests[2].upper() + "0"},
@@ -339,7 +341,8 @@ async def test_a_clients_snapshot_is_checked(
             {"state": broken},
             {"state": {"t": 5}},
             {"state": []},
-        ):
+        ]
+        for change in changes:
             status, answer = await administrator.call("PUT", "snapshot", {**good, **change})
             assert status == 400, change
             assert answer["error"]
@@ -379,8 +382,6 @@ async def test_a_snapshot_that_cannot_be_read_is_ignored(tmp_path: Path) -> None
     ):
         await grow(peer, "p", 12)
         await administrator.snapshot("p")
-    import sqlite3
-
     for damaged in (b"{", b"\xff", b'{"other":{}}', b'{"t":{"items":{"x":{"id":"x"}},"tree":[]}}'):
         connection = sqlite3.connect(tmp_path / "tidelog.db")
         connection.execute("UPDATE sync_snapshots SET state = ?", (damaged,))
@@ -591,7 +592,7 @@ async def test_a_command_that_fails_says_what_to_do(
     """No server, a wrong token, no token and a refusal each have their own message."""
     async with admin(tmp_path) as administrator:
         url = administrator.node.server.url
-        with pytest.raises(TidelogError, match="answered 400: .*partition"):
+        with pytest.raises(TidelogError, match=r"answered 400: .*partition"):
             await run("snapshot", "", "--url", url)
         monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", "wrong")
         with pytest.raises(TidelogError, match="answered 401"):
