@@ -14,6 +14,7 @@ from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
 from tidelog.sync.partitions import name_faults, normal_name
 from tidelog.sync.rules import STREAM
 from tidelog.sync.service import SyncService
+from tidelog.sync.state import snapshot_digest
 from tidelog.sync.tree import TreeState
 from tidelog.sync.wire import encode
 
@@ -65,6 +66,7 @@ class PutSnapshot(Struct, frozen=True):
             self.committed_id,
             view.now_ms,
             self.model_version,
+            snapshot_digest(self.state),
         )
         return Accept(None, rows=(RowChange("sync_put_snapshot", values),))
 
@@ -149,7 +151,7 @@ class Admin:
             put = await self._snapshot(partition, snapshot)
         except RecursionError:
             raise ValueError("the state is nested too deeply for a snapshot") from None
-        for _, committed_id, _ in await self._service.store.rows("sync_snapshot", (partition,)):
+        for _, committed_id, _, _ in await self._service.store.rows("sync_snapshot", (partition,)):
             if committed_id > put.committed_id:
                 raise ValueError(f"there is a newer snapshot, as of {committed_id}")
         await self._commit(put, len(put.state))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -349,10 +349,7 @@ class SyncService:
             assert entry.body is not None  # noqa: S101 - the tail delivers what was just committed
             partitions = _decode_partitions(entry.body).partitions
             self.states.follow(entry, partitions)
-            receivers: set[_Connection] = set()
-            for name in partitions:
-                receivers |= self._subscribers.get(name, set())
-            receivers.discard(origin)
+            receivers = self._receivers(partitions)
             if receivers:
                 payload = delivered(entry.body, entry.committed_id, entry.committed_at)
                 frame = text_frame(
@@ -361,7 +358,17 @@ class SyncService:
                     )
                 )
                 for connection in receivers:
-                    connection.push(frame)
+                    if connection is not origin and connection.outlet is not None:
+                        connection.outlet.push(frame)
+
+    def _receivers(self, partitions: Sequence[str]) -> "Collection[_Connection]":
+        """Connections subscribed to any of the partitions, each once."""
+        if len(partitions) == 1:
+            return self._subscribers.get(partitions[0], ())
+        receivers: set[_Connection] = set()
+        for name in partitions:
+            receivers.update(self._subscribers.get(name, ()))
+        return receivers
 
     def _submitter(self, entry: Entry) -> "_Connection | None":
         """Who still waits for the answer to this very item, if somebody does.
@@ -401,7 +408,7 @@ class _Connection:
         """Up to where the client was last sent a page."""
         self.submitting: frozenset[str] = frozenset()
         """Ids of the request that is being committed."""
-        self._outlet: Outlet | None = None
+        self.outlet: Outlet | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
 
@@ -411,18 +418,18 @@ class _Connection:
         return self.session.claims.client_id if self.session.claims else ""
 
     def opened(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+        self.outlet = outlet
         self._service.opened(self)
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         now = asyncio.get_running_loop().time()
         self._act(self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time()))
-        if self._outlet is not None and self.session.is_full:
-            self._outlet.pause_reading()
+        if self.outlet is not None and self.session.is_full:
+            self.outlet.pause_reading()
 
     def closed(self, code: int) -> None:
         del code
-        self._outlet = None
+        self.outlet = None
         self.session.closed = True
         self._service.closed(self)
 
@@ -432,8 +439,8 @@ class _Connection:
         self._act(self.session.due(now, time.time()))
 
     def push(self, frame: bytes) -> None:
-        if self._outlet is not None:
-            self._outlet.push(frame)
+        if self.outlet is not None:
+            self.outlet.push(frame)
 
     def send(self, kind: str, payload: bytes) -> None:
         """Send a message of this connection's own."""
@@ -444,8 +451,8 @@ class _Connection:
     def close(self, code: int) -> None:
         self.session.closed = True
         self._service.closed(self)
-        if self._outlet is not None:
-            self._outlet.close(code)
+        if self.outlet is not None:
+            self.outlet.close(code)
 
     def submitted(self, answers: Sequence[Answer] | None) -> None:
         """The result goes out before any entry of the request does.
@@ -474,8 +481,8 @@ class _Connection:
                     self._submit(action)
                 case _:
                     self._work = asyncio.create_task(self._do(action))
-        if self._outlet is not None and not self.session.is_full:
-            self._outlet.resume_reading()
+        if self.outlet is not None and not self.session.is_full:
+            self.outlet.resume_reading()
 
     def _submit(self, request: Submit) -> None:
         """At once if all states are warm, the usual case; else in a task that warms them."""

@@ -6,9 +6,11 @@ request needs it: the log is the truth.
 """
 
 import asyncio
+import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -25,6 +27,11 @@ _log = logging.getLogger(__name__)
 
 SHRINK_EVERY = 256
 """Requests between two looks at the cache's size, which costs as much as there are states."""
+
+
+def snapshot_digest(state: bytes) -> bytes:
+    """What tells a stored state from a damaged one, so that loading need not check it anew."""
+    return blake2b(state, digest_size=16).digest()
 
 
 class PartitionState:
@@ -127,12 +134,12 @@ class States:
         """From the snapshot, then the events behind it up to the tail, then what came meanwhile."""
         try:
             through = self._tail.position
-            for snapshot, committed_id, version in await self._store.rows(
+            for snapshot, committed_id, version, digest in await self._store.rows(
                 "sync_snapshot", (state.name,)
             ):
                 if version == self.model_version and committed_id <= through:
                     try:
-                        state.tree = TreeState.load(self._model, _decode(snapshot))
+                        state.tree = self._read(snapshot, digest)
                         state.position = committed_id
                     except (ValueError, RecursionError) as error:
                         # It only saves time; the log has everything.
@@ -154,6 +161,22 @@ class States:
                 state.ready.set_exception(error)
                 state.ready.exception()  # nobody else may be waiting
             raise
+
+    def _read(self, snapshot: bytes, digest: bytes) -> TreeState:
+        """A stored state; it was checked when it was stored, and its digest says it still is so.
+
+        Without the garbage collector: it would go through the hundred thousands of new objects
+        again and again, and there is no garbage among them.
+        """
+        if snapshot_digest(snapshot) != digest:
+            raise ValueError("it is not what was stored")
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return TreeState.load(self._model, _decode(snapshot), is_given=True)
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def follow(self, entry: Entry, partitions: Sequence[str]) -> None:
         """An event left the tail: bring the states of its partitions up to it.

@@ -46,18 +46,25 @@ class TreeState:
         Depends on the contents only; 0 when there are none."""
 
     @classmethod
-    def load(cls, model: Model, exported: Mapping[str, Any]) -> "TreeState":
-        """The state that was exported; `ValueError` if it is none of this model's states."""
+    def load(
+        cls, model: Model, exported: Mapping[str, Any], *, is_given: bool = False
+    ) -> "TreeState":
+        """The state that was exported; `ValueError` if it is none of this model's states.
+
+        `is_given`: it is known to be one, and the caller gives it up. It is then neither checked
+        nor copied, which is most of the work.
+        """
         state, edit = cls(model), _Edit()
+        copied: Callable[[Any], Any] = _same if is_given else _copied
         for name, value in exported.items():
             if name not in model.targets:
                 raise ValueError(f"no target {name} is registered")
             if name in state._trees:
-                if failed := _failed_invariants(value):
+                if not is_given and (failed := _failed_invariants(value)):
                     raise ValueError(f"target {name}: {', '.join(sorted(failed))}")
-                edit.put(state._trees, name, _Tree.read(value))
+                edit.put(state._trees, name, _Tree.read(value, copied(value["items"])))
             else:
-                edit.put(state._values, name, _copied(value))
+                edit.put(state._values, name, copied(value))
         state.size = edit.growth
         return state
 
@@ -152,7 +159,8 @@ class TreeState:
         tree, options = self._trees[name], payload.get("options", {})
         match action:
             case "set":
-                edit.put(self._trees, name, _Tree.read(_resulting_tree(tree, payload)))
+                value = _resulting_tree(tree, payload)
+                edit.put(self._trees, name, _Tree.read(value, _copied(value["items"])))
             case "unset":
                 edit.put(self._trees, name, _Tree())
             case "treePush":
@@ -295,10 +303,10 @@ class _Tree:
         self.items: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def read(cls, value: Mapping[str, Any]) -> "_Tree":
-        """The tree of a `{items, tree}` that satisfies the invariants."""
+    def read(cls, value: Mapping[str, Any], items: dict[str, Any]) -> "_Tree":
+        """The tree of a `{items, tree}` that satisfies the invariants; `items` are its own."""
         tree = cls()
-        tree.items = _copied(value["items"])
+        tree.items = items
         pending = [(tree.root, value["tree"])]
         for parent, children in pending:
             for child in children:
@@ -470,6 +478,10 @@ def _is_node(node: Any) -> bool:
         and isinstance(node["id"], str)
         and isinstance(node["children"], list)
     )
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _copied(value: Any) -> Any:

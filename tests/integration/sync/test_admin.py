@@ -382,7 +382,15 @@ async def test_a_snapshot_that_cannot_be_read_is_ignored(tmp_path: Path) -> None
     ):
         await grow(peer, "p", 12)
         await administrator.snapshot("p")
-    for damaged in (b"{", b"\xff", b'{"other":{}}', b'{"t":{"items":{"x":{"id":"x"}},"tree":[]}}'):
+    for damaged in (
+        b"{",
+        b"\xff",
+        b"[]",
+        b"5",
+        b'{"other":{}}',
+        b'{"t":{}}',
+        b'{"t":{"items":{}}}',
+    ):
         connection = sqlite3.connect(tmp_path / "tidelog.db")
         connection.execute("UPDATE sync_snapshots SET state = ?", (damaged,))
         connection.commit()

@@ -11,7 +11,8 @@ CREATE TABLE tidelog.sync_snapshots (
   state         BYTEA NOT NULL,
   committed_id  BIGINT NOT NULL,
   created_at    BIGINT NOT NULL,
-  model_version BIGINT NOT NULL
+  model_version BIGINT NOT NULL,
+  digest        BYTEA NOT NULL
 );
 
 CREATE TABLE tidelog.sync_events_archive (
@@ -24,18 +25,24 @@ CREATE TABLE tidelog.sync_settings (
   value BIGINT NOT NULL
 );
 
--- The relations of the protocol (spec, section 16) under the names operators know. `json`, not
--- `jsonb`: an event may hold U+0000.
+-- The relations of the protocol (spec, section 16) under the names operators know. Partitions and
+-- event are JSON as text, cut out of the body: PostgreSQL's JSON functions refuse an escaped U+0000,
+-- which is legal in an event. No string of the body can hold the marks: its quotes are escaped.
 
 CREATE SCHEMA IF NOT EXISTS sync;
 
 CREATE VIEW sync.events AS
-SELECT l.committed_id, l.entity AS id, l.actor AS client_id,
-       convert_from(coalesce(l.body, a.body), 'UTF8')::json -> 'partitions' AS partitions,
-       convert_from(coalesce(l.body, a.body), 'UTF8')::json -> 'event' AS event,
-       l.committed_at AS status_updated_at
-FROM tidelog.log l LEFT JOIN tidelog.sync_events_archive a USING (committed_id)
-WHERE l.stream = 'sync';
+SELECT committed_id, id, client_id,
+       substr(body, strpos(body, ',"partitions":[') + 14,
+              strpos(body, '],"event":') - strpos(body, ',"partitions":[') - 13) AS partitions,
+       left(substr(body, strpos(body, '],"event":') + 10), -1) AS event,
+       status_updated_at
+FROM (
+  SELECT l.committed_id, l.entity AS id, l.actor AS client_id,
+         convert_from(coalesce(l.body, a.body), 'UTF8') AS body, l.committed_at AS status_updated_at
+  FROM tidelog.log l LEFT JOIN tidelog.sync_events_archive a USING (committed_id)
+  WHERE l.stream = 'sync'
+) AS stored;
 
 CREATE VIEW sync.event_partitions AS SELECT partition, committed_id FROM tidelog.sync_event_partitions;
 

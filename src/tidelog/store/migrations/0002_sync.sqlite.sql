@@ -11,7 +11,8 @@ CREATE TABLE sync_snapshots (
   state         BLOB NOT NULL,
   committed_id  INTEGER NOT NULL,
   created_at    INTEGER NOT NULL,
-  model_version INTEGER NOT NULL
+  model_version INTEGER NOT NULL,
+  digest        BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE sync_events_archive (

@@ -28,19 +28,20 @@ LATERAL (
 
 -- name: sync_snapshot
 -- The stored state of the named partitions.
-SELECT named.number, s.state, s.committed_id, s.model_version
+SELECT named.number, s.state, s.committed_id, s.model_version, s.digest
 FROM unnest($1::text[]) WITH ORDINALITY AS named (partition, number)
 JOIN tidelog.sync_snapshots s USING (partition);
 
 -- name: sync_put_snapshot
 -- A newer state of partitions; never an older one. One batch may bring several of the same.
-INSERT INTO tidelog.sync_snapshots AS s (partition, state, committed_id, created_at, model_version)
-SELECT DISTINCT ON (partition) partition, state, committed_id, created_at, model_version
-FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[])
-  WITH ORDINALITY AS named (partition, state, committed_id, created_at, model_version, number)
+INSERT INTO tidelog.sync_snapshots AS s
+  (partition, state, committed_id, created_at, model_version, digest)
+SELECT DISTINCT ON (partition) partition, state, committed_id, created_at, model_version, digest
+FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[])
+  WITH ORDINALITY AS named (partition, state, committed_id, created_at, model_version, digest, number)
 ORDER BY partition, committed_id DESC, number DESC
 ON CONFLICT (partition) DO UPDATE SET state = excluded.state, committed_id = excluded.committed_id,
-  created_at = excluded.created_at, model_version = excluded.model_version
+  created_at = excluded.created_at, model_version = excluded.model_version, digest = excluded.digest
 WHERE excluded.committed_id >= s.committed_id;
 
 -- name: sync_setting

@@ -17,14 +17,14 @@ ORDER BY stream_serial DESC LIMIT 1;
 
 -- name: sync_snapshot
 -- The stored state of one partition.
-SELECT state, committed_id, model_version FROM sync_snapshots WHERE partition = ?;
+SELECT state, committed_id, model_version, digest FROM sync_snapshots WHERE partition = ?;
 
 -- name: sync_put_snapshot
 -- A newer state of one partition; never an older one.
-INSERT INTO sync_snapshots (partition, state, committed_id, created_at, model_version)
-VALUES (?, ?, ?, ?, ?)
+INSERT INTO sync_snapshots (partition, state, committed_id, created_at, model_version, digest)
+VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (partition) DO UPDATE SET state = excluded.state, committed_id = excluded.committed_id,
-  created_at = excluded.created_at, model_version = excluded.model_version
+  created_at = excluded.created_at, model_version = excluded.model_version, digest = excluded.digest
 WHERE excluded.committed_id >= sync_snapshots.committed_id;
 
 -- name: sync_setting
