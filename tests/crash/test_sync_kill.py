@@ -290,7 +290,7 @@ async def test_acknowledged_events_survive_kills(
     try:
         assert await store.dedupe_count() == len(log)
         for name, position in zip(PARTITIONS, positions, strict=True):
-            [(rebuilt, at, _)] = await store.rows("sync_snapshot", (name,))
+            [(rebuilt, at, *_)] = await store.rows("sync_snapshot", (name,))
             expected = replayed(events, name).export()
             assert _failed_invariants(expected["t"]) == set()
             assert expected["t"]["items"], "there is a tree"

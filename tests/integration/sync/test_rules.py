@@ -25,7 +25,7 @@ async def test_the_model_version_is_told_to_every_profile(tmp_path: Path) -> Non
 
 
 async def test_known_ids_are_found_after_rights_and_before_validation(tmp_path: Path) -> None:
-    """A repeated push is a replay, no duplicate node; without rights an id cannot be probed (D25)."""
+    """A repeated push is a replay, not a duplicate; without rights no id can be probed (D25)."""
     async with (
         sync_server(tmp_path) as node,
         connected(node.ws_url, "t", TREE) as tree,

@@ -958,13 +958,9 @@ async def test_the_relations_of_the_protocol_can_be_queried(
 
 
 async def test_an_event_with_a_nul_does_not_hide_the_others(
-    engine: str, store_location: str, tmp_path: Path, request: pytest.FixtureRequest
+    engine: str, store_location: str, tmp_path: Path
 ) -> None:
     """The relation of events can be queried although one of them holds U+0000."""
-    if engine == "postgresql":
-        # `json -> name` unescapes everything it passes, and PostgreSQL's text has no U+0000.
-        reason = "the view sync.events (migration 0002) fails on any body with an escaped U+0000"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     prefix = "sync_" if engine == "sqlite" else "sync."
     async with (
         sync_server(tmp_path, store=store_location) as node,
