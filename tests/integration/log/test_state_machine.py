@@ -1,6 +1,6 @@
 """Random programs against a real committer and store, compared with a model of a few lines.
 
-`TIDELOG_TEST_SOAK_EXAMPLES` and `TIDELOG_TEST_SOAK_STEPS` raise the number of programs and their length.
+`TIDELOG_TEST_SOAK_EXAMPLES` and `TIDELOG_TEST_SOAK_STEPS` raise how many programs and how long.
 """
 
 import asyncio
