@@ -12,7 +12,7 @@ from tidelog.base.faultpoint import FaultPoint
 from tidelog.testing.process import ServerProcess
 
 WRITERS = 32
-KILLS = int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "24"))
+KILLS = int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "20"))
 """Per engine; `scripts/soak --kills` raises it."""
 
 

@@ -8,7 +8,7 @@ import asyncpg
 from support.storm import HttpClient, Storm
 from tidelog.testing.process import ServerProcess
 
-KILLS = 60
+KILLS = 40
 
 
 async def test_terminated_backends_stop_nothing(postgresql_url: str, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ async def converge(seed: int, server: ServerProcess, directory: Path) -> None:
     async with BadNetwork(rng, server.port) as network:
         for actor in actors:
             await actor.open(network.url if rng.random() < 0.7 else None)
-        kill_at = rng.randrange(STEPS) if seed % 3 == 0 else None
+        kill_at = rng.randrange(STEPS) if seed % 5 == 0 else None
         for step in range(STEPS):
             for actor in rng.sample(actors, 5):
                 await actor.write(rng)
