@@ -200,9 +200,3 @@ class States:
                     state.follow(entry.committed_id, event)
                 else:
                     state.held.append((entry.committed_id, event))
-
-    def forget(self) -> None:
-        """The model changed: whatever is not in use is derived anew."""
-        for name, state in tuple(self._states.items()):
-            if state.pins == 0:
-                del self._states[name]
