@@ -289,8 +289,9 @@ class CommitThreadWriter(SqliteWriter):
 
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
         """See `Writer.commit`."""
+        del batch_id
         with self._as_store_errors():
-            self._write(batch_id, effects)
+            self._write(effects)
             await asyncio.get_running_loop().run_in_executor(_THREAD, self._commit)
 
 
@@ -309,9 +310,10 @@ class ThreadWriter(SqliteWriter):
 
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
         """See `Writer.commit`."""
+        del batch_id
 
         def work() -> None:
-            self._write(batch_id, effects)
+            self._write(effects)
             self._commit()
 
         with self._as_store_errors():
@@ -329,9 +331,7 @@ async def compare_writers(places: _Location, submitters: int, rounds: int) -> li
         ):
             results, other_work = [], []
             for _ in range(rounds):
-                store = SqliteStore(
-                    Path(await places.new()), log_id="b", node="b", extensions=(EXTENSION,)
-                )
+                store = SqliteStore(Path(await places.new()), log_id="b", extensions=(EXTENSION,))
                 store.writer.__class__ = kind
                 turns, spinning = _keep_busy() if busy else (lambda: 0.0, None)
                 try:

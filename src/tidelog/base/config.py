@@ -267,7 +267,11 @@ def _allowed(kind: Any) -> str:
         case inspect.IntType(ge=ge, le=le) | inspect.FloatType(ge=ge, le=le) as number:
             noun = "an integer" if isinstance(number, inspect.IntType) else "a number"
             least = "" if ge is None else f" from {ge}"
+            if number.gt is not None:
+                least = f" above {number.gt}"
             return noun + least + ("" if le is None else f" to {le}")
+        case inspect.StrType(pattern=str(pattern)):
+            return f"text of the form {pattern}"
         case inspect.StrType(min_length=min_length):
             return "text that is not empty" if min_length else "text"
         case inspect.BoolType():

@@ -62,6 +62,20 @@ class Metrics:
             "tidelog_http_requests", "HTTP requests answered", ["status"], registry=r
         )
 
+        self.plugin_seconds = Histogram(
+            "tidelog_sync_plugin_seconds",
+            "One call of the application's plug-in",
+            ["method"],
+            buckets=_SECONDS,
+            registry=r,
+        )
+        self.plugin_failures = Counter(
+            "tidelog_sync_plugin_failures",
+            "Calls of the plug-in that raised, gave no answer or took too long",
+            ["method", "reason"],
+            registry=r,
+        )
+
     def render(self) -> bytes:
         """The registry in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -42,6 +42,12 @@ Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 """At most a day: a longer timeout is a unit mistaken for another."""
 
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+"""Where a contract counts in seconds; at most a day, like `Milliseconds`."""
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+"""What can stand in a path, an auth string and the name of a stream without any escaping."""
+
 
 def mask_of(kind: Any) -> Callable[[str], str] | None:
     """How to show a value of a field declared with type `kind`, or `None` if it is no secret."""
@@ -74,9 +80,9 @@ class Limits(Section, frozen=True, kw_only=True):
     """Largest HTTP request body; it is held in memory until answered. 10 MiB is what the channels
     contract states (channels 8)."""
 
-    max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 16_384
+    max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 32_768
     """Request line and headers together. Headers are held before anything is known of the peer;
-    16 KiB is room for a large cookie and a token."""
+    32 KiB is room for a cursor of 16 KiB, a large cookie and a token."""
 
     max_headers: Annotated[int, Meta(ge=8, le=1000)] = 100
     """Number of headers. Many tiny headers cost more than their bytes: each is an object."""
@@ -174,6 +180,13 @@ class Sync(Section, frozen=True, kw_only=True):
     model_file: str = ""
     """JSON file with `tree_targets`, `schemas` and `model_version`: what may be written."""
 
+    plugin: str = ""
+    """The application's own rules, as `module:attribute`; see `tidelog.sync.plugin`."""
+
+    plugin_budget_ms: Annotated[int, Meta(ge=1, le=1000)] = 5
+    """Time of the plug-in's `check` for one event. All writers wait meanwhile, so an event that
+    takes longer is refused, and the metric `tidelog_sync_plugin_failures` counts it."""
+
     heartbeat_timeout_ms: Milliseconds = 30_000
     """A client that sends no heartbeat for so long is closed; other traffic does not count."""
 
@@ -205,6 +218,203 @@ class Sync(Section, frozen=True, kw_only=True):
         return bool(self.jwt_secret or self.jwt_key_file)
 
 
+class App(Section, frozen=True, kw_only=True):
+    """`[[apps]]`: one application of the channels surface, apart from every other one."""
+
+    id: Name
+    """Names the application in paths, `/apps/{id}/...`."""
+
+    key: Name
+    """Names the application to everybody: in `/app/{key}`, auth strings and request signatures."""
+
+    secret: Annotated[Secret, Meta(min_length=1)]
+    """Signs requests, subscriptions, sign-ins and tokens: who knows it can do everything."""
+
+    enabled: bool = True
+    """Whether it is served; the sockets of one that is not are closed with 4003."""
+
+    enable_client_messages: bool = False
+    """Whether clients may send `client-` events. Off: a client would speak without the server of
+    the application in between."""
+
+    enable_user_authentication: bool = False
+    """Whether clients may sign in as a user. Off until the application has an endpoint for it."""
+
+    max_connections: Count = 10_000
+    """Sockets of this application; one more is closed with 4004. Applications share one process,
+    so that none may take all of `limits.max_connections`."""
+
+    max_client_events_per_second: Count = 10
+    """Client events of one socket per second; more are answered with 4301. Each is delivered to
+    every other subscriber, so one client could make the server write without end. Enough for
+    typing indicators and cursors."""
+
+    max_api_requests_per_minute: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    """Signed HTTP requests per minute, then 429; 0 for no limit, because these come from the
+    application's own servers."""
+
+
+class VersionedMessages(Section, frozen=True, kw_only=True):
+    """`[channels.versioned_messages]`: messages that can be updated, appended to and deleted."""
+
+    enabled: bool = False
+    """Whether every publish on a channel with history can be mutated later. Off by default as the
+    contract states (channels 8.1): each version is kept."""
+
+    max_page_size: Annotated[int, Meta(ge=1, le=1000)] = 100
+    """Versions in one answer; a larger wish is lowered to it, because a page is held in memory."""
+
+    retention_window_seconds: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    """Versions older than this are deleted; 0 keeps them for ever."""
+
+    purge_batch_size: Count = 1000
+    """Versions deleted in one transaction: writers wait while it runs."""
+
+    purge_interval_seconds: Seconds = 300
+    """How often versions that are too old are looked for."""
+
+    purge_tick_versions: Count = 100_000
+    """Versions deleted each time, so that a window made shorter does not keep the store busy."""
+
+
+class AiTransport(Section, frozen=True, kw_only=True):
+    """`[channels.ai_transport]`: bounds of messages that are streamed by appending."""
+
+    max_accumulated_message_bytes: Bytes = 1_048_576
+    """Largest data of one message after an append or update. A client of mode `full` is sent all
+    of it for each append."""
+
+    max_appends_per_message: Count = 4096
+    """Appends to one message; its readers may ask for each of them."""
+
+    max_open_streaming_messages_per_channel: Count = 1024
+    """Messages of one channel whose status is `streaming`: they stay in memory until they end."""
+
+    channels: list[str] = field(default_factory=list)
+    """Beginnings of the names of the channels these limits hold for; empty for all channels."""
+
+
+class History(Section, frozen=True, kw_only=True):
+    """`[channels.history]`: which channels can be read backwards."""
+
+    enabled: bool = True
+    """Whether any channel keeps a history; without one there is no rewind and no mutation."""
+
+    channels: list[str] = field(default_factory=lambda: ["*"])
+    """Patterns of the channels that keep one, with at most one `*` each, such as `private-ai:*`."""
+
+    max_page_size: Annotated[int, Meta(ge=1, le=1000)] = 100
+    """Messages in one answer or rewind; a larger wish is lowered to it, because a page is held in
+    memory."""
+
+    retention_seconds: Annotated[int, Meta(ge=0, le=2**40)] = 86_400
+    """Messages older than this are hidden from history and rewind; 0 shows all. One day is what
+    the contract states (channels 8.1)."""
+
+
+class ConnectionRecovery(Section, frozen=True, kw_only=True):
+    """`[channels.connection_recovery]`: what a socket that comes back is sent again."""
+
+    enabled: bool = True
+    """Whether sockets may resume."""
+
+    max_buffer_size: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    """Operations of one channel that are sent again at most; who missed more reads the history.
+    It is below `limits.send_buffer_messages`, or a resume would look like a slow reader."""
+
+    buffer_ttl_seconds: Seconds = 120
+    """How long operations stay in memory for this; later ones are read from the store."""
+
+
+class Channels(Section, frozen=True, kw_only=True):
+    """`[channels]`: the channels surface; it is served when there is an application."""
+
+    activity_timeout_seconds: Seconds = 120
+    """A socket silent for so long is pinged; clients are told it and ping by themselves."""
+
+    pong_timeout_seconds: Seconds = 30
+    """A pinged socket silent for so long is closed with 4201. Long enough for a phone that changes
+    networks."""
+
+    max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 65_536
+    """Largest message of a client; a larger one closes its socket with 1009 (channels 1.6)."""
+
+    max_event_payload_bytes: Bytes = 102_400
+    """Largest data of one event. It is copied to every subscriber."""
+
+    max_event_name_bytes: Count = 200
+    """Largest name of an event; it is stored and sent with each."""
+
+    max_channel_name_bytes: Annotated[int, Meta(ge=1, le=512)] = 200
+    """Largest name of a channel: names are keys in memory and in the store."""
+
+    max_channels_per_event: Count = 100
+    """Channels of one publish; all of them commit together."""
+
+    max_batch_events: Count = 10
+    """Events in one batch request."""
+
+    max_presence_members: Count = 100
+    """Users of one presence channel: each joiner is sent all of them, and all are told of each."""
+
+    max_presence_user_info_bytes: Bytes = 2048
+    """Largest `user_info` of a member, kept in memory and sent to every joiner."""
+
+    max_user_data_bytes: Bytes = 16_384
+    """Largest `user_data` of a sign-in. Its capabilities stay in memory with the socket."""
+
+    max_subscriptions_per_connection: Count = 1000
+    """Channels of one socket, and channels it may resume at once; more are refused with 4300.
+    Each costs an entry in the socket and in the channel."""
+
+    idempotency_ttl_seconds: Seconds = 120
+    """How long the answer under an idempotency key is kept; retries come within seconds."""
+
+    cache_ttl_seconds: Seconds = 3600
+    """How long the last event of a cache channel is given to new subscribers."""
+
+    rewind_enabled: bool = True
+    """Whether a subscribe may ask for what was sent before it."""
+
+    token_grace_seconds: Seconds = 30
+    """From the end of a token until its socket is closed: time to fetch a new one."""
+
+    max_cached_text_bytes: Bytes = 67_108_864
+    """Data of messages kept in memory to append to; what is beyond is read from the log again."""
+
+    proxy_enabled: bool = False
+    """Whether the helper that client libraries read history and mutate messages through is served,
+    which needs no signature; only for tests and behind an authenticating proxy. Needs
+    `proxy_token`."""
+
+    proxy_token: Secret = ""
+    """Bearer token of that helper; whoever has it may do what an app's server may do, on every
+    app. Empty: the helper is not served."""
+
+    versioned_messages: VersionedMessages = VersionedMessages()
+    """Section `[channels.versioned_messages]`."""
+
+    ai_transport: AiTransport = AiTransport()
+    """Section `[channels.ai_transport]`."""
+
+    history: History = History()
+    """Section `[channels.history]`."""
+
+    connection_recovery: ConnectionRecovery = ConnectionRecovery()
+    """Section `[channels.connection_recovery]`."""
+
+
+DEVELOPMENT_APP = App(
+    id="app-id",
+    key="app-key",
+    secret="app-secret",  # noqa: S106 - everybody may know it: it is served under `dev` only
+    enable_client_messages=True,
+    enable_user_authentication=True,
+)
+"""What `dev` serves besides the configured applications, so that a client library can be tried
+without any configuration."""
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """`tidelog.toml`; see `tidelog.base.config.load` for where else a value can come from."""
 
@@ -232,7 +442,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """Bearer token for administration; empty switches administration over HTTP off."""
 
     dev: bool = False
-    """Development: a PostgreSQL with `fsync` or `synchronous_commit` off is accepted."""
+    """Development: a PostgreSQL with `fsync` or `synchronous_commit` off is accepted, and the
+    application `app-id` with key `app-key` and secret `app-secret` is served."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message that is logged."""
@@ -249,6 +460,12 @@ class Settings(Section, frozen=True, kw_only=True):
     sync: Sync = Sync()
     """Section `[sync]`."""
 
+    channels: Channels = Channels()
+    """Section `[channels]`."""
+
+    apps: list[App] = field(default_factory=list)
+    """Tables `[[apps]]`: the applications of the channels surface. Ids and keys are unique."""
+
     def __post_init__(self) -> None:
         """Refuse values that are right alone and wrong together."""
         if bool(self.tls_certificate) != bool(self.tls_key):
@@ -258,6 +475,22 @@ class Settings(Section, frozen=True, kw_only=True):
             raise ConfigError(
                 f"store: no engine for {scheme[:40]}://; allowed is a path or a postgresql:// URL"
             )
+        for name in ("id", "key"):
+            values = [getattr(app, name) for app in self.apps]
+            for index, value in enumerate(values):
+                if value in values[:index]:
+                    raise ConfigError(f"apps[{index}].{name}: another app has {value} already")
+
+    @property
+    def served_apps(self) -> tuple[App, ...]:
+        """The configured applications; under `dev` also the one everybody knows.
+
+        An application configured with its id or key takes its place.
+        """
+        known = DEVELOPMENT_APP
+        if not self.dev or any(app.id == known.id or app.key == known.key for app in self.apps):
+            return tuple(self.apps)
+        return (*self.apps, known)
 
     @property
     def is_postgresql(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from tidelog.base.openapi import Operation
+
 
 class HttpRequest(Struct, frozen=True):
     """One HTTP request, its body already read within the limit."""
@@ -51,6 +53,8 @@ class Route(Struct, frozen=True):
     method: str
     path: str
     handle: Callable[[HttpRequest], Awaitable[HttpResponse]]
+    operation: Operation | None = None
+    """What `/openapi.json` tells of it."""
 
 
 class Outlet(Protocol):

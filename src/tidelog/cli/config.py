@@ -39,11 +39,16 @@ def check(
 ) -> None:
     """Check the settings and show each value with its origin; secrets are masked.
 
-    Reads TIDELOG_* variables over the file over defaults, as the server does. Exits with 2 when a
-    key is unknown or a value is not allowed.
+    Reads TIDELOG_* variables over the file over defaults, as the server does, and imports the
+    plug-in that sync.plugin names. Exits with 2 when a key is unknown or a value is not allowed.
     """
     try:
-        rows = describe(load({}, os.environ, file))
+        loaded = load({}, os.environ, file)
+        rows = describe(loaded)
+        if loaded.settings.sync.plugin:
+            from tidelog.sync.plugin import load_plugin
+
+            load_plugin(loaded.settings.sync.plugin)
     except ConfigError as error:
         typer.echo(f"tidelog: {error}", err=True)
         raise typer.Exit(2) from None

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.base.clock import Clock
@@ -28,6 +28,7 @@ from tidelog.base.errors import (
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
+from tidelog.log.announcements import Announcements
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
 from tidelog.log.entry import Entry
 from tidelog.log.tail import Tail
@@ -41,6 +42,11 @@ SLOW_DECIDE_SECONDS = 0.05
 
 UNKNOWN_OUTCOME_SECONDS = 30.0
 """How long a lost COMMIT answer is asked after before its callers are told that nobody knows."""
+
+
+Restore = Callable[[Sequence[int]], Awaitable[Mapping[int, bytes]]]
+"""Answers the kept bodies of pruned entries by `committed_id`. A `StoreError` lets the node wait
+where it is and ask again."""
 
 
 class _Decided(NamedTuple):
@@ -66,7 +72,8 @@ class Committer:
         """Resolved when the process must stop because the disk can no longer be trusted."""
         self._store = store
         self._clock = clock
-        self._metrics = metrics
+        self.metrics = metrics
+        """Of the whole node: surfaces count theirs here too."""
         self._limits = limits
         self._queue: deque[Request] = deque()
         self._queued_bytes = 0
@@ -78,6 +85,11 @@ class Committer:
         self._known_head = tail.position
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._poll_timer: asyncio.TimerHandle | None = None
+        """None when it is time to look at the head."""
+        self._restorers: dict[str, Restore] = {}
+        self.announcements = Announcements(store, self.reach, limits.head_poll_ms / 1000)
+        """What this node and the others tell each other beside the log."""
         metrics.queue_depth.set_function(lambda: len(self._queue))
         metrics.tail_position.set_function(lambda: tail.position)
         metrics.tail_lag.set_function(lambda: max(0, self._known_head - tail.position))
@@ -91,6 +103,7 @@ class Committer:
         committer = cls(store, clock, metrics, limits, tail)
         store.watch_head(committer._on_head_moved)
         committer._task = asyncio.create_task(committer._run(), name="tidelog-committer")
+        await committer.announcements.start()
         return committer
 
     def submit(self, request: Request) -> None:
@@ -101,14 +114,14 @@ class Committer:
             ShuttingDown: nothing new is taken.
         """
         if self._stopping:
-            self._metrics.refusals.labels("shutting_down").inc()
+            self.metrics.refusals.labels("shutting_down").inc()
             raise ShuttingDown("the server is shutting down; retry against another one")
         limits = self._limits
         if (
             len(self._queue) >= limits.commit_queue_requests
             or self._queued_bytes >= limits.commit_queue_bytes
         ):
-            self._metrics.refusals.labels("commit_queue_full").inc()
+            self.metrics.refusals.labels("commit_queue_full").inc()
             raise QueueFull("the server has more writes waiting than it takes; retry in a moment")
         self._queue.append(request)
         self._queued_bytes += request.size_bytes
@@ -122,7 +135,14 @@ class Committer:
         Raises:
             ShuttingDown: the tail moves no more.
         """
-        head = (await self._store.head()).committed_id
+        await self.reach((await self._store.head()).committed_id)
+
+    async def reach(self, head: int) -> None:
+        """Return once the tail has reached `head`, where the store's log ended at some moment.
+
+        Raises:
+            ShuttingDown: the tail moves no more.
+        """
         if head > self.tail.position:
             if self._ended:
                 raise ShuttingDown("the server is shutting down; retry against another one")
@@ -130,6 +150,14 @@ class Committer:
             self._awaited.append((head, reached))
             self._on_head_moved(head)
             await reached
+
+    def restore_bodies(self, surface: str, restore: Restore) -> None:
+        """Ask `restore` for bodies of a surface that were pruned before this node delivered them.
+
+        Another node may prune what this one has yet to read. Without this the tail's sinks get such
+        an entry without its body.
+        """
+        self._restorers[surface] = restore
 
     async def stop(self) -> None:
         """Take nothing new, finish what was accepted, then end.
@@ -140,6 +168,7 @@ class Committer:
         self._wake.set()
         if self._task is not None:
             await asyncio.wait([self._task])
+        await self.announcements.close()
 
     async def abandon(self) -> None:
         """End at once: what waits is refused, of what is under way nobody knows the outcome."""
@@ -147,6 +176,7 @@ class Committer:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        await self.announcements.close()
 
     def _on_head_moved(self, head: int) -> None:
         if head > self._known_head:
@@ -168,38 +198,49 @@ class Committer:
             )
         finally:
             self._ended = True
+            if self._poll_timer is not None:
+                self._poll_timer.cancel()
             self._refuse_rest()
             for _, reached in self._awaited:
                 if not reached.done():
                     reached.set_exception(ShuttingDown("the server is shutting down"))
 
     async def _work(self) -> None:
-        poll_seconds = self._limits.head_poll_ms / 1000
         is_readable = True
+        self._poll_later()
         while True:
             if self._queue:
                 await self._commit(self._take())
-                # An embedded commit never waits; sockets are read and flushed between batches.
-                await asyncio.sleep(0)
+                if self._queue:
+                    # An embedded commit never waits; sockets are read and flushed between batches.
+                    await asyncio.sleep(0)
             elif self._stopping:
                 return
             elif self._known_head > self.tail.position and is_readable:
                 is_readable = await self._follow_others()
+            elif self._poll_timer is None:
+                await self._poll()
+                is_readable = True
             else:
                 self._wake.clear()
-                await self._wait(poll_seconds)
+                await self._wake.wait()
                 is_readable = True
 
-    async def _wait(self, poll_seconds: float) -> None:
-        """Sleep until woken; now and then look at the head anyway, should a wake-up be lost."""
+    def _poll_later(self) -> None:
+        seconds = self._limits.head_poll_ms / 1000
+        self._poll_timer = asyncio.get_running_loop().call_later(seconds, self._poll_now)
+
+    def _poll_now(self) -> None:
+        self._poll_timer = None
+        self._wake.set()
+
+    async def _poll(self) -> None:
+        """Look at the head now and then, should a wake-up be lost."""
         try:
-            async with asyncio.timeout(poll_seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            try:
-                self._on_head_moved((await self._store.head()).committed_id)
-            except StoreError as error:
-                _log.warning("could not look at the head: %s", error)
+            self._on_head_moved((await self._store.head()).committed_id)
+        except StoreError as error:
+            _log.warning("could not look at the head: %s", error)
+        self._poll_later()
 
     def _take(self) -> list[Request]:
         batch: list[Request] = []
@@ -295,8 +336,8 @@ class Committer:
             view.take_back()
             await writer.rollback()
             raise
-        self._metrics.commit_batch_requests.observe(len(batch))
-        self._metrics.commit_seconds.observe(time.perf_counter() - started)
+        self.metrics.commit_batch_requests.observe(len(batch))
+        self.metrics.commit_seconds.observe(time.perf_counter() - started)
         return decided
 
     async def _write(self, effects: Effects) -> None:
@@ -306,14 +347,14 @@ class Committer:
         except OutcomeUnknown as error:
             await self._resolve(batch_id, error)
         self._known_head = max(self._known_head, effects.committed_id)
-        self._metrics.entries_committed.inc(len(effects.entries))
+        self.metrics.entries_committed.inc(len(effects.entries))
 
     def _decide_all(
         self, batch: list[tuple[Request, Sequence[Item]]], view: View
     ) -> list[_Decided]:
         before = time.perf_counter()
         decided = [self._decide(request, items, view) for request, items in batch]
-        self._metrics.decide_seconds.observe(time.perf_counter() - before)
+        self.metrics.decide_seconds.observe(time.perf_counter() - before)
         return decided
 
     def _decide(self, request: Request, items: Sequence[Item], view: View) -> _Decided:
@@ -357,7 +398,7 @@ class Committer:
     def _refuse(self, batch: Sequence[Request], error: StoreError) -> None:
         """The engine is not available: refuse the whole batch and retry nothing."""
         _log.error("refused %d requests: %s", len(batch), error)
-        self._metrics.refusals.labels(type(error).__name__).inc(len(batch))
+        self.metrics.refusals.labels(type(error).__name__).inc(len(batch))
         if isinstance(error, StoreUntrustworthy):
             self._fail(error)
         failure = Failure(error)
@@ -410,8 +451,26 @@ class Committer:
         """Publish what others committed, letting sockets have their turn now and then."""
         limit = self._limits.handover_entries
         for start in range(0, len(entries), limit):
-            self._publish(entries[start : start + limit])
+            self._publish(await self._with_bodies(entries[start : start + limit]))
             await asyncio.sleep(0)
+
+    async def _with_bodies(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Entries that were pruned before this node got to them, with their bodies again."""
+        pruned: dict[str, list[int]] = {}
+        for entry in entries:
+            if entry.body is None and entry.surface in self._restorers:
+                pruned.setdefault(entry.surface, []).append(entry.committed_id)
+        if not pruned:
+            return entries
+        bodies: dict[int, bytes] = {}
+        for surface, ids in pruned.items():
+            bodies |= await self._restorers[surface](ids)
+        return [
+            entry._replace(body=bodies[entry.committed_id])
+            if entry.committed_id in bodies
+            else entry
+            for entry in entries
+        ]
 
     async def _follow_others(self) -> bool:
         """Bring the tail up to the head known now, without the lock; False if it failed.

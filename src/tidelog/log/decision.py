@@ -42,6 +42,9 @@ class Accept(Struct):
     entries: tuple[Draft, ...] = ()
     dedupe: tuple[DedupeRow, ...] = ()
     rows: tuple[RowChange, ...] = ()
+    forget: tuple[tuple[str, str], ...] = ()
+    """(scope, key) of dedupe rows that have ended; a new row of the same key may follow in
+    `dedupe`."""
     unavailable: tuple[tuple[str, str], ...] = ()
     """(scope, key) of dedupe rows whose content this prunes: they now say that it is gone."""
     states: tuple[StateChange, ...] = ()
@@ -75,6 +78,7 @@ class View:
         "_dedupe",
         "_digest",
         "_entries",
+        "_forgotten",
         "_new_dedupe",
         "_rows",
         "_serials",
@@ -95,6 +99,7 @@ class View:
         self._rows = loaded.rows
         self._entries: list[Entry] = []
         self._new_dedupe: list[DedupeRow] = []
+        self._forgotten: list[tuple[str, str]] = []
         self._changes: list[RowChange] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -130,6 +135,9 @@ class View:
         serials.update(moved)
         self.next_committed_id, self._digest = committed_id, digest
         self._entries += entries
+        for name in accepted.forget:
+            self._dedupe[name] = None
+            self._forgotten.append(name)
         for row in accepted.dedupe:
             self._dedupe[row.scope, row.key] = row
             self._new_dedupe.append(row)
@@ -153,7 +161,7 @@ class View:
 
     def effects(self) -> Effects | None:
         """What the batch writes, or None if every decision refused."""
-        if not (self._entries or self._new_dedupe or self._changes):
+        if not (self._entries or self._new_dedupe or self._forgotten or self._changes):
             return None
         return Effects(
             committed_id=self.next_committed_id - 1,
@@ -161,6 +169,7 @@ class View:
             committed_at=self.now_ms,
             entries=self._entries,
             dedupe=self._new_dedupe,
+            forgotten=self._forgotten,
             changes=self._changes,
         )
 

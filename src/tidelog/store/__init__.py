@@ -27,7 +27,7 @@ async def open_store(
     Args:
         location: the one setting that chooses the engine.
         log_id: what a new log will be called; an existing one keeps its own.
-        node: unique name of this process among the writers of the store.
+        node: unique name of this process among the writers of a PostgreSQL store.
         extensions: schemas and queries of surfaces outside the package.
         read_only: neither lock, migrate nor write.
         require_fsync: refuse a PostgreSQL that acknowledges what a power cut undoes.
@@ -39,7 +39,6 @@ async def open_store(
         return SqliteStore(
             Path(location),
             log_id=log_id,
-            node=node,
             extensions=extensions,
             read_only=read_only,
         )

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from tidelog.base.queries import load_queries
 from tidelog.store.rows import (
+    Announcement,
     DedupeRow,
     Effects,
     Entry,
@@ -23,6 +24,10 @@ PAGE_ENTRIES = 1000
 PAGE_BYTES = 8 * 1024 * 1024
 """Content after which a read returns no further entry, so that a reader's memory stays bounded
 however large entries are. One entry is always returned."""
+
+ANNOUNCED_MS = 60_000
+"""How long an announcement can be heard: a node that was away for longer has closed its clients'
+connections or cannot have known of what changed."""
 
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
@@ -98,11 +103,32 @@ class Store(Protocol):
     async def rows(self, query: str, key: Key) -> tuple[Row, ...]:
         """Run one named query outside any decision."""
 
+    async def rows_of(self, query: str, keys: Sequence[Key]) -> list[tuple[Row, ...]]:
+        """Run one named query for many keys at once; what each of them got, in their order."""
+
     async def stats(self) -> list[SurfaceStats]:
         """Sums over the log by surface."""
 
     def watch_head(self, moved: Callable[[int], None]) -> None:
         """Call `moved` with the new head, on the event loop, when any process has moved it."""
+
+    is_shared: bool
+    """Whether other processes may serve the same log. If not, nobody hears an announcement."""
+
+    async def announce(self, messages: Sequence[tuple[str, bytes]]) -> list[int]:
+        """Tell all other nodes these (topic, payload); answers their ids, which ascend.
+
+        Not durable, and gone after `ANNOUNCED_MS`: for what is worth no entry.
+        """
+
+    async def announcements(self, after: int) -> list[Announcement]:
+        """What other nodes announced behind an id, in order; a page of it."""
+
+    async def last_announcement(self) -> int:
+        """The id of the last announcement so far, of any node."""
+
+    def watch_announcements(self, heard: Callable[[int], None]) -> None:
+        """Call `heard` with the id of a new announcement, or 0 if some may have been missed."""
 
     async def close(self) -> None:
         """Finish and let go of everything."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from tidelog.base.errors import (
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sqlitefile import too_new
 from tidelog.store.engine import (
+    ANNOUNCED_MS,
     GENESIS_DIGEST,
     PAGE_BYTES,
     PAGE_ENTRIES,
@@ -30,7 +30,9 @@ from tidelog.store.engine import (
     end_problem,
     migrations,
 )
+from tidelog.store.postgresql_listener import ANNOUNCEMENT, HEAD, LOST, Listener
 from tidelog.store.rows import (
+    Announcement,
     DedupeRow,
     Effects,
     Entry,
@@ -41,8 +43,6 @@ from tidelog.store.rows import (
     Row,
     SurfaceStats,
 )
-
-_log = logging.getLogger(__name__)
 
 ENGINE = "postgresql"
 
@@ -55,8 +55,8 @@ while it held the head lock must not stop the others for longer."""
 CLOSE_SECONDS = 3.0
 """How long a farewell may take; a frozen server must not keep the process from ending."""
 
-RECONNECT_SECONDS = 1.0
-"""Pause between attempts to listen again; meanwhile the committer polls the head."""
+SWEEP_SECONDS = 10.0
+"""Pause between two looks for announcements that everybody has heard or missed."""
 
 REMEDY = (
     "Restore a backup into an empty database with `tidelog restore BACKUP --store URL`; "
@@ -77,17 +77,6 @@ _BAD_ROW = (
 )
 """Whatever the server or the driver says of a value, and the name of a query that there is not. The
 driver's own `DataError` is a subclass of its `InterfaceError`, so this is asked first."""
-
-
-_LOST = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-)
-"""Whatever the server or the driver says when it cannot do its work. The last is what the driver
-raises when the server ended the connection between two statements."""
 
 
 def _escape(text: str) -> str:
@@ -216,7 +205,7 @@ class PostgresqlWriter:
             await asyncio.sleep(0)
             reach(FaultPoint.COMMITTING)
             await answer
-        except _LOST as error:
+        except LOST as error:
             self._drop()
             raise OutcomeUnknown("the connection was lost while COMMIT was in flight") from error
         reach(FaultPoint.COMMITTED)
@@ -224,6 +213,9 @@ class PostgresqlWriter:
     async def _write(
         self, connection: asyncpg.Connection, batch_id: bytes, effects: Effects
     ) -> None:
+        if effects.forgotten:
+            columns = to_columns(effects.forgotten, 2)
+            await connection.execute(self._queries["forget_keys"], *columns)
         await connection.execute(
             self._queries["write_batch"],
             *to_columns(effects.entries, len(Entry._fields)),
@@ -244,7 +236,7 @@ class PostgresqlWriter:
             return
         try:
             await self._connection.execute("ROLLBACK")
-        except _LOST:
+        except LOST:
             self._drop()
 
     async def committed(self, batch_id: bytes) -> bool:
@@ -269,7 +261,7 @@ class PostgresqlWriter:
     async def close(self) -> None:
         """Let go of the connection, of a server that does not answer without ceremony."""
         if self._connection is not None:
-            with contextlib.suppress(*_LOST):
+            with contextlib.suppress(*LOST):
                 await self._connection.close(timeout=CLOSE_SECONDS)
 
     @asynccontextmanager
@@ -279,7 +271,7 @@ class PostgresqlWriter:
         except StoreError:
             await self.rollback()
             raise
-        except (*_LOST, *_BAD_ROW) as error:
+        except (*LOST, *_BAD_ROW) as error:
             await self.rollback()
             raise _classify(error) from error
 
@@ -292,6 +284,8 @@ def _classify(error: BaseException) -> StoreError:
 
 class PostgresqlStore:
     """A PostgreSQL database as a `Store`."""
+
+    is_shared = True
 
     def __init__(
         self,
@@ -312,7 +306,9 @@ class PostgresqlStore:
         self._statement_timeout_ms = statement_timeout_ms
         self._pool_size = pool_size
         self._pool: asyncpg.Pool | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._listener = Listener(self._connect)
+        self._node = node
+        self._sweep_at = 0.0
         self.writer = PostgresqlWriter(self._connect, self._queries, node)
 
     @classmethod
@@ -359,7 +355,7 @@ class PostgresqlStore:
             raise ConfigError(
                 "store: not a valid postgresql:// URL; percent-encode special characters"
             ) from None
-        except _LOST as error:
+        except LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL does not answer as tidelog needs it: {type(error).__name__}: {error}. "
                 "Check the `store` setting and that the role may create a schema."
@@ -486,6 +482,14 @@ class PostgresqlStore:
         rows = await self._fetch(query, *to_columns([key], len(key)))
         return tuple(row[1:] for row in rows)
 
+    async def rows_of(self, query: str, keys: Sequence[Key]) -> list[tuple[Row, ...]]:
+        """See `Store.rows_of`."""
+        found: list[tuple[Row, ...]] = [()] * len(keys)
+        if keys:
+            for number, *row in await self._fetch(query, *to_columns(keys, len(keys[0]))):
+                found[number - 1] += (tuple(row),)
+        return found
+
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
         return [SurfaceStats._make(row) for row in await self._fetch("stats")]
@@ -494,7 +498,7 @@ class PostgresqlStore:
         assert self._pool is not None  # noqa: S101 - `open` made it
         try:
             found = await self._pool.fetch(self._queries[query], *values)
-        except _LOST as error:
+        except LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL could not be read: {type(error).__name__}: {error}"
             ) from error
@@ -502,37 +506,38 @@ class PostgresqlStore:
 
     def watch_head(self, moved: Callable[[int], None]) -> None:
         """See `Store.watch_head`."""
-        self._listening = asyncio.create_task(self._listen(moved), name="tidelog-listen")
+        self._listener.watch(HEAD, moved)
 
-    async def _listen(self, moved: Callable[[int], None]) -> None:
-        def heard(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-            # Whoever may connect may notify: anything but a number is not from us.
-            if isinstance(payload, str) and payload.isdecimal():
-                moved(int(payload))
+    async def announce(self, messages: Sequence[tuple[str, bytes]]) -> list[int]:
+        """See `Store.announce`."""
+        rows = await self._fetch("announce", self._node, *to_columns(messages, 2))
+        now = asyncio.get_running_loop().time()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            await self._fetch("sweep_announcements", ANNOUNCED_MS)
+        return [announcement_id for (announcement_id,) in rows]
 
-        while True:
-            try:
-                connection = await self._connect()
-                try:
-                    lost = asyncio.Event()
-                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                    await connection.add_listener("tidelog_head", heard)
-                    await lost.wait()
-                finally:
-                    connection.terminate()
-            except _LOST as error:
-                _log.warning("not listening for other nodes' commits: %s", error)
-            await asyncio.sleep(RECONNECT_SECONDS)
+    async def announcements(self, after: int) -> list[Announcement]:
+        """See `Store.announcements`."""
+        rows = await self._fetch("announcements_after", after, self._node, PAGE_ENTRIES)
+        return [Announcement._make(row) for row in rows]
+
+    async def last_announcement(self) -> int:
+        """See `Store.last_announcement`."""
+        last: int = (await self._fetch("last_announcement"))[0][0]
+        return last
+
+    def watch_announcements(self, heard: Callable[[int], None]) -> None:
+        """See `Store.watch_announcements`."""
+        self._listener.watch(ANNOUNCEMENT, heard)
 
     async def close(self) -> None:
         """See `Store.close`."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._listener.close()
         await self.writer.close()
         if self._pool is not None:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._pool.close()
-            except _LOST:
+            except LOST:
                 self._pool.terminate()

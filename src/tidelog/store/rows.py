@@ -74,6 +74,17 @@ class Head(NamedTuple):
     """Which log this is: a ULID minted with it, copied by backup and restore."""
 
 
+class Announcement(NamedTuple):
+    """Something one node tells the others that is worth no entry."""
+
+    id: int
+    """Ascends over all nodes in the order of the announcements."""
+    topic: str
+    payload: bytes
+    head: int
+    """Head of the log when it was announced: what is up to there came before it."""
+
+
 class SurfaceStats(NamedTuple):
     """Sums over one surface's entries."""
 
@@ -136,4 +147,6 @@ class Effects(Struct):
     """The new head."""
     entries: list[Entry]
     dedupe: list[DedupeRow]
+    forgotten: list[tuple[str, str]]
+    """(scope, key) of dedupe rows that go before `dedupe` is written."""
     changes: list[RowChange]

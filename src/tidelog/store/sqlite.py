@@ -30,6 +30,7 @@ from tidelog.store.engine import (
     migrations,
 )
 from tidelog.store.rows import (
+    Announcement,
     DedupeRow,
     Effects,
     Entry,
@@ -121,10 +122,9 @@ class SqliteWriter:
     else runs while the disk syncs.
     """
 
-    def __init__(self, connection: sqlite3.Connection, queries: dict[str, str], node: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, queries: dict[str, str]) -> None:
         self._connection = connection
         self._queries = queries
-        self._node = node
 
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
@@ -147,45 +147,46 @@ class SqliteWriter:
             await asyncio.sleep(0.01)
 
     def _load(self, names: Names) -> Loaded:
-        with self._as_store_errors():
-            execute = self._connection.execute
-            dedupe: dict[tuple[str, str], DedupeRow | None] = {}
-            text = self._queries["dedupe_row"]
-            for name in names.dedupe:
-                found = execute(text, name).fetchone()
-                dedupe[name] = None if found is None else DedupeRow._make(found)
-            text = self._queries["stream_serial"]
-            return Loaded(
-                head=Head._make(execute(self._queries["head"]).fetchone()),
-                others=[],
-                dedupe=dedupe,
-                serials={
-                    stream: execute(text, (stream,)).fetchone()[0] or 0 for stream in names.streams
-                },
-                rows={
-                    (query, key): tuple(execute(self._queries[query], key).fetchall())
-                    for query, key in names.rows
-                },
-            )
+        execute = self._connection.execute
+        dedupe: dict[tuple[str, str], DedupeRow | None] = {}
+        text = self._queries["dedupe_row"]
+        for name in names.dedupe:
+            found = execute(text, name).fetchone()
+            dedupe[name] = None if found is None else DedupeRow._make(found)
+        text = self._queries["stream_serial"]
+        return Loaded(
+            head=Head._make(execute(self._queries["head"]).fetchone()),
+            others=[],
+            dedupe=dedupe,
+            serials={
+                stream: execute(text, (stream,)).fetchone()[0] or 0 for stream in names.streams
+            },
+            rows={
+                (query, key): tuple(execute(self._queries[query], key).fetchall())
+                for query, key in names.rows
+            },
+        )
 
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
-        """See `Writer.commit`."""
+        """See `Writer.commit`; nobody will ask after the batch, so its id is not kept."""
+        del batch_id
         with self._as_store_errors():
-            self._write(batch_id, effects)
+            self._write(effects)
             reach(FaultPoint.WRITTEN)
             self._commit()
             reach(FaultPoint.COMMITTED)
 
-    def _write(self, batch_id: bytes, effects: Effects) -> None:
+    def _write(self, effects: Effects) -> None:
         connection, queries = self._connection, self._queries
         connection.executemany(queries["insert_entry"], effects.entries)
+        if effects.forgotten:
+            connection.executemany(queries["forget_keys"], effects.forgotten)
         connection.executemany(queries["insert_dedupe"], effects.dedupe)
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             connection.executemany(queries[statement], [change.values for change in run])
         connection.execute(
             queries["advance_head"], (effects.committed_id, effects.digest, effects.committed_at)
         )
-        connection.execute(queries["note_batch"], (self._node, batch_id, effects.committed_at))
 
     def _commit(self) -> None:
         reach(FaultPoint.COMMITTING)
@@ -242,12 +243,13 @@ def _untrustworthy(error: BaseException) -> StoreUntrustworthy:
 class SqliteStore:
     """One SQLite file as a `Store`."""
 
+    is_shared = False
+
     def __init__(
         self,
         path: Path,
         *,
         log_id: str,
-        node: str,
         extensions: Sequence[Extension] = (),
         read_only: bool = False,
     ) -> None:
@@ -272,7 +274,7 @@ class SqliteStore:
             if self._lock is not None:
                 self._lock.release()
             raise
-        self.writer = SqliteWriter(connection, self._queries, node)
+        self.writer = SqliteWriter(connection, self._queries)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tidelog-read")
         self._idle = [sqlitefile.connect(path, read_only=True) for _ in range(READERS)]
 
@@ -295,7 +297,6 @@ class SqliteStore:
                 sqlitefile.check(connection, self.path, remedy=remedy(self.path))
             sqlitefile.migrate(connection, self.path, migrations(ENGINE))
             connection.execute(self._queries["create_head"], (log_id, GENESIS_DIGEST))
-            connection.execute(self._queries["forget_writers"])
             for extension in extensions:
                 for statement in sqlitefile.statements(extension.schema[ENGINE]):
                     connection.execute(statement)
@@ -399,12 +400,37 @@ class SqliteStore:
 
         return await self._read(read)
 
+    async def rows_of(self, query: str, keys: Sequence[Key]) -> list[tuple[Row, ...]]:
+        """See `Store.rows_of`; in one visit to a reading thread."""
+        text = self._queries[query]
+
+        def read(connection: sqlite3.Connection) -> list[tuple[Row, ...]]:
+            return [tuple(connection.execute(text, key).fetchall()) for key in keys]
+
+        return await self._read(read)
+
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
         return [SurfaceStats._make(row) for row in await self.rows("stats", ())]
 
     def watch_head(self, moved: Callable[[int], None]) -> None:
         """See `Store.watch_head`; the lock keeps every other writer out, so it never moves."""
+
+    async def announce(self, messages: Sequence[tuple[str, bytes]]) -> list[int]:
+        """See `Store.announce`; the lock keeps every other node out, so nobody listens."""
+        return [0] * len(messages)
+
+    async def announcements(self, after: int) -> list[Announcement]:
+        """See `Store.announcements`."""
+        del after
+        return []
+
+    async def last_announcement(self) -> int:
+        """See `Store.last_announcement`."""
+        return 0
+
+    def watch_announcements(self, heard: Callable[[int], None]) -> None:
+        """See `Store.watch_announcements`."""
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -18,6 +18,8 @@ def normal_name(name: str) -> str:
 
 def normal_set(names: Sequence[str]) -> tuple[str, ...]:
     """NFC each, without duplicates, ascending by UTF-8 bytes."""
+    if len(names) == 1:
+        return (normal_name(names[0]),)
     return tuple(sorted({normal_name(name) for name in names}, key=lambda name: name.encode()))
 
 
@@ -38,6 +40,6 @@ def event_faults(names: Sequence[str]) -> list[Fault]:
     if not names:
         return [Fault("partitions", "must not be empty")]
     faults = name_faults(names)
-    if not faults and len(normal_set(names)) > MAX_PARTITIONS:
+    if len(names) > MAX_PARTITIONS and not faults and len(normal_set(names)) > MAX_PARTITIONS:
         return [Fault("partitions", f"more than {MAX_PARTITIONS}")]
     return faults

@@ -86,7 +86,7 @@ class Polling:
         kind, _, token = (request.header(b"authorization") or b"").partition(b" ")
         if kind.lower() != b"bearer":
             raise Problem("auth_failed", "Authorization: Bearer <token>")
-        session = Session(service.settings, service.model, service.tokens, 0.0)
+        session = service.new_session(0.0)
         try:
             session.claims = service.tokens.verify(token.decode("ascii", "replace"))
         except TokenRefused as error:

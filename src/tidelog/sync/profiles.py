@@ -274,10 +274,8 @@ def _option_faults(options: object, known: Mapping[str, _Check]) -> Iterator[Fau
             yield Fault(f"{field}.id", _REQUIRED)
 
 
-def _unknown_members(
-    field: str, members: Mapping[str, Any], known: Collection[str]
-) -> Iterator[Fault]:
-    return (Fault(f"{field}.{name}", _NOT_ALLOWED) for name in members if name not in known)
+def _unknown_members(field: str, members: Mapping[str, Any], known: Collection[str]) -> list[Fault]:
+    return [Fault(f"{field}.{name}", _NOT_ALLOWED) for name in members if name not in known]
 
 
 def _schema_faults(schema: Draft202012Validator, field: str, value: Any) -> list[Fault]:
@@ -285,6 +283,8 @@ def _schema_faults(schema: Draft202012Validator, field: str, value: Any) -> list
 
     Several branches of a schema may find the same fault; it is told once.
     """
+    if schema.is_valid(value):
+        return []
     faults = set()
     for error in schema.iter_errors(value):
         place = ".".join([field, *map(str, error.instance_path)])

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.base.canonical import canonical
+from tidelog.base.errors import NotCanonicalizable
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
 from tidelog.log.entry import Draft
@@ -23,6 +24,7 @@ from tidelog.sync.profiles import (
     number_faults,
     tree_faults,
 )
+from tidelog.sync.tree import TreeState
 from tidelog.sync.wire import Committed, Rejected, stored_body
 
 SURFACE = "sync"
@@ -35,9 +37,11 @@ REUSED = "id already committed with different payload"
 class State(Protocol):
     """A partition's tree state, as a decision sees it."""
 
+    name: str
+
     @property
-    def tree(self) -> Any:
-        """Answers `check(event)`."""
+    def tree(self) -> TreeState:
+        """The state itself."""
 
     def follow(self, committed_id: int, event: dict[str, Any]) -> Callable[[], None]:
         """Apply a committed event; answers how to take it back."""
@@ -79,13 +83,14 @@ class SubmitItem(Struct, frozen=True):
     invalid: tuple[Fault, ...]
     """Faults of steps 5 and 6 that need no state; they count only for a new id (D25)."""
     states: tuple[State, ...] = ()
-    """Tree states of the partitions in sorted order, if the event is one of the tree profile."""
+    """Tree states of the partitions in sorted order, if the decision looks at them."""
+    check: Callable[[Sequence[State]], tuple[Fault, ...]] | None = None
+    """The application's own rules about the states; None if it has none."""
 
-    def names(self) -> Names:
-        """What `decide` reads."""
-        if self.refused:
-            return Names()
-        return Names(dedupe=((SCOPE, self.id),), streams=(STREAM,))
+    @property
+    def key(self) -> tuple[str, str]:
+        """Scope and key of its dedupe row, which `decide` reads unless it is refused."""
+        return SCOPE, self.id
 
     def decide(self, view: View) -> Accept | Refuse:
         """The pipeline of 8.2 from step 4 on; the verdict of the steps before it comes along."""
@@ -99,9 +104,10 @@ class SubmitItem(Struct, frozen=True):
         if self.invalid:
             return Refuse(Rejected(self.id, "validation_failed", self.invalid, view.now_ms))
         for state in self.states:
-            faults = state.tree.check(self.event)
-            if faults:
-                return Refuse(Rejected(self.id, "validation_failed", tuple(faults), view.now_ms))
+            if found := state.tree.check(self.event):
+                return Refuse(Rejected(self.id, "validation_failed", tuple(found), view.now_ms))
+        if self.check is not None and (wrong := self.check(self.states)):
+            return Refuse(Rejected(self.id, "validation_failed", wrong, view.now_ms))
         return self._commit(view)
 
     def _known(self, row: DedupeRow, verdict: Seen, now_ms: int) -> Committed | Rejected:
@@ -133,15 +139,16 @@ class SubmitItem(Struct, frozen=True):
                 ),
             ),
             rows=tuple(
-                RowChange("sync_add_partition", (partition, committed_id))
-                for partition in self.partitions
+                [RowChange("sync_add_partition", (name, committed_id)) for name in self.partitions]
             ),
-            states=tuple(Follow(state, committed_id, self.event) for state in self.states),
+            states=tuple([Follow(state, committed_id, self.event) for state in self.states]),
         )
 
     def needs_state(self) -> bool:
         """Whether a decision about it may look at tree states."""
-        return not self.refused and not self.invalid and self.event["type"] in TREE_ACTIONS
+        if self.refused or self.invalid:
+            return False
+        return self.check is not None or self.event["type"] in TREE_ACTIONS
 
 
 class Setting(Struct, frozen=True):
@@ -172,45 +179,45 @@ def prepare(
     """The stateless steps of 8.2 for an item that passed the request's invariants (8.1)."""
     event = item["event"]
     names: Sequence[str] = item["partitions"]
-    refused = _refusal(names, event, allows)
-    partitions = () if refused else normal_set(names)
-    event_hash = fingerprint = b""
-    if not refused:
-        canonical_event = canonical(event)
-        event_hash = sha256(canonical_event).digest()
-        # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
-        whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical(list(partitions)))
-        fingerprint = sha256(whole).digest()
+    refused = _refusal(names, allows)
+    if refused is None:
+        try:
+            canonical_event = canonical(event)
+        except NotCanonicalizable:
+            # What strict JSON lets through and no canonical form has: integers beyond 2^53.
+            refused = "validation_failed", tuple(number_faults(event))
+    if refused is not None:
+        return SubmitItem(item["id"], client_id, (), event, b"", b"", b"", refused, ())
+    partitions = normal_set(names)
+    canonical_partitions = canonical(partitions)
+    # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
+    whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical_partitions)
     return SubmitItem(
         id=item["id"],
         client_id=client_id,
         partitions=partitions,
         event=event,
-        body=stored_body(item["id"], client_id, partitions, raw_event),
-        fingerprint=fingerprint,
-        event_hash=event_hash,
-        refused=refused,
-        invalid=() if refused else tuple(_invalid(event, profile, model)),
+        body=stored_body(item["id"], client_id, canonical_partitions, raw_event),
+        fingerprint=sha256(whole).digest(),
+        event_hash=sha256(canonical_event).digest(),
+        refused=None,
+        invalid=tuple(_invalid(event, profile, model)),
     )
 
 
 def _refusal(
-    names: Sequence[str], event: dict[str, Any], allows: Callable[[str], bool]
+    names: Sequence[str], allows: Callable[[str], bool]
 ) -> tuple[str, tuple[Fault, ...]] | None:
+    """Steps 1 and 2 of 8.2."""
     faults = partition_faults(names)
     if faults:
         return "validation_failed", tuple(faults)
-    denied = sorted(
+    denied = [
         Fault(f"partitions.{index}", "not allowed")
         for index, name in enumerate(names)
         if not allows(normal_name(name))
-    )
-    if denied:
-        return "forbidden", tuple(denied)
-    numbers = number_faults(event)
-    if numbers:
-        return "validation_failed", tuple(numbers)
-    return None
+    ]
+    return ("forbidden", tuple(sorted(denied))) if denied else None
 
 
 def _invalid(event: dict[str, Any], profile: str, model: Model) -> list[Fault]:

@@ -1,20 +1,19 @@
 """The sync service: the only file of it that touches both the log and connections."""
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import (
-    ConfigError,
     QueueFull,
     ShuttingDown,
+    StoreDamaged,
     StoreError,
     TidelogError,
 )
@@ -22,12 +21,16 @@ from tidelog.base.frame import text_frame
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.base.surface import Conversation, Endpoint, Outlet, Upgrade
 from tidelog.log.committer import Committer
-from tidelog.log.decision import Answer, Failure, Names
+from tidelog.log.decision import Answer, Failure, Item, Names
 from tidelog.log.entry import Entry
-from tidelog.log.request import Submission, submit_and_wait
+from tidelog.log.request import Submission
 from tidelog.store.engine import Store
+from tidelog.sync.model_file import read_model
+from tidelog.sync.model_version import ModelVersion
+from tidelog.sync.nodes import OtherNodes
+from tidelog.sync.plugin_guard import GuardedPlugin
 from tidelog.sync.profiles import CANONICAL, Model
-from tidelog.sync.rules import STREAM, SURFACE, Setting, SubmitItem
+from tidelog.sync.rules import STREAM, SURFACE, SubmitItem
 from tidelog.sync.session import (
     RETRY_AFTER_MS,
     Action,
@@ -58,11 +61,11 @@ HARD_CAP_FACTOR = 4
 SWEEP_SECONDS = 0.25
 """How often timeouts are looked at; their accuracy."""
 
+Subscribers = dict["_Connection", Callable[[bytes], None]]
+"""Who gets the broadcasts of a partition, and how."""
+
 Answered = Callable[[Sequence[Answer] | None], None]
 """Takes the answers of a submit, or None if the store failed and nobody knows how much of it."""
-
-MODEL_VERSION = "model_version"
-CONFIGURED_VERSION = "configured_model_version"
 
 
 class _Partitions(msgspec.Struct):
@@ -70,22 +73,6 @@ class _Partitions(msgspec.Struct):
 
 
 _decode_partitions = msgspec.json.Decoder(_Partitions).decode
-
-
-def read_model(settings: SyncSettings) -> Model:
-    """The model that the configuration names."""
-    document: dict[str, Any] = {}
-    if settings.model_file:
-        try:
-            document = json.loads(Path(settings.model_file).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"sync.model_file: {settings.model_file}: {error}") from error
-    return Model.parse(
-        document.get("tree_targets", {}),
-        document.get("schemas", {}),
-        1 if (version := document.get("model_version")) is None else version,
-        settings.profiles,
-    )
 
 
 def _wanted(request: Submit) -> list[str]:
@@ -98,6 +85,29 @@ def _with_states(item: SubmitItem, pinned: dict[str, PartitionState]) -> SubmitI
         return item
     states = tuple(pinned[name] for name in item.partitions)
     return msgspec.structs.replace(item, states=states)
+
+
+class _Request(Submission):
+    """A submit in the committer's queue."""
+
+    __slots__ = ("_origin",)
+
+    def __init__(
+        self,
+        names: Names,
+        size_bytes: int,
+        items: Sequence[SubmitItem],
+        answered: Callable[[Sequence[Answer | Failure]], None],
+        origin: "_Connection | None",
+    ) -> None:
+        super().__init__(names, size_bytes, items, answered)
+        self._origin = origin
+
+    def items(self) -> Sequence[Item]:
+        """Nothing any more once an earlier request of the connection has failed (D9)."""
+        if self._origin is not None and self._origin.failed:
+            return ()
+        return super().items()
 
 
 class SyncService:
@@ -115,10 +125,10 @@ class SyncService:
     ) -> None:
         self.settings = settings
         self.model = model
-        self.model_version = model_version
-        """Announced to clients; an administrator may have raised it over the model's own."""
+        self._version = ModelVersion(committer, store, model_version, self._version_changed)
         self.clock = clock
         self.tokens = Tokens(settings.jwt_secret, settings.jwt_key_file, settings.jwt_algorithms)
+        self._plugin = GuardedPlugin.from_settings(settings, committer.metrics)
         self.committer = committer
         self.store = store
         self.states = States(store, committer.tail, model, settings, model_version)
@@ -127,11 +137,17 @@ class SyncService:
         self.clients: dict[str, _Connection] = {}
         """Active connections by `client_id`: one each (3.3)."""
         self._open: set[_Connection] = set()
-        self._subscribers: dict[str, set[_Connection]] = {}
+        self._subscribers: dict[str, Subscribers] = {}
         self._origins: dict[int, _Connection] = {}
         """Who submitted an entry that is about to leave the tail; it gets no broadcast of it."""
         self._sweep: asyncio.TimerHandle | None = None
+        self._others = OtherNodes(
+            committer.announcements,
+            connected=self._connected_elsewhere,
+            model_changed=self._version.follow,
+        )
         committer.tail.subscribe(SURFACE, self._deliver)
+        committer.restore_bodies(SURFACE, self._archived)
 
     @classmethod
     async def open(
@@ -143,17 +159,7 @@ class SyncService:
     ) -> "SyncService":
         """A service whose watermark and model version are those of the store."""
         model = read_model(settings)
-        configured = await store.rows("sync_setting", (CONFIGURED_VERSION,))
-        stored = await store.rows("sync_setting", (MODEL_VERSION,))
-        version = stored[0][0] if stored else model.model_version
-        if not configured or configured[0][0] != model.model_version:
-            # Starting with another configured value changes it silently (D47). Both in one
-            # transaction: with only the first of them the next start would see nothing new.
-            version = model.model_version
-            both = tuple(Setting(name, version) for name in (CONFIGURED_VERSION, MODEL_VERSION))
-            for answer in await submit_and_wait(committer, Names(), 64, both):
-                if isinstance(answer, Failure):
-                    raise answer.error
+        version = await ModelVersion.stored(committer, store, model.model_version)
         service = cls(committer, store, settings, clock, model, model_version=version)
         # It follows the tail from here on; what other nodes commit meanwhile comes from there.
         for (last,) in await store.rows("sync_last_event", (committer.tail.position,)):
@@ -166,11 +172,20 @@ class SyncService:
         return (Endpoint("/sync", self._accept, cap, heartbeat=False),)
 
     @property
+    def model_version(self) -> int:
+        """The one in use on all nodes."""
+        return self._version.current
+
+    @property
     def announced_version(self) -> int | None:
         """In `connected` and `sync_response`, if the event profile is offered (D13)."""
         return self.model_version if CANONICAL in self.settings.profiles else None
 
     # Connections.
+
+    def new_session(self, now: float) -> Session:
+        """The server's end of a connection, or of one polling request."""
+        return Session(self.settings, self.model, self.tokens, now, self._plugin)
 
     def _accept(self, upgrade: Upgrade) -> Conversation:
         del upgrade
@@ -205,26 +220,26 @@ class SyncService:
 
         One that was closed in the meantime gets none, or nobody would ever take it out again.
         """
-        if connection.session.closed:
+        outlet = connection.outlet
+        if outlet is None or connection.session.closed:
             partitions = ()
         for name in connection.subscriptions:
             subscribers = self._subscribers[name]
-            subscribers.discard(connection)
+            del subscribers[connection]
             if not subscribers:
                 del self._subscribers[name]
         for name in partitions:
-            self._subscribers.setdefault(name, set()).add(connection)
+            assert outlet is not None  # noqa: S101 - or there are none
+            self._subscribers.setdefault(name, {})[connection] = outlet.push
         connection.subscriptions = tuple(partitions)
 
     async def connect(self, connection: "_Connection", capabilities: dict[str, Any]) -> bytes:
         """Register an authenticated client; answers the payload of `connected`."""
         await self.committer.catch_up()
         if not connection.session.closed:  # who has hung up by now supersedes nobody
-            older = self.clients.get(connection.client_id)
-            if older is not None:
-                self.closed(older)
-                older.close(SUPERSEDED)
-            self.clients[connection.client_id] = connection
+            connection.claim = await self._others.claim(connection.client_id)
+        if not connection.session.closed:
+            self._take_over(connection)
         settings = self.settings
         payload = {
             "client_id": connection.client_id,
@@ -243,6 +258,22 @@ class SyncService:
         if self.announced_version is not None:
             payload["model_version"] = self.announced_version
         return encode(payload)
+
+    def _take_over(self, connection: "_Connection") -> None:
+        """Of several connections of a client the one with the latest claim stays (3.3)."""
+        client_id, claim = connection.client_id, connection.claim
+        older = self.clients.get(client_id)
+        if self._others.has_later_claim(client_id, claim) or (older and older.claim > claim):
+            connection.close(SUPERSEDED)
+            return
+        if older is not None:
+            older.close(SUPERSEDED)
+        self.clients[client_id] = connection
+
+    def _connected_elsewhere(self, client_id: str, claim: int) -> None:
+        connection = self.clients.get(client_id)
+        if connection is not None and connection.claim < claim:
+            connection.close(SUPERSEDED)
 
     # Submit.
 
@@ -273,7 +304,9 @@ class SyncService:
         answered: Answered,
         origin: "_Connection | None",
     ) -> None:
-        items = [_with_states(item, pinned) for item in request.items]
+        items: Sequence[SubmitItem] = request.items
+        if pinned:
+            items = [_with_states(item, pinned) for item in items]
 
         def hand_over(answers: Sequence[Answer | Failure]) -> None:
             self.states.unpin(pinned)
@@ -284,10 +317,9 @@ class SyncService:
                 self._note_origin(origin, answers)
             answered(answers)
 
-        dedupe = tuple(key for item in items for key in item.names().dedupe)
-        names = Names(dedupe=dedupe, streams=(STREAM,))
+        names = Names(tuple([item.key for item in items if not item.refused]), (STREAM,))
         try:
-            self.committer.submit(Submission(names, request.size_bytes, items, hand_over))
+            self.committer.submit(_Request(names, request.size_bytes, items, hand_over, origin))
         except BaseException:
             self.states.unpin(pinned)
             raise
@@ -342,11 +374,19 @@ class SyncService:
 
     # Delivery.
 
+    async def _archived(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Bodies that retention on another node moved to the archive before they came here."""
+        found = await self.store.rows_of("sync_archived", [(each,) for each in ids])
+        if not all(found):
+            lost = [each for each, rows in zip(ids, found, strict=True) if not rows]
+            raise StoreDamaged(f"events {lost[:10]} are neither in the log nor in the archive")
+        return {each: rows[0][0] for each, rows in zip(ids, found, strict=True)}
+
     def _deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.last_event = entry.committed_id
             origin = self._origins.pop(entry.committed_id, None) or self._submitter(entry)
-            assert entry.body is not None  # noqa: S101 - the tail delivers what was just committed
+            assert entry.body is not None  # noqa: S101 - new, or restored by `_archived`
             partitions = _decode_partitions(entry.body).partitions
             self.states.follow(entry, partitions)
             receivers = self._receivers(partitions)
@@ -357,17 +397,17 @@ class SyncService:
                         "event_broadcast", f"b{entry.committed_id}", entry.committed_at, payload
                     )
                 )
-                for connection in receivers:
-                    if connection is not origin and connection.outlet is not None:
-                        connection.outlet.push(frame)
+                for connection, push in receivers.items():
+                    if connection is not origin:
+                        push(frame)
 
-    def _receivers(self, partitions: Sequence[str]) -> "Collection[_Connection]":
-        """Connections subscribed to any of the partitions, each once."""
+    def _receivers(self, partitions: Sequence[str]) -> "Subscribers":
+        """Who is subscribed to any of the partitions, each once."""
         if len(partitions) == 1:
-            return self._subscribers.get(partitions[0], ())
-        receivers: set[_Connection] = set()
+            return self._subscribers.get(partitions[0], {})
+        receivers: Subscribers = {}
         for name in partitions:
-            receivers.update(self._subscribers.get(name, ()))
+            receivers |= self._subscribers.get(name, {})
         return receivers
 
     def _submitter(self, entry: Entry) -> "_Connection | None":
@@ -376,23 +416,23 @@ class SyncService:
         The items of a request with a poison item leave the tail before its answer (D29).
         """
         connection = self.clients.get(entry.actor)
-        waits = connection is not None and entry.entity in connection.submitting
-        return connection if waits else None
+        if connection is None:
+            return None
+        waiting = (item.id for request in connection.unanswered for item in request.items)
+        return connection if entry.entity in waiting else None
 
     async def set_model_version(self, version: int) -> int:
         """Store a new model version and tell every client of the event profile; answers the old."""
-        setting = Setting(MODEL_VERSION, version)
-        [answer] = await submit_and_wait(self.committer, setting.names(), 64, (setting,))
-        if isinstance(answer, Failure):
-            raise answer.error
-        old, self.model_version = self.model_version, version
-        self.states.model_version = version
-        if old != version:
-            payload = encode({"old_model_version": old, "new_model_version": version})
-            for connection in tuple(self.clients.values()):
-                if connection.session.profile == CANONICAL:
-                    connection.send("version_changed", payload)
+        old = await self._version.change(version)
+        await self._others.tell_model_version()
         return old
+
+    def _version_changed(self, old: int, new: int) -> None:
+        self.states.model_version = new
+        payload = encode({"old_model_version": old, "new_model_version": new})
+        for connection in tuple(self.clients.values()):
+            if connection.session.profile == CANONICAL:
+                connection.send("version_changed", payload)
 
 
 class _Connection:
@@ -400,14 +440,17 @@ class _Connection:
 
     def __init__(self, service: SyncService) -> None:
         self._service = service
-        self.session = Session(
-            service.settings, service.model, service.tokens, asyncio.get_running_loop().time()
-        )
+        now = asyncio.get_running_loop().time()
+        self.session = service.new_session(now)
         self.subscriptions: tuple[str, ...] = ()
+        self.claim = 0
+        """Tells which of a client's connections is the latest; see `tidelog.sync.nodes`."""
         self.cursor = 0
         """Up to where the client was last sent a page."""
-        self.submitting: frozenset[str] = frozenset()
-        """Ids of the request that is being committed."""
+        self.unanswered: deque[Submit] = deque()
+        """Submits that are being committed, in their order."""
+        self.failed = False
+        """Whether the store failed one of them: those behind it must not be committed (D9)."""
         self.outlet: Outlet | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
@@ -459,12 +502,20 @@ class _Connection:
 
         None: the store failed. Earlier items may be committed, and nobody was told (D29).
         """
-        self.submitting = frozenset()
+        self.unanswered.popleft()
+        if self.failed:
+            return
         if answers is None:
+            self.failed = True
             self._act(self.session.fail())
         else:
             self.send("submit_events_result", result_payload(list(answers)))
-            self._done()
+            now = asyncio.get_running_loop().time()
+            self._act(self.session.answered(now, time.time()))
+
+    def _queued(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.queued(now, time.time()))
 
     def _done(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -486,15 +537,20 @@ class _Connection:
 
     def _submit(self, request: Submit) -> None:
         """At once if all states are warm, the usual case; else in a task that warms them."""
-        self.submitting = frozenset(item.id for item in request.items)
+        self.unanswered.append(request)
         try:
-            if not self._service.submit(request, self.submitted, self):
+            if self._service.submit(request, self.submitted, self):
+                self._queued()
+            else:
                 self._work = asyncio.create_task(self._do(request))
         except (QueueFull, ShuttingDown) as error:
-            self._busy(error)
+            self._busy(request, error)
 
-    def _busy(self, error: TidelogError) -> None:
-        self.submitting = frozenset()
+    def _busy(self, action: Action, error: TidelogError) -> None:
+        if isinstance(action, Submit):
+            self.unanswered.pop()
+            if self.session.postponed():
+                return
         details = {"retry_after_ms": RETRY_AFTER_MS}
         self.send("error", error_payload("rate_limited", str(error), details))
         self._done()
@@ -507,11 +563,12 @@ class _Connection:
                     self._done()
                 case Submit():
                     await self._service.warm_and_submit(action, self.submitted, self)
+                    self._queued()
                 case Sync():
                     self.send("sync_response", await self._service.page(action, self))
                     self._done()
         except (QueueFull, ShuttingDown) as error:
-            self._busy(error)
+            self._busy(action, error)
         except StoreError as error:
             _log.warning("a sync request failed: %s", error)
             self._act(self.session.fail())

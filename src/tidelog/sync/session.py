@@ -2,11 +2,14 @@
 
 Messages are checked in the order of section 1 of the protocol; the first failure decides the
 answer. They are worked on strictly one after another, in the order they came (D9).
+
+A submit that is in the committer's queue has its place in the order; further submits may follow it
+there before it is answered. Whatever else comes behind it waits for its answer.
 """
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -15,6 +18,8 @@ from tidelog.base import strictjson
 from tidelog.base.errors import InvalidJson
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync.partitions import name_faults, normal_set
+from tidelog.sync.plugin import Access
+from tidelog.sync.plugin_guard import GuardedPlugin
 from tidelog.sync.profiles import CANONICAL, COMPATIBILITY, Model, accepted_types
 from tidelog.sync.rules import SubmitItem, prepare
 from tidelog.sync.tokens import Claims, TokenRefused, Tokens
@@ -31,6 +36,11 @@ from tidelog.sync.wire import (
 
 INBOX_MESSAGES = 32
 """Messages held while one is worked on; then reading from the socket pauses."""
+
+QUEUED_MESSAGES = 16
+QUEUED_BYTES = 65_536
+"""Submits of one connection that wait for the committer together; a larger one waits there alone.
+The queue is everybody's: no connection may fill it."""
 
 DEFAULT_LIMIT = 500
 MAX_ID_BYTES = 128
@@ -78,6 +88,8 @@ class Sync(Struct, frozen=True):
 
 
 Action = Send | Close | Connected | Submit | Sync
+_WORK = (Connected, Submit, Sync)
+"""Actions that the service reports back about."""
 
 
 class Cycle(Struct, frozen=True):
@@ -105,15 +117,27 @@ class _Received(NamedTuple):
     too_fast: bool
     drafts: int
     """How many it brought."""
+    events: Sequence[bytes]
+    """What they are, unless they are too many to be looked at."""
     too_many: bool
     """Whether these were more than may be in flight (D56); later arrivals do not matter to it."""
+    may_follow: bool
+    """Whether it may be looked at while submits before it wait in the committer's queue."""
 
 
 class Session:
     """The server's end of one connection."""
 
-    def __init__(self, settings: SyncSettings, model: Model, tokens: Tokens, now: float) -> None:
+    def __init__(
+        self,
+        settings: SyncSettings,
+        model: Model,
+        tokens: Tokens,
+        now: float,
+        plugin: GuardedPlugin | None = None,
+    ) -> None:
         self._settings = settings
+        self._plugin = plugin
         self._model = model
         self._tokens = tokens
         self.claims: Claims | None = None
@@ -121,12 +145,14 @@ class Session:
         self.profile = ""
         self.closed = False
         self._cycle: Cycle | None = None
-        self._busy = False
         self._inbox: deque[_Received] = deque()
+        self._current: _Received | None = None
+        """What is being worked on; nothing behind it is looked at."""
+        self._queued: deque[_Received] = deque()
+        """Submits in the committer's queue, in its order."""
+        self._queued_bytes = 0
         self._in_flight = 0
         """Drafts received and not yet answered, counted on arrival (D56)."""
-        self._busy_drafts = 0
-        """Those of the message being worked on."""
         self._alive_at = now
         self._window_started, self._window_messages = now, 0
 
@@ -145,18 +171,48 @@ class Session:
             self._window_started, self._window_messages = now, 0
         self._window_messages += 1
         too_fast = self._window_messages > self._settings.max_messages_per_second
-        drafts = 0 if too_fast else _count_drafts(frame)
+        events = [] if too_fast else raw_events(frame)
+        drafts = len(events)
         self._in_flight += drafts
         too_many = self._in_flight > self._settings.max_in_flight_drafts
-        self._inbox.append(_Received(frame, is_text, too_fast, drafts, too_many))
-        return [] if self._busy else self._next(now, unix_now)
+        if drafts > self._settings.max_batch_size:
+            events = []
+        received = _Received(frame, is_text, too_fast, drafts, events, too_many, drafts > 0)
+        self._inbox.append(received)
+        return self._next(now, unix_now)
 
     def done(self, now: float, unix_now: float) -> list[Action]:
         """What was asked for is finished: what to do next."""
-        self._busy = False
-        self._in_flight -= self._busy_drafts
-        self._busy_drafts = 0
+        if self._current is not None:
+            self._in_flight -= self._current.drafts
+            self._current = None
         return self._next(now, unix_now)
+
+    def queued(self, now: float, unix_now: float) -> list[Action]:
+        """The submit has its place in the committer's queue: what to do meanwhile."""
+        assert self._current is not None  # noqa: S101 - one was asked for
+        self._queued.append(self._current)
+        self._queued_bytes += len(self._current.frame)
+        self._current = None
+        return self._next(now, unix_now)
+
+    def answered(self, now: float, unix_now: float) -> list[Action]:
+        """The oldest submit in the committer's queue is answered: what to do next."""
+        received = self._queued.popleft()
+        self._queued_bytes -= len(received.frame)
+        self._in_flight -= received.drafts
+        return self._next(now, unix_now)
+
+    def postponed(self) -> bool:
+        """The submit found no room in the committer's queue: whether it will be tried again.
+
+        It is, behind the answers to those before it; alone it must be refused.
+        """
+        if not self._queued or self._current is None:
+            return False
+        self._wait_for_answers(self._current)
+        self._current = None
+        return True
 
     def paged(self, action: Sync, next_since: int, watermark: int, *, has_more: bool) -> None:
         """A page was sent: remember the cycle if it goes on."""
@@ -175,28 +231,46 @@ class Session:
 
     def fail(self) -> list[Action]:
         """The server could not do what was asked: nobody knows how much of it happened."""
+        if self.closed:
+            return []
         return self._fail(Problem("server_error", "internal error; retry all drafts"))
 
     # One message after another.
 
     def _next(self, now: float, unix_now: float) -> list[Action]:
         actions: list[Action] = []
-        while self._inbox and not self._busy and not self.closed:
+        while self._inbox and self._may_start(self._inbox[0]) and not self.closed:
             received = self._inbox.popleft()
             try:
                 if received.too_fast:
                     raise Problem("rate_limited", "too many messages", retry_after_ms=1000)
                 action = self._handle(received, now, unix_now)
             except Problem as problem:
+                if self._queued:
+                    self._wait_for_answers(received)
+                    break
                 actions += self._fail(problem)
                 action = None
             if action is not None:
                 actions.append(action)
-            if isinstance(action, Connected | Submit | Sync):
-                self._busy, self._busy_drafts = True, received.drafts
+            if isinstance(action, _WORK):
+                self._current = received
             else:
                 self._in_flight -= received.drafts
         return actions
+
+    def _may_start(self, received: _Received) -> bool:
+        if self._current is not None:
+            return False
+        return not self._queued or (
+            received.may_follow
+            and len(self._queued) < QUEUED_MESSAGES
+            and self._queued_bytes + len(received.frame) <= QUEUED_BYTES
+        )
+
+    def _wait_for_answers(self, received: _Received) -> None:
+        """Put a submit back: it is looked at anew when those before it are answered."""
+        self._inbox.appendleft(received._replace(may_follow=False))
 
     def _fail(self, problem: Problem) -> list[Action]:
         actions: list[Action] = [
@@ -240,13 +314,13 @@ class Session:
             raise Problem("bad_request", "type: a string")
         if not isinstance(msg_id, str) or not msg_id:
             raise Problem("bad_request", "msg_id: a non-empty string")
-        if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
+        if isinstance(timestamp, bool) or not isinstance(timestamp, (int, float)):
             raise Problem("bad_request", "timestamp: a number")
         if not isinstance(message.get("payload"), dict):
             raise Problem("bad_request", "payload: an object")
-        if not isinstance(version, str) or not _VERSION.fullmatch(version):
-            raise Problem("bad_request", "protocol_version: MAJOR.MINOR")
         if version not in SUPPORTED_VERSIONS:
+            if not isinstance(version, str) or not _VERSION.fullmatch(version):
+                raise Problem("bad_request", "protocol_version: MAJOR.MINOR")
             raise Problem(
                 "protocol_version_unsupported",
                 "this protocol version is not supported",
@@ -271,8 +345,9 @@ class Session:
         asserting = [payload]
         if isinstance(events, list):
             asserting += [item for item in events if isinstance(item, dict)]
-        if any(each.get("client_id", client_id) != client_id for each in asserting):
-            raise Problem("auth_failed", "client_id is not the authenticated one")
+        for each in asserting:
+            if each.get("client_id", client_id) != client_id:
+                raise Problem("auth_failed", "client_id is not the authenticated one")
 
     def _dispatch(
         self, kind: str, payload: dict[str, Any], received: _Received, now: float
@@ -344,14 +419,16 @@ class Session:
             raise Problem(
                 "rate_limited", "too many drafts in flight", retry_after_ms=RETRY_AFTER_MS
             )
-        frame = received.frame
-        items = prepare_submit(payload, frame, self.claims, self.profile, self._model)
-        return Submit(items, len(frame))
+        items = prepare_submit(
+            payload, received.events, self.claims, self.profile, self._model, self._plugin
+        )
+        return Submit(items, len(received.frame))
 
     # sync
 
     def _sync(self, payload: Mapping[str, Any]) -> Action:
-        action = read_sync(payload, self._settings, self.claims)
+        assert self.claims is not None  # noqa: S101 - checked with the envelope
+        action = read_sync(payload, self._settings, allowed(self.claims, self._plugin, "read"))
         cycle = self._cycle
         if (
             cycle is not None
@@ -366,16 +443,6 @@ class Session:
                 cycle.watermark,
             )
         return action
-
-
-def _count_drafts(frame: bytes) -> int:
-    """How many items a frame brings, as far as one can tell without judging it."""
-    if b'"submit_events"' not in frame and b"\\u" not in frame:
-        return 0
-    try:
-        return len(raw_events(frame))
-    except (ValueError, RecursionError):
-        return 0
 
 
 def whole_number(
@@ -441,24 +508,40 @@ def _is_same_partition(legacy: Any, names: Sequence[str]) -> bool:
     return isinstance(legacy, str) and normal_set([legacy]) == normal_set(names)
 
 
+def allowed(claims: Claims, plugin: GuardedPlugin | None, access: Access) -> Callable[[str], bool]:
+    """Which partitions a client may touch: what the token opens and the plug-in agrees to (D18)."""
+    return claims.allows if plugin is None else plugin.restrict(claims, access)
+
+
 def prepare_submit(
-    payload: Mapping[str, Any], frame: bytes, claims: Claims, profile: str, model: Model
+    payload: Mapping[str, Any],
+    raws: Sequence[bytes],
+    claims: Claims,
+    profile: str,
+    model: Model,
+    plugin: GuardedPlugin | None = None,
 ) -> tuple[SubmitItem, ...]:
-    """The stateless work of every item of a checked request."""
-    return tuple(
+    """The stateless work of every item of a checked request, whose events as sent are `raws`."""
+    allows = allowed(claims, plugin, "write")
+    items = tuple(
         prepare(
             item,
             raw,
             client_id=claims.client_id,
             profile=profile,
             model=model,
-            allows=claims.allows,
+            allows=allows,
         )
-        for item, raw in zip(payload["events"], raw_events(frame), strict=True)
+        for item, raw in zip(payload["events"], raws, strict=True)
     )
+    if plugin is None:
+        return items
+    return tuple(plugin.judge(item, raw, claims) for item, raw in zip(items, raws, strict=True))
 
 
-def read_sync(payload: Mapping[str, Any], settings: SyncSettings, claims: Claims | None) -> Sync:
+def read_sync(
+    payload: Mapping[str, Any], settings: SyncSettings, allows: Callable[[str], bool]
+) -> Sync:
     """A sync request, checked and authorized, as if it opened a new cycle."""
     partitions = _partition_list(payload, "partitions")
     if not partitions:
@@ -469,7 +552,7 @@ def read_sync(payload: Mapping[str, Any], settings: SyncSettings, claims: Claims
     since = whole_number(payload, "since_committed_id", least=0)
     limit = whole_number(payload, "limit", default=DEFAULT_LIMIT)
     named = {*partitions, *(subscriptions or ())}
-    denied = [name for name in named if claims is None or not claims.allows(name)]
+    denied = [name for name in named if not allows(name)]
     if denied:
         raise Problem(
             "forbidden",

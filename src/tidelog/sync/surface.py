@@ -8,6 +8,7 @@ from tidelog.base.surface import Endpoint, Route
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 from tidelog.sync.admin import Admin
+from tidelog.sync.openapi import described
 from tidelog.sync.polling import Polling
 from tidelog.sync.rules import SURFACE
 from tidelog.sync.service import SyncService
@@ -33,7 +34,7 @@ class SyncSurface:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        return (*self._polling.routes(), *self._admin.routes())
+        return described((*self._polling.routes(), *self._admin.routes()))
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""

@@ -1,7 +1,7 @@
 """Who a token speaks for, and which partitions it opens."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Claims(Struct, frozen=True):
     """Unix seconds; at or after it nothing more is processed."""
     names: frozenset[str]
     prefixes: tuple[str, ...]
+    all: Mapping[str, Any]
+    """Every claim of the token, for the application's own rules."""
 
     def allows(self, partition: str) -> bool:
         """Exact name or plain prefix, after NFC; a token without either claim allows nothing."""
@@ -92,6 +94,7 @@ class Tokens:
             expires_at=expires_at,
             names=frozenset(_names(claims, "allowed_partitions")),
             prefixes=tuple(_names(claims, "allowed_partition_prefixes")),
+            all=claims,
         )
 
     def _key(self, header: dict[str, Any]) -> Any:

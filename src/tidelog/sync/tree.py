@@ -77,6 +77,42 @@ class TreeState:
         exported.update(_copied(self._values))
         return exported
 
+    # Looking at parts of it; an unknown target is a `KeyError`.
+
+    def item(self, target: str, item_id: str) -> dict[str, Any] | None:
+        """A copy of one item of a tree target."""
+        found = self._trees[target].items.get(item_id)
+        return None if found is None else {name: _copied(value) for name, value in found.items()}
+
+    def parent(self, target: str, item_id: str) -> str | None:
+        """The id of a node's parent, `ROOT` at the top; None if there is no such node."""
+        node = self._trees[target].nodes.get(item_id)
+        return None if node is None or node.parent is None else node.parent.id
+
+    def children(self, target: str, item_id: str) -> Iterator[str]:
+        """The ids of a node's children, or of those at the top for `ROOT`, in their order."""
+        tree = self._trees[target]
+        top = tree.parent({"parent": item_id})
+        child = None if top is None else top.first
+        while child is not None:
+            yield child.id
+            child = child.after
+
+    def count(self, target: str) -> int:
+        """The number of items of a tree target."""
+        return len(self._trees[target].items)
+
+    def value(self, path: str) -> Any:
+        """A copy of what is at a value target or below it; None if nothing is."""
+        address = self._model.find("set", path)
+        if address is None or address.target.kind == TREE:
+            raise KeyError(path)
+        reached = self._reach(address)
+        if reached is None or reached[2]:
+            return None
+        members, name, _ = reached
+        return _copied(members.get(name))
+
     def check(self, event: Mapping[str, Any]) -> list[Fault]:
         """Why the event cannot happen to this state (gates 4 to 6 of 13.2); changes nothing.
 

@@ -14,7 +14,8 @@ from tidelog.sync.fault import Fault
 VERSION = "1.0"
 SUPPORTED_VERSIONS = (VERSION,)
 
-CLIENT_TYPES = frozenset({"connect", "submit_events", "sync", "heartbeat", "disconnect"})
+SUBMIT = "submit_events"
+CLIENT_TYPES = frozenset({"connect", SUBMIT, "sync", "heartbeat", "disconnect"})
 
 # Close codes (D10).
 NORMAL = 1000
@@ -46,15 +47,25 @@ class _SubmittedPayload(Struct):
 
 
 class _Submitted(Struct):
+    type: str
     payload: _SubmittedPayload
 
 
 _decode_submitted = msgspec.json.Decoder(_Submitted).decode
 
 
-def raw_events(frame: bytes) -> list[bytes]:
-    """The `event` of each item of a well-formed submit, byte for byte as it was sent."""
-    return [bytes(item.event) for item in _decode_submitted(frame).payload.events]
+def raw_events(frame: bytes) -> list[Raw]:
+    """The `event` of each item of a submit, byte for byte as it was sent; none of anything else.
+
+    Well-formed as far as one can tell without judging it. They are parts of the frame, not copies.
+    """
+    if b'"submit_events"' not in frame and b"\\u" not in frame:
+        return []
+    try:
+        message = _decode_submitted(frame)
+    except (ValueError, RecursionError):
+        return []
+    return [item.event for item in message.payload.events] if message.type == SUBMIT else []
 
 
 def envelope(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
@@ -75,12 +86,15 @@ def error_payload(code: str, message: str, details: dict[str, Any] | None) -> by
     return encode(payload)
 
 
-def stored_body(item_id: str, client_id: str, partitions: tuple[str, ...], event: bytes) -> bytes:
-    """Body of an event's log entry: what is delivered but for its place and time."""
+def stored_body(item_id: str, client_id: str, partitions: bytes, event: bytes) -> bytes:
+    """Body of an event's log entry: what is delivered but for its place and time.
+
+    `partitions` and `event` are JSON already.
+    """
     return b'{"id":%s,"client_id":%s,"partitions":%s,"event":%s}' % (
         encode(item_id),
         encode(client_id),
-        encode(partitions),
+        partitions,
         event,
     )
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from tidelog.base.clock import Clock
 from tidelog.base.settings import Limits, Settings
 from tidelog.store.engine import Extension
@@ -25,6 +27,7 @@ async def running_server(
     *,
     store: str = "",
     limits: Limits | None = None,
+    settings: Settings | None = None,
     mounts: Sequence[Mount] = (mount_probe,),
     extensions: Sequence[Extension] = (EXTENSION,),
     clock: Clock | None = None,
@@ -32,9 +35,11 @@ async def running_server(
     """A server on a free port of the loopback for the length of the block.
 
     The same code as `tidelog serve`, with the probe mounted unless told otherwise. What was
-    accepted is finished when the block ends.
+    accepted is finished when the block ends. Of `settings` everything holds but where the data is
+    and the port; `limits` is for tests that change nothing else.
     """
-    settings = Settings(data_dir=str(data_dir), store=store, port=0, limits=limits or Limits())
+    given = settings or Settings(limits=limits or Limits())
+    settings = msgspec.structs.replace(given, data_dir=str(data_dir), store=store, port=0)
     server = await Server.open(settings, mounts=mounts, extensions=extensions, clock=clock)
     running = asyncio.create_task(server.run())
     try:

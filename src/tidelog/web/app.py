@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from tidelog.base.errors import QueueFull, ShuttingDown, StoreUnavailable
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreError, StoreUnavailable
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
@@ -79,10 +79,13 @@ class HttpApp:
             return await route.handle(request)
         except (QueueFull, ShuttingDown, StoreUnavailable) as error:
             self._metrics.refusals.labels(type(error).__name__).inc()
-            return refuse(503, str(error), _RETRY_SOON)
+            code = "backpressure" if isinstance(error, QueueFull) else "service_unavailable"
+            # An engine's own text names hosts and roles, and anybody may ask.
+            text = "the store does not answer" if isinstance(error, StoreError) else str(error)
+            return refuse(503, text, _RETRY_SOON, code=code)
         except Exception:  # noqa: BLE001 - whatever a surface raises must not reach the peer
             _log.exception("%s %s failed", method, route.path)
-            return refuse(500, "internal error")
+            return refuse(500, "Internal server error")
 
     async def _read_body(self, scope: Any, receive: Any) -> bytes | HttpResponse:
         limit = self._limits.max_body_bytes

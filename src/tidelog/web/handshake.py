@@ -50,9 +50,26 @@ def parse(request: bytes) -> Opening | None:
     )
 
 
-def refuse(status: int, error: str, *headers: tuple[bytes, bytes]) -> HttpResponse:
+CODES = {
+    400: "invalid_input",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "payload_too_large",
+    426: "upgrade_required",
+    431: "headers_too_large",
+    500: "internal_error",
+    503: "backpressure",
+}
+"""Stable names of the refusals of the web room; the envelope is that of channels 8.2."""
+
+
+def refuse(
+    status: int, error: str, *headers: tuple[bytes, bytes], code: str | None = None
+) -> HttpResponse:
     """A refusal with a JSON body."""
-    return HttpResponse(status=status, body=msgspec.json.encode({"error": error}), headers=headers)
+    body = {"error": error, "code": code or CODES[status], "status": status}
+    return HttpResponse(status=status, body=msgspec.json.encode(body), headers=headers)
 
 
 def accept(opening: Opening) -> bytes | HttpResponse:

@@ -135,7 +135,8 @@ class LimitedHttp(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Not HTTP; unless an earlier request is unanswered, say so."""
         if not self._end_after_pending():
-            super().send_400_response(msg)
+            self.transport.write(encode(refuse(400, msg)))
+            self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
         """Switch protocols; not while an earlier request is unanswered."""

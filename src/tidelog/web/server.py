@@ -12,10 +12,12 @@ from typing import NamedTuple
 import msgspec
 import uvicorn
 
+from tidelog import __version__
 from tidelog.base.clock import Clock, SystemClock
 from tidelog.base.errors import ConfigError, StoreError
 from tidelog.base.ids import UlidFactory
 from tidelog.base.metrics import Metrics
+from tidelog.base.openapi import FLAG, TEXT, WHOLE, Operation, document, record
 from tidelog.base.settings import Settings
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, Surface
 from tidelog.log.committer import Committer
@@ -68,10 +70,13 @@ class Server:
         fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
         endpoints = [endpoint for surface in surfaces for endpoint in surface.endpoints()]
         self._websockets = WebSocketService(endpoints, fanout, metrics, limits)
-        routes = [route for surface in surfaces for route in surface.routes()]
+        self._routes = [
+            *self._own_routes(),
+            *(route for surface in surfaces for route in surface.routes()),
+        ]
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                HttpApp([*self._own_routes(), *routes], metrics, limits),
+                HttpApp(self._routes, metrics, limits),
                 http=http_protocol(limits, metrics),
                 ws=self._websockets.protocol_class(),
                 lifespan="off",
@@ -181,12 +186,32 @@ class Server:
         hurry.cancel()
 
     def _own_routes(self) -> Sequence[Route]:
-        return (
-            Route("GET", "/healthz", self._get_ready),
-            Route("GET", "/healthz/ready", self._get_ready),
-            Route("GET", "/healthz/live", self._get_live),
-            Route("GET", "/metrics", self._get_metrics),
+        health = record("live", live=FLAG, ready=FLAG, log_id=TEXT, head=WHOLE, delivered=WHOLE)
+        health["properties"]["reason"] = TEXT
+        ready = Operation(
+            summary="Whether the store answers and writes are taken.",
+            tag="server",
+            answer=health,
+            error=health,
         )
+        live = Operation(summary="Whether the process answers.", tag="server", answer=health)
+        metrics = Operation(
+            summary="Metrics for Prometheus.", tag="server", answer=TEXT, media_type="text/plain"
+        )
+        described = Operation(summary="This document.", tag="server", answer={"type": "object"})
+        return (
+            Route("GET", "/healthz", self._get_ready, ready),
+            Route("GET", "/healthz/ready", self._get_ready, ready),
+            Route("GET", "/healthz/live", self._get_live, live),
+            Route("GET", "/metrics", self._get_metrics, metrics),
+            Route("GET", "/openapi.json", self._get_openapi, described),
+        )
+
+    async def _get_openapi(self, request: HttpRequest) -> HttpResponse:
+        """Built when asked for: nobody does on a hot path."""
+        del request
+        described = document(self._routes, title="tidelog", version=__version__)
+        return HttpResponse(200, msgspec.json.encode(described))
 
     async def _get_live(self, request: HttpRequest) -> HttpResponse:
         del request

@@ -363,7 +363,7 @@ class WebSocketService:
             conversation = endpoint.accept(upgrade)
         except Exception as error:  # noqa: BLE001 - a surface's failure is not its neighbours'
             _log_failure(error, "accept", endpoint.path, peer)
-            return self._refused("failure", handshake.refuse(500, "internal error"))
+            return self._refused("failure", handshake.refuse(500, "Internal server error"))
         if isinstance(conversation, HttpResponse):
             return self._refused("endpoint", conversation)
         return endpoint, conversation, response

@@ -32,6 +32,7 @@ SESSION = "sync/session.py"
 PROFILES = "sync/profiles.py"
 TOKENS = "sync/tokens.py"
 PARTITIONS = "sync/partitions.py"
+GUARD = "sync/plugin_guard.py"
 RULES = "sync/rules.py"
 WIRE = "sync/wire.py"
 CYCLE = "client/sync_cycle.py"
@@ -42,6 +43,7 @@ VIEW = "client/sync_view.py"
 OF_SESSION = "tests/unit/sync/test_session.py::"
 OF_PROFILES = "tests/unit/sync/test_profiles.py::"
 OF_TOKENS = "tests/unit/sync/test_tokens.py::"
+OF_PLUGIN = "tests/unit/sync/test_plugin.py::"
 OF_PARTITIONS = "tests/unit/sync/test_partitions.py::"
 OF_CORE = "tests/unit/client/test_sync_core.py::"
 OF_STORE = "tests/unit/client/test_sync_store.py::"
@@ -76,8 +78,8 @@ INVERSIONS = (
     Inversion(
         "D4",
         SESSION,
-        "if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):",
-        "if not isinstance(timestamp, int | float):",
+        "if isinstance(timestamp, bool) or not isinstance(timestamp, (int, float)):",
+        "if not isinstance(timestamp, (int, float)):",
         OF_SESSION + "test_every_envelope_field_is_required_with_its_type",
     ),
     Inversion(
@@ -111,7 +113,7 @@ INVERSIONS = (
     Inversion(
         "D9",
         SESSION,
-        "while self._inbox and not self._busy and not self.closed:",
+        "while self._inbox and self._may_start(self._inbox[0]) and not self.closed:",
         "while self._inbox and not self.closed:",
         OF_SESSION + "test_messages_are_worked_on_one_after_another",
     ),
@@ -163,6 +165,13 @@ INVERSIONS = (
         "asserting += [item for item in events if isinstance(item, dict)]",
         "asserting += []",
         OF_SESSION + "test_an_identity_inside_an_item_counts_like_the_payloads",
+    ),
+    Inversion(
+        "D18",
+        GUARD,
+        "return claims.allows(partition) and self._authorize(",
+        "return claims.allows(partition) or self._authorize(",
+        OF_PLUGIN + "test_submit_needs_the_token_and_the_plugin",
     ),
     Inversion(
         "D18",
@@ -242,9 +251,8 @@ INVERSIONS = (
     Inversion(
         "D42",
         SESSION,
-        "action = read_sync(payload, self._settings, self.claims)\n        cycle = self._cycle",
-        "cycle, self._cycle = self._cycle, None\n"
-        "        action = read_sync(payload, self._settings, self.claims)",
+        "        action = read_sync(",
+        "        cycle, self._cycle = self._cycle, None\n        action = read_sync(",
         OF_SESSION + "test_a_failed_sync_leaves_the_cycle_open",
     ),
     Inversion(
@@ -257,8 +265,8 @@ INVERSIONS = (
     Inversion(
         "D48",
         RULES,
-        "        for state in self.states:\n            faults",
-        "        for state in self.states[:1]:\n            faults",
+        "        for state in self.states:\n            if found",
+        "        for state in self.states[:1]:\n            if found",
         OF_RULES + "test_an_event_must_pass_in_all_its_partitions",
     ),
     Inversion(

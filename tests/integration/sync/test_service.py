@@ -155,7 +155,9 @@ async def test_who_hangs_up_in_the_middle_leaves_nothing(
         assert set(node.service.clients) == {"c"}
         assert node.service._subscribers == {}
         await older.subscribe("p")
-        assert node.service._subscribers == {"p": {node.service.clients["c"]}}
+        assert {name: [*to] for name, to in node.service._subscribers.items()} == {
+            "p": [node.service.clients["c"]]
+        }
 
 
 # Who gets a broadcast.

@@ -83,8 +83,27 @@ async def test_unknown_paths_and_methods_are_json_errors(tmp_path: Path) -> None
     async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
         missing = await http.get("/nothing")
         assert (missing.status_code, "error" in missing.json()) == (404, True)
+        assert (missing.json()["code"], missing.json()["status"]) == ("not_found", 404)
         wrong = await http.delete("/healthz")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
+
+
+async def test_what_is_not_http_is_a_json_error(tmp_path: Path) -> None:
+    """Bytes that are no request are answered in the envelope of every other refusal."""
+    async with running_server(tmp_path) as server:
+        answer = await exchange(port_of(server), b"this is not HTTP\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert b'"code":"invalid_input","status":400' in body
+
+
+async def test_the_document_of_all_routes_is_served(tmp_path: Path) -> None:
+    """`/openapi.json` describes the server's own routes, itself included."""
+    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+        described = (await http.get("/openapi.json")).json()
+    assert described["openapi"].startswith("3.1.")
+    assert described["paths"].keys() >= {"/healthz", "/metrics", "/openapi.json"}
 
 
 async def test_a_surface_that_fails_answers_500_without_a_word_of_it(tmp_path: Path) -> None:
@@ -92,7 +111,9 @@ async def test_a_surface_that_fails_answers_500_without_a_word_of_it(tmp_path: P
     async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
         server.store.rows = None  # type: ignore[method-assign, assignment]  # breaks a handler
         failed = await http.get("/probe/streams/s")
-        assert (failed.status_code, failed.json()) == (500, {"error": "internal error"})
+        assert failed.status_code == 500
+        envelope = {"error": "Internal server error", "code": "internal_error", "status": 500}
+        assert failed.json() == envelope
         assert (await http.get("/healthz/live")).status_code == 200
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from tidelog.base.config import Loaded, Shown, describe, load, load_as
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import Secret, Section, Settings
+from tidelog.base.settings import History, Secret, Section, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -391,3 +391,47 @@ def test_lists_can_be_set_in_the_file_only(key: str) -> None:
         load_as(Wide, {}, {f"TIDELOG_{key.upper()}": "x"}, None)
     with pytest.raises(ConfigError, match=f"flag --{key}"):
         load_as(Wide, {key: "x"}, {}, None)
+
+
+def test_sections_inside_sections() -> None:
+    """A key two sections deep can be set by file, variable and flag."""
+    write("[channels]\nmax_batch_events = 3\n[channels.history]\nmax_page_size = 5")
+    environ = {"TIDELOG_CHANNELS_HISTORY_ENABLED": "false"}
+    loaded = load({"channels.history.retention_seconds": 9}, environ, None)
+    channels = loaded.settings.channels
+    assert channels.max_batch_events == 3
+    assert channels.history == History(enabled=False, max_page_size=5, retention_seconds=9)
+    assert loaded.origins["channels.history.max_page_size"] == "tidelog.toml"
+    assert (
+        loaded.origins["channels.history.enabled"] == "environment TIDELOG_CHANNELS_HISTORY_ENABLED"
+    )
+    assert (
+        loaded.origins["channels.history.retention_seconds"]
+        == "flag --channels-history-retention-seconds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[channels.history]\nmax_page_sise = 1",
+            "max_page_sise (tidelog.toml); the nearest known one is channels.history.max_page_size",
+        ),
+        ("[channels]\nhistory = 5", "channels.history (tidelog.toml): allowed is a table"),
+        (
+            "[channels]\npong_timeout_seconds = 0",
+            "0 is not allowed; allowed is a number above 0 to 86400",
+        ),
+        ('[[apps]]\nid = "a"\nkey = "k"', "apps[0].secret: missing; allowed is text that is not"),
+        (
+            '[[apps]]\nid = "a b"\nkey = "k"\nsecret = "s"',
+            "apps[0].id (tidelog.toml): 'a b' is not allowed; allowed is text of the form ^[A-Za-z",
+        ),
+        ('[[apps]]\nid = "a\\n"\nkey = "k"\nsecret = "s"', "apps[0].id (tidelog.toml)"),
+        ('[[apps]]\nid = "a"\nkey = "k"\nsecret = ""', "apps[0].secret (tidelog.toml): the value"),
+    ],
+)
+def test_refusals_inside_the_channels_settings(text: str, expected: str) -> None:
+    """Keys and values two levels deep are refused as precisely as others."""
+    assert expected in refusal(text)

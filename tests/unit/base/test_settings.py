@@ -9,7 +9,35 @@ from msgspec.structs import fields
 
 from tidelog.base import settings as module
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import Limits, Postgresql, Section, Settings, mask_of, masked
+from tidelog.base.settings import (
+    DEVELOPMENT_APP,
+    AiTransport,
+    App,
+    Channels,
+    ConnectionRecovery,
+    History,
+    Limits,
+    Postgresql,
+    Section,
+    Settings,
+    Sync,
+    VersionedMessages,
+    mask_of,
+    masked,
+)
+
+SECTIONS = [
+    Settings,
+    Limits,
+    Postgresql,
+    Sync,
+    App,
+    Channels,
+    VersionedMessages,
+    AiTransport,
+    History,
+    ConnectionRecovery,
+]
 
 
 def documented(section: type[Section]) -> set[str]:
@@ -30,7 +58,7 @@ def documented(section: type[Section]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("section", [Settings, Limits, Postgresql])
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_setting_has_a_docstring(section: type[Section]) -> None:
     """Each field says what it means, because the operator's reference is made from it."""
     assert documented(section) == {field.name for field in fields(section)}
@@ -132,3 +160,43 @@ def test_where_the_store_is() -> None:
     assert Settings(store="postgresql://h/d").is_postgresql
     assert Settings(data_dir="d").store_location == "d/tidelog.db"
     assert Settings(store="postgresql://h/d").store_location == "postgresql://h/d"
+
+
+def app(**changes: str) -> App:
+    """An application with an id, a key and a secret of its own."""
+    return App(**{"id": "a", "key": "k", "secret": "s3cret", **changes})  # type: ignore[arg-type]
+
+
+def test_defaults_of_channels_fit_each_other() -> None:
+    """A resume fits into a send buffer, an appended message into the cache, a name into a path."""
+    channels = Channels()
+    recovery = channels.connection_recovery
+    assert recovery.max_buffer_size < Limits().send_buffer_messages
+    accumulated = channels.ai_transport.max_accumulated_message_bytes
+    assert accumulated < channels.max_cached_text_bytes
+    assert channels.max_presence_user_info_bytes < channels.max_message_bytes
+    assert channels.max_user_data_bytes < channels.max_message_bytes
+
+
+def test_ids_and_keys_of_apps_are_unique() -> None:
+    """Two applications of one id or key could not be told apart."""
+    Settings(apps=[app(), app(id="b", key="l")])
+    with pytest.raises(ConfigError, match=r"apps\[1\]\.id: another app has a already"):
+        Settings(apps=[app(), app(key="l")])
+    with pytest.raises(ConfigError, match=r"apps\[2\]\.key: another app has k already"):
+        Settings(apps=[app(), app(id="b", key="l"), app(id="c")])
+
+
+def test_secrets_of_apps_are_masked() -> None:
+    """The settings can be logged with their applications."""
+    assert "s3cret" not in repr(Settings(apps=[app()]))
+    assert "s3cret" not in repr(app())
+
+
+def test_the_development_app() -> None:
+    """It is served under `dev` only, and never beside an application of the same id or key."""
+    assert Settings().served_apps == ()
+    assert Settings(apps=[app()]).served_apps == (app(),)
+    assert Settings(dev=True, apps=[app()]).served_apps == (app(), DEVELOPMENT_APP)
+    for taken in (app(id=DEVELOPMENT_APP.id), app(key=DEVELOPMENT_APP.key)):
+        assert Settings(dev=True, apps=[taken]).served_apps == (taken,)

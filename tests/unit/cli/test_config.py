@@ -103,3 +103,11 @@ def test_group_without_command_shows_help() -> None:
     """`tidelog config` alone explains its commands."""
     result = run()
     assert "check" in result.output
+
+
+def test_a_wrong_plugin_is_found() -> None:
+    """What `sync.plugin` names is imported; a mistake is exit code 2 and names the setting."""
+    assert run("check", TIDELOG_SYNC_PLUGIN="support.application:Rules").exit_code == 0
+    result = run("check", TIDELOG_SYNC_PLUGIN="support.nowhere:Rules")
+    assert result.exit_code == 2
+    assert "sync.plugin: support.nowhere:Rules: there is no module support.nowhere" in result.stderr

@@ -68,7 +68,7 @@ def test_later_decisions_see_earlier_ones() -> None:
     assert view.dedupe("scope", "k1") == row("k1")
     assert view.dedupe("scope", "k2") is None
     assert view.rows("query", ("a",)) == ((2,),)
-    assert view.effects() == Effects(13, entries[-1].digest, 5, entries, [row("k1")], [change])
+    assert view.effects() == Effects(13, entries[-1].digest, 5, entries, [row("k1")], [], [change])
 
 
 def test_entries_of_a_batch_are_one_chain() -> None:

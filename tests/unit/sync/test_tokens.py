@@ -80,8 +80,9 @@ def refused(tokens: Tokens, token: str) -> str:
 
 def test_a_shared_secret_verifies() -> None:
     """Claims are read as they were signed; a token of another secret is refused."""
-    found = HS256.verify(shared(allowed_partition_prefixes=["a/"]))
-    assert found == Claims("c", LATER, frozenset({"p"}), ("a/",))
+    found = HS256.verify(shared(allowed_partition_prefixes=["a/"], role="editor"))
+    assert found.all["role"] == "editor"
+    assert found == Claims("c", LATER, frozenset({"p"}), ("a/",), found.all)
     stranger = jwt.encode(claims(), SECRET + "!", "HS256")
     refused(HS256, stranger)
     refused(HS256, shared()[:-4] + "AAAA")

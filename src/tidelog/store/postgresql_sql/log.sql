@@ -86,6 +86,19 @@ UPDATE tidelog.log SET body = NULL, data = NULL
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS range (name, after, through)
 WHERE stream = range.name AND stream_serial > range.after AND stream_serial <= range.through;
 
+-- name: forget_keys
+-- Keys that have ended may be used again.
+DELETE FROM tidelog.dedupe USING unnest($1::text[], $2::text[]) AS named (scope, key)
+WHERE dedupe.scope = named.scope AND dedupe.key = named.key;
+
+-- name: expired_keys
+-- Keys whose time is over, a few at a time.
+SELECT named.number, found.scope, found.key
+FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS named (at, most, number),
+LATERAL (
+  SELECT scope, key FROM tidelog.dedupe WHERE expires_at <= named.at ORDER BY expires_at LIMIT named.most
+) AS found;
+
 -- name: unavailable_keys
 -- The dedupe rows of pruned entries answer that the content is gone.
 UPDATE tidelog.dedupe AS d SET available = 0

@@ -74,6 +74,12 @@ LATERAL (
   ORDER BY l.stream_serial LIMIT named.most
 ) AS found;
 
+-- name: sync_archived
+-- Kept bodies of pruned events.
+SELECT named.number, a.body
+FROM unnest($1::bigint[]) WITH ORDINALITY AS named (committed_id, number)
+JOIN tidelog.sync_events_archive a USING (committed_id);
+
 -- name: sync_archive
 -- Keep the bodies where sync still reads them.
 INSERT INTO tidelog.sync_events_archive (committed_id, body)

@@ -12,15 +12,6 @@ ON CONFLICT (only_row) DO NOTHING;
 -- Move the end of the log, in the transaction that wrote the entries.
 UPDATE head SET committed_id = ?, digest = ?, committed_at = ?;
 
--- name: note_batch
--- Remember the last batch of this writer, so that a lost COMMIT answer can be resolved.
-INSERT INTO writer (node, batch_id, committed_at) VALUES (?, ?, ?)
-ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at;
-
--- name: forget_writers
--- Every start is a new writer; one that has not written for a day is gone.
-DELETE FROM writer WHERE committed_at < (unixepoch() - 86400) * 1000;
-
 -- name: stream_serial
 -- The last serial of a stream; the log itself is the only place it is kept.
 SELECT max(stream_serial) FROM log WHERE stream = ?;
@@ -57,6 +48,14 @@ FROM log WHERE stream = ? AND stream_serial > ? ORDER BY stream_serial LIMIT ?;
 -- name: empty_bodies
 -- Prune: the content goes, the place, the digests and everything else stay (L8).
 UPDATE log SET body = NULL, data = NULL WHERE stream = ? AND stream_serial > ? AND stream_serial <= ?;
+
+-- name: forget_keys
+-- A key that has ended may be used again.
+DELETE FROM dedupe WHERE scope = ? AND key = ?;
+
+-- name: expired_keys
+-- Keys whose time is over, a few at a time.
+SELECT scope, key FROM dedupe WHERE expires_at <= ? ORDER BY expires_at LIMIT ?;
 
 -- name: unavailable_keys
 -- The dedupe rows of pruned entries answer that the content is gone.

@@ -45,6 +45,10 @@ WHERE l.stream = 'sync' AND l.stream_serial > ? AND l.body IS NOT NULL AND l.com
     WHERE p.committed_id = l.committed_id AND coalesce(s.committed_id, 0) < p.committed_id)
 ORDER BY l.stream_serial LIMIT ?;
 
+-- name: sync_archived
+-- The kept body of a pruned event.
+SELECT body FROM sync_events_archive WHERE committed_id = ?;
+
 -- name: sync_archive
 -- Keep the body where sync still reads it.
 INSERT INTO sync_events_archive (committed_id, body)

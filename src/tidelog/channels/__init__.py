@@ -1,0 +1,1 @@
+"""The channels surface: Pusher-compatible publish/subscribe with mutable messages."""

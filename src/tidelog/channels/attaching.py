@@ -1,0 +1,493 @@
+"""Joining the stream of a channel without a gap and without a duplicate.
+
+Subscribing reads the tail's position and registers the subscription in one step of the event loop:
+what is behind that position is live, what is before it can be rewound, resumed or paged through.
+While the past is sent, live frames of that subscription are held (channels 6.2 to 6.4).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import StoreError
+from tidelog.base.frame import text_frame
+from tidelog.base.settings import Channels as ChannelsSettings
+from tidelog.channels import fault, wire
+from tidelog.channels.actions import Position, ReadHistory, Resume, Rewind, Subscribe
+from tidelog.channels.capabilities import keeps_history
+from tidelog.channels.connection import Connection
+from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
+from tidelog.channels.history import HistoryReader, HistoryRow, Place, Window
+from tidelog.channels.hub import Channel, Hub, Subscription
+from tidelog.channels.names import is_cache, stream_name
+from tidelog.channels.query import MAX_INTEGER
+from tidelog.channels.states import ChannelState, States, versions_of
+from tidelog.channels.version import Projector, Version, version_of
+from tidelog.log.committer import Committer
+from tidelog.store.engine import Store
+
+_log = logging.getLogger(__name__)
+
+
+class Replay(Struct, frozen=True):
+    """What a position misses."""
+
+    source: wire.Source
+    versions: Sequence[Version]
+
+
+class Attaching:
+    """Subscribes connections and sends them the past."""
+
+    def __init__(
+        self,
+        *,
+        hub: Hub,
+        states: States,
+        store: Store,
+        committer: Committer,
+        clock: Clock,
+        settings: ChannelsSettings,
+        projector: Projector,
+        stream_ids: StreamIds,
+        delivery: Delivery,
+        history: HistoryReader,
+        hot: HotBuffer | None,
+    ) -> None:
+        self._hub = hub
+        self._states = states
+        self._store = store
+        self._committer = committer
+        self._clock = clock
+        self._settings = settings
+        self._projector = projector
+        self._stream_ids = stream_ids
+        self._delivery = delivery
+        self._history = history
+        self._hot = hot
+        self._filling: set[asyncio.Task[None]] = set()
+        delivery.fill = self._fill
+
+    # Subscribe.
+
+    async def subscribe(
+        self, connection: Connection, wanted: Subscribe, *, is_silent: bool = False
+    ) -> None:
+        """Subscribe and say so; `is_silent` for a channel the client has not asked for."""
+        name = wanted.channel
+        stream = stream_name(connection.app.id, name)
+        state: ChannelState | None = None
+        if keeps_history(self._settings.history, name):
+            state = await self._states.load_channel(stream)
+            await self._committer.catch_up()
+        # From here to the first await, nothing can be committed, delivered or closed in between.
+        known = connection.subscriptions.get(name)
+        if connection.is_closed or known is not None:
+            if state is not None:
+                self._states.release(state)
+            if known is not None and not connection.is_closed and not is_silent:
+                known.member = known.member if wanted.member is None else wanted.member
+                connection.session.joined(name, known.member)
+                self._succeeded(connection, known, None)
+            return
+        channel = self._hub.open_channel(connection.app.id, name, stream)
+        if self._is_full(channel, wanted):
+            self._abandon(connection, channel, state)
+            return
+        subscription = Subscription(connection, channel, wanted.member)
+        if state is not None:
+            subscription.attach_serial = state.delivered_history
+            if channel.state is None:
+                channel.state = state
+            else:
+                self._states.release(state)
+        replayed_to = connection.replayed.pop(name, None)
+        if is_cache(name) or replayed_to is not None or wanted.rewind is not None:
+            subscription.held = []
+        connection.subscriptions[name] = subscription
+        channel.join(subscription)
+        connection.session.joined(name, wanted.member)
+        if not is_silent:
+            self._succeeded(connection, subscription, replayed_to)
+        if subscription.held is not None:
+            try:
+                await self._send_past(subscription, replayed_to, wanted.rewind)
+            finally:
+                await self._release(subscription)
+
+    def _is_full(self, channel: Channel, wanted: Subscribe) -> bool:
+        return (
+            wanted.member is not None
+            and wanted.member.user_id not in channel.members
+            and len(channel.members) >= self._settings.max_presence_members
+        )
+
+    def _abandon(
+        self, connection: Connection, channel: Channel, state: ChannelState | None
+    ) -> None:
+        self._hub.close_channel(channel)
+        if state is not None:
+            self._states.release(state)
+        connection.session.left(channel.name)
+        text = f"channel '{channel.name}' has as many members as it may have"
+        connection.send(wire.error_frame(connection.version, wire.CHANNEL_ERROR, text))
+        error = wire.subscription_error(
+            connection.version, channel.name, text, kind="PresenceFull", status=403
+        )
+        connection.send(error)
+
+    def _succeeded(
+        self, connection: Connection, subscription: Subscription, replayed_to: int | None
+    ) -> None:
+        channel = subscription.channel
+        state = channel.state
+        serial = None
+        stream_id = None
+        if state is not None and self._settings.connection_recovery.enabled:
+            serial = state.delivered_serial if replayed_to is None else replayed_to
+            stream_id = self._delivery.stream_id(channel)
+        connection.send(
+            wire.subscription_succeeded(
+                connection.version,
+                channel.name,
+                members=channel.infos() if channel.is_presence else None,
+                attach_serial=subscription.attach_serial,
+                stream_id=stream_id,
+                serial=serial,
+            )
+        )
+
+    def unsubscribe(self, connection: Connection, name: str) -> None:
+        """End a subscription."""
+        connection.subscriptions.pop(name, None)
+        channel = self._hub.channel(stream_name(connection.app.id, name))
+        if channel is None:
+            return
+        channel.leave(connection)
+        if not channel.subscriptions:
+            if channel.state is not None:
+                self._states.release(channel.state)
+                channel.state = None
+            self._hub.close_channel(channel)
+
+    # The past of a new subscription.
+
+    async def _send_past(
+        self, subscription: Subscription, replayed_to: int | None, rewind: Rewind | None
+    ) -> None:
+        channel, connection = subscription.channel, subscription.connection
+        state = channel.state
+        if is_cache(channel.name):
+            await self._send_cached(subscription)
+        if state is None:
+            return
+        if replayed_to is not None:
+            await self._catch_up(subscription, replayed_to, state.delivered_serial)
+        if rewind is not None and not connection.is_closed:
+            await self._rewind(subscription, rewind)
+
+    async def _send_cached(self, subscription: Subscription) -> None:
+        """The last event that was published over HTTP, or that there is none."""
+        channel, connection = subscription.channel, subscription.connection
+        since = self._clock.now_ms() - int(self._settings.cache_ttl_seconds * 1000)
+        found: Sequence[Version] = ()
+        if channel.state is not None:
+            found = versions_of(
+                await self._store.rows("channels_last_event", (channel.stream, since))
+            )
+        last = next((version for version in found if not version.is_client_event), None)
+        live = self._delivery.last_live(channel.stream, since)
+        if live is not None and (last is None or live.committed_at > last.committed_at):
+            last = live
+        if last is None:
+            connection.send(wire.cache_miss(connection.version, channel.name))
+        elif connection.version == wire.V1:
+            connection.send(self._delivery.plain_frame(channel, last))
+        elif last is live:
+            connection.send(self._projector.live_frame(last, channel.name))
+        else:
+            connection.send(self._delivery.frame(channel, last))
+
+    async def _catch_up(self, subscription: Subscription, after: int, through: int) -> None:
+        """What was published between a resume and the subscribe that followed it (D6)."""
+        channel, connection = subscription.channel, subscription.connection
+        while after < through and not connection.is_closed:
+            entries = await self._store.stream_entries(channel.stream, after)
+            versions = [v for entry in entries if (v := version_of(entry)) is not None]
+            versions = [v for v in versions if v.delivery_serial <= through]
+            if not versions:
+                return
+            await self._send_versions(
+                connection, channel.name, self._delivery.stream_id(channel), versions
+            )
+            after = versions[-1].delivery_serial
+
+    async def _send_versions(
+        self,
+        connection: Connection,
+        name: str,
+        stream_id: str,
+        versions: Sequence[Version],
+    ) -> None:
+        is_full = connection.append_mode == "full"
+        for version in versions:
+            frame = await self._delivery.replayed_frame(name, stream_id, version, is_full=is_full)
+            connection.send(frame)
+        await connection.drained()
+
+    async def _rewind(self, subscription: Subscription, rewind: Rewind) -> None:
+        channel, connection = subscription.channel, subscription.connection
+        state = channel.state
+        if state is None:
+            return
+        now = self._clock.now_ms()
+        most = self._settings.history.max_page_size
+        asked = most if rewind.count is None else min(rewind.count, most)
+        since = self._history.oldest_time(now)
+        if rewind.seconds is not None:
+            since = max(since, int(now - rewind.seconds * 1000))
+        window = Window(
+            low=state.history_floor + 1,
+            high=MAX_INTEGER,
+            since=since,
+            until=MAX_INTEGER,
+            limit=asked + 1,
+            direction="newest_first",
+        )
+        rows = await self._history.rows(channel.stream, window)
+        has_more = len(rows) > asked
+        is_cut = has_more and (rewind.count is None or rewind.count > most)
+        rows = rows[:asked][::-1]
+        stream_id = self._delivery.stream_id(channel)
+        for row in rows:
+            connection.send(
+                self._projector.frame(row.version, channel.name, stream_id, is_projection=True)
+            )
+        await connection.drained()
+        live_count = await self._release_after(subscription, rows)
+        if connection.is_closed or subscription.channel.state is None:
+            return
+        first_kept = rows[0].serial if rows else state.history_serial + 1
+        wanted_more = rewind.count is not None and len(rows) < min(rewind.count, most)
+        is_retained = not (wanted_more and first_kept > 1)
+        connection.send(
+            wire.rewind_complete(
+                channel.name,
+                historical_count=len(rows),
+                live_count=live_count,
+                complete=not is_cut and is_retained,
+                truncated_by_retention=not is_retained,
+                truncated_by_limit=is_cut,
+            )
+        )
+
+    async def _release_after(self, subscription: Subscription, rows: Sequence[HistoryRow]) -> int:
+        """Send what was held and is not in `rows` already; answers how much that was.
+
+        A row shows its message as it was when it was read, so it stands for every operation on that
+        message up to then, and for no other.
+        """
+        shown = {row.version.message_serial: row.version.delivery_serial for row in rows}
+        kept = [
+            held
+            for held in subscription.held or ()
+            if held.version is None
+            or held.version.delivery_serial > shown.get(held.version.message_serial, 0)
+        ]
+        subscription.held = kept
+        return await self._release(subscription)
+
+    # Held frames.
+
+    def _fill(self, subscription: Subscription) -> None:
+        task = asyncio.create_task(self._fill_safely(subscription))
+        self._filling.add(task)
+        task.add_done_callback(self._filling.discard)
+
+    async def _fill_safely(self, subscription: Subscription) -> None:
+        try:
+            await self._release(subscription)
+        except StoreError as error:
+            _log.warning("a whole text could not be read: %s", error)
+            subscription.connection.end(wire.RECONNECT)
+
+    async def _release(self, subscription: Subscription) -> int:
+        """Send what is held, then deliver live again; answers how many versions that were."""
+        sent = 0
+        channel, connection = subscription.channel, subscription.connection
+        while subscription.held:
+            held = subscription.held.pop(0)
+            frame = held.frame
+            if frame is None and held.version is not None:
+                made = await self._delivery.replayed_frame(
+                    channel.name,
+                    self._delivery.stream_id(channel),
+                    held.version,
+                    is_full=True,
+                )
+                frame = text_frame(made)
+            if frame is not None:
+                connection.push(frame)
+            sent += held.version is not None
+        subscription.held = None
+        return sent
+
+    # Resume.
+
+    async def resume(self, connection: Connection, wanted: Resume) -> None:
+        """Replay what each position misses, then say how it went."""
+        recovered: list[wire.Recovered] = []
+        failed = [
+            wire.Failed(
+                channel=position.channel,
+                code="continuity_unverifiable",
+                reason="not_authorized",
+                expected_stream_id=position.stream_id,
+            )
+            for position in wanted.denied
+        ]
+        holding: list[Subscription] = []
+        try:
+            await self._committer.catch_up()
+            for position in wanted.positions:
+                subscription = connection.subscriptions.get(position.channel)
+                if subscription is not None and subscription.held is None:
+                    subscription.held = []
+                    holding.append(subscription)
+                outcome = await self._resume_channel(connection, position, subscription)
+                if isinstance(outcome, wire.Failed):
+                    failed.append(outcome)
+                else:
+                    recovered.append(outcome)
+            for failure in failed:
+                connection.send(wire.resume_failed(failure))
+            connection.send(wire.resume_success(recovered, failed))
+        finally:
+            for subscription in holding:
+                await self._release(subscription)
+
+    async def _resume_channel(
+        self, connection: Connection, position: Position, subscription: Subscription | None
+    ) -> wire.Recovered | wire.Failed:
+        name = position.channel
+        stream = stream_name(connection.app.id, name)
+
+        def failure(code: wire.FailureCode, reason: str, state: ChannelState) -> wire.Failed:
+            is_known = subscription is not None
+            return wire.Failed(
+                channel=name,
+                code=code,
+                reason=reason,
+                expected_stream_id=position.stream_id,
+                current_stream_id=self._stream_ids.of(stream, state.epoch) if is_known else None,
+                oldest_available_serial=state.replay_floor + 1 if is_known else None,
+                newest_available_serial=state.delivered_serial if is_known else None,
+            )
+
+        if not keeps_history(self._settings.history, name):
+            return wire.Failed(
+                channel=name,
+                code="continuity_unverifiable",
+                reason="history_disabled",
+                expected_stream_id=position.stream_id,
+            )
+        try:
+            state = await self._states.load_channel(stream)
+        except StoreError:
+            return wire.Failed(
+                channel=name, code="persistence_unavailable", reason="store_unavailable"
+            )
+        try:
+            stream_id = self._stream_ids.of(stream, state.epoch)
+            if position.stream_id is not None and position.stream_id != stream_id:
+                return wire.Failed(
+                    channel=name,
+                    code="stream_reset",
+                    reason="stream_id_mismatch",
+                    expected_stream_id=position.stream_id,
+                    current_stream_id=stream_id if subscription is not None else None,
+                )
+            if position.serial > state.delivered_serial:
+                return failure("continuity_unverifiable", "position_ahead_of_stream", state)
+            through = state.delivered_serial
+            missed = through - position.serial
+            if position.serial < state.replay_floor:
+                return failure("position_expired", "position_before_retained_floor", state)
+            if missed > self._settings.connection_recovery.max_buffer_size:
+                return failure("position_expired", "recovery_window_exceeded", state)
+            try:
+                replay = await self._missed(stream, position, through)
+            except StoreError:
+                return failure("persistence_unavailable", "store_unavailable", state)
+            if replay is None:
+                return failure("continuity_unverifiable", "replay_not_contiguous", state)
+            await self._send_versions(connection, name, stream_id, replay.versions)
+            self._note_replayed(connection, subscription, name, through)
+            last = replay.versions[-1] if replay.versions else None
+            at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
+            return wire.Recovered(name, replay.source, len(replay.versions), at)
+        finally:
+            self._states.release(state)
+
+    def _note_replayed(
+        self,
+        connection: Connection,
+        subscription: Subscription | None,
+        name: str,
+        through: int,
+    ) -> None:
+        if subscription is None:
+            connection.replayed[name] = through
+            return
+        subscription.held = [
+            held
+            for held in subscription.held or ()
+            if held.version is None or held.version.delivery_serial > through
+        ]
+
+    async def _missed(self, stream: str, position: Position, through: int) -> Replay | None:
+        """Every version behind a position; None if that cannot be shown to be gapless."""
+        if self._hot is not None:
+            hot = self._hot.after(stream, position.serial, through, self._clock.now_ms())
+            if hot is not None:
+                return Replay("hot", hot)
+        if position.stream_id is None:
+            return None  # a serial alone says nothing about which stream it is of
+        entries = await self._store.stream_entries(
+            stream, position.serial, limit=max(1, through - position.serial)
+        )
+        versions = [v for entry in entries if (v := version_of(entry)) is not None]
+        versions = [v for v in versions if v.delivery_serial <= through]
+        expected = range(position.serial + 1, through + 1)
+        if [v.delivery_serial for v in versions] != list(expected):
+            return None
+        return Replay("cold", versions)
+
+    # History over a socket.
+
+    async def history(self, connection: Connection, wanted: ReadHistory) -> bytes:
+        """A page of history for a subscriber.
+
+        Raises:
+            Fault: what is wrong with the question.
+        """
+        subscription = connection.subscriptions.get(wanted.channel)
+        state = None if subscription is None else subscription.channel.state
+        if subscription is None or state is None:
+            raise fault.invalid_input("history needs a subscription to the channel")
+        if wanted.query.until_attach and subscription.attach_serial is None:
+            raise fault.invalid_input("the subscription has no attach_serial to stop at")
+        channel = subscription.channel
+        place = Place(
+            connection.app.id, channel.name, channel.stream, self._delivery.stream_id(channel)
+        )
+        return await self._history.page(
+            place,
+            state,
+            wanted.query,
+            self._clock.now_ms(),
+            attach_serial=subscription.attach_serial,
+        )

@@ -1,0 +1,267 @@
+"""From the tail to the subscribers: every version becomes a frame once per wire form."""
+
+import hmac
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from tidelog.base.frame import text_frame
+from tidelog.channels import wire
+from tidelog.channels.hub import Channel, HeldFrame, Hub, Subscription
+from tidelog.channels.names import ChannelKind, is_cache
+from tidelog.channels.rules import LiveEvent
+from tidelog.channels.states import States, read_versions
+from tidelog.channels.version import (
+    APPEND,
+    CREATE,
+    EVENT,
+    Projector,
+    Version,
+    decode_version,
+    fold,
+    version_of,
+)
+from tidelog.log.entry import Entry
+from tidelog.store.engine import Store
+
+HOT_BYTES = 33_554_432
+"""Of all hot buffers together; what is beyond is read from the store, which is only slower."""
+
+MAX_STREAM_IDS = 20_000
+
+MAX_LIVE_CACHED = 1000
+"""Cache channels without a history whose last event is kept in memory, 100 KiB at most each."""
+
+
+class StreamIds:
+    """The continuity tokens of channels.
+
+    Derived, not stored: nobody without the app's secret can guess one, an untouched channel has
+    one, and it stays the same until the channel's history is reset.
+    """
+
+    def __init__(self, log_id: str, secret_of: Callable[[str], str]) -> None:
+        self._log_id = log_id
+        self._secret_of = secret_of
+        self.of = lru_cache(MAX_STREAM_IDS)(self._derive)
+
+    def _derive(self, stream: str, epoch: int) -> str:
+        app_id = stream.split("/", 2)[1]
+        text = f"stream_id/{self._log_id}/{epoch}/{stream}"
+        digest = hmac.digest(self._secret_of(app_id).encode(), text.encode(), "sha256").hex()
+        variant = "89ab"[int(digest[16], 16) & 3]
+        return (
+            f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+        )
+
+
+class HotBuffer:
+    """The last versions of channels, so that a short absence costs no read."""
+
+    def __init__(self, max_versions: int, ttl_seconds: float) -> None:
+        self._max_versions = max_versions
+        self._ttl_ms = ttl_seconds * 1000
+        self._channels: OrderedDict[str, deque[tuple[int, Version]]] = OrderedDict()
+        """Sizes and versions, the oldest first; the channel last written to comes last."""
+        self._bytes = 0
+
+    def add(self, stream: str, version: Version, size: int) -> None:
+        """Keep a version that has just been delivered; `size` is what it weighs."""
+        recent = self._channels.setdefault(stream, deque())
+        self._channels.move_to_end(stream)
+        recent.append((size, version))
+        self._bytes += size
+        if len(recent) > self._max_versions:
+            self._bytes -= recent.popleft()[0]
+        while self._bytes > HOT_BYTES:
+            oldest, versions = next(iter(self._channels.items()))
+            self._bytes -= versions.popleft()[0]
+            if not versions:
+                del self._channels[oldest]
+
+    def after(
+        self, stream: str, serial: int, through: int, now_ms: int
+    ) -> Sequence[Version] | None:
+        """Every version behind `serial` up to `through`; None if one of them is not here."""
+        oldest = now_ms - self._ttl_ms
+        found = [
+            version
+            for _, version in self._channels.get(stream, ())
+            if serial < version.delivery_serial <= through and version.committed_at >= oldest
+        ]
+        return found if len(found) == through - serial else None
+
+
+class Delivery:
+    """Takes entries from the tail and gives frames to subscriptions."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        states: States,
+        store: Store,
+        projector: Projector,
+        stream_ids: StreamIds,
+        hot: HotBuffer | None,
+    ) -> None:
+        self._hub = hub
+        self._states = states
+        self._store = store
+        self._projector = projector
+        self._stream_ids = stream_ids
+        self._hot = hot
+        self._last_live: OrderedDict[str, Version] = OrderedDict()
+        """The last event of cache channels that keep no history, by stream."""
+        self.fill: Callable[[Subscription], None] = lambda _: None
+        """Called for a subscription that now holds a frame which has to be made."""
+
+    def sink(self, entries: Sequence[Entry]) -> None:
+        """See `tidelog.log.tail.Sink`."""
+        for entry in entries:
+            version = version_of(entry)
+            if version is None:
+                self._lost(entry.stream)
+                continue
+            number = int(entry.entity[-20:])
+            self._states.follow(entry.stream, version, number)
+            if self._hot is not None:
+                self._hot.add(entry.stream, version, len(entry.body or b""))
+            channel = self._hub.channel(entry.stream)
+            if channel is not None:
+                self._fan_out(channel, version, number)
+
+    def _lost(self, stream: str) -> None:
+        """A version was emptied before this node could deliver it: its subscribers must resume."""
+        channel = self._hub.channel(stream)
+        if channel is not None:
+            for connection in tuple(channel.subscriptions):
+                connection.end(wire.RECONNECT)
+
+    def _fan_out(self, channel: Channel, version: Version, number: int) -> None:
+        plain = delta = full = b""
+        is_append = version.kind == APPEND
+        is_event = version.kind in (CREATE, EVENT)
+        for connection, subscription in channel.subscriptions.items():
+            if version.socket_id is not None and connection.socket_id == version.socket_id:
+                continue
+            if connection.version == wire.V1:
+                if is_event:
+                    plain = plain or text_frame(self.plain_frame(channel, version))
+                    subscription.deliver(plain, version)
+            elif is_append and connection.append_mode == "full":
+                if not full:
+                    data = self._text_at(version, number)
+                    if data is None:
+                        self._hold(subscription, version)
+                        continue
+                    full = text_frame(self.frame(channel, version, data))
+                subscription.deliver(full, version)
+            else:
+                delta = delta or text_frame(self.frame(channel, version))
+                subscription.deliver(delta, version)
+
+    def _text_at(self, version: Version, number: int) -> bytes | None:
+        message = self._states.peek(number)
+        if message is None or not message.knows(version.committed_id):
+            return None
+        return message.data_at(version.committed_id)
+
+    def _hold(self, subscription: Subscription, version: Version) -> None:
+        is_first = subscription.held is None
+        subscription.hold(HeldFrame(None, version))
+        if is_first:
+            self.fill(subscription)
+
+    # Frames.
+
+    def stream_id(self, channel: Channel) -> str:
+        """The channel's continuity token."""
+        return self._stream_ids.of(channel.stream, channel.state.epoch if channel.state else 0)
+
+    def frame(self, channel: Channel, version: Version, data: bytes | None = None) -> bytes:
+        """The live V2 frame of a version."""
+        return self._projector.frame(version, channel.name, self.stream_id(channel), data=data)
+
+    def plain_frame(self, channel: Channel, version: Version) -> bytes:
+        """What V1 subscribers get."""
+        is_presence = channel.kind is ChannelKind.PRESENCE and version.is_client_event
+        return self._projector.plain_frame(version, channel.name, with_user=is_presence)
+
+    async def replayed_frame(
+        self, name: str, stream_id: str, version: Version, *, is_full: bool
+    ) -> bytes:
+        """The frame of an operation that is sent again, as it was sent live."""
+        data = None
+        if is_full and version.kind == APPEND:
+            data = await self._text(version)
+        return self._projector.frame(version, name, stream_id, data=data)
+
+    async def _text(self, version: Version) -> bytes | None:
+        """All the data after an append, from the cache or from the store."""
+        number = int(version.message_serial[-20:])
+        cached = self._text_at(version, number)
+        if cached is not None:
+            return cached
+        [(stored,)] = await self._store.rows("channels_base", (number,)) or ((None,),)
+        base = None if stored is None else decode_version(stored)
+        after = 0 if base is None else base.committed_id
+        later = await read_versions(self._store, number, after, version.committed_id)
+        folded = fold(base, later)
+        if folded is None or isinstance(folded.data, msgspec.UnsetType):
+            return None
+        return bytes(folded.data)
+
+    def _remember_live(self, stream: str, version: Version) -> None:
+        self._last_live[stream] = version
+        self._last_live.move_to_end(stream)
+        if len(self._last_live) > MAX_LIVE_CACHED:
+            self._last_live.popitem(last=False)
+
+    def last_live(self, stream: str, since_ms: int) -> Version | None:
+        """The last event that nothing else is kept of, if it is not older than that."""
+        found = self._last_live.get(stream)
+        return found if found is not None and found.committed_at >= since_ms else None
+
+    def live(self, event: LiveEvent, now_ms: int) -> None:
+        """Deliver a publish that nothing is kept of."""
+        target, item = event.target, event.item
+        wanted = item.publication
+        version = Version(
+            kind=EVENT,
+            message_id=target.message_id,
+            history_serial=0,
+            name=wanted.name,
+            data=msgspec.Raw(wanted.data),
+            extras=msgspec.UNSET if wanted.extras is None else msgspec.Raw(wanted.extras),
+            tags=msgspec.UNSET if wanted.tags is None else msgspec.Raw(wanted.tags),
+            client_id=item.attributed_to,
+            socket_id=wanted.socket_id,
+            is_client_event=item.is_client_event,
+            committed_at=now_ms,
+        )
+        if is_cache(target.channel) and not item.is_client_event:
+            self._remember_live(target.stream, version)
+        channel = self._hub.channel(target.stream)
+        if channel is None:
+            return
+        plain = rich = b""
+        for connection, subscription in channel.subscriptions.items():
+            if wanted.socket_id is not None and connection.socket_id == wanted.socket_id:
+                continue
+            if connection.version == wire.V1:
+                plain = plain or text_frame(self.plain_frame(channel, version))
+                subscription.deliver(plain)
+            else:
+                rich = rich or text_frame(self._projector.live_frame(version, channel.name))
+                subscription.deliver(rich)
+
+    def summary(self, channel: Channel, summary: bytes) -> None:
+        """Send the V2 subscribers a message's summary."""
+        frame = text_frame(
+            wire.event_frame(wire.V2, "sockudo:message.summary", channel=channel.name, data=summary)
+        )
+        for connection, subscription in channel.subscriptions.items():
+            if connection.version == wire.V2:
+                subscription.deliver(frame)

@@ -1,0 +1,389 @@
+"""The signed HTTP API under `/apps`: who asks, what is asked, and the answer in one envelope.
+
+What goes wrong below (a full queue, a store that does not answer, a bug) is raised through here:
+the web room answers it in the same envelope, and counts and logs it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from math import ceil
+from typing import Protocol
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.base.settings import App, Channels
+from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.channels import fault, requests
+from tidelog.channels.bodies import PurgeMode
+from tidelog.channels.capabilities import keeps_history
+from tidelog.channels.fault import Fault
+from tidelog.channels.names import ChannelKind, kind_of
+from tidelog.channels.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
+from tidelog.channels.query import HistoryQuery
+from tidelog.channels.requests import (
+    Action,
+    Mutation,
+    MutationResult,
+    Publication,
+    Published,
+    VersionsQuery,
+)
+from tidelog.channels.signatures import request_fault
+
+OK = b'{"ok":true}'
+
+NOT_OFFERED = (
+    ("GET", f"{CHANNEL}/presence/history", "Presence history"),
+    ("GET", f"{CHANNEL}/presence/history/{{operation}}", "Presence history"),
+    ("POST", f"{CHANNEL}/presence/history/{{operation}}", "Presence history"),
+    ("GET", f"{MESSAGE}/annotations", "Annotations"),
+    ("POST", f"{MESSAGE}/annotations", "Annotations"),
+    ("DELETE", f"{MESSAGE}/annotations/{{annotation_serial}}", "Annotations"),
+    *(
+        (method, f"{APP}/push{rest}", "Push")
+        for method in ("GET", "POST", "DELETE")
+        for rest in ("/{kind}", "/{kind}/{name}", "/{kind}/{name}/{part}")
+    ),
+)
+"""Routes the SDK knows and this server does not offer."""
+
+Query = Mapping[str, str]
+Handler = Callable[[App, HttpRequest, Query], Awaitable[bytes | Fault]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Service(Protocol):
+    """What the routes ask of channels; answers are ready JSON. A `Fault` is returned or raised."""
+
+    async def publish(
+        self,
+        app: App,
+        publications: Sequence[Publication],
+        *,
+        request_key: str | None,
+        is_batch: bool,
+    ) -> Published | Fault:
+        """Publish in order; `request_key` covers the whole request."""
+
+    async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
+        """Update, delete or append."""
+
+    async def message(self, app: App, channel: str, message_serial: str) -> bytes | Fault:
+        """The latest state of a message."""
+
+    async def versions(
+        self, app: App, channel: str, message_serial: str, page: VersionsQuery
+    ) -> bytes | Fault:
+        """A page of versions."""
+
+    async def summary(self, app: App, channel: str, message_serial: str) -> bytes | Fault:
+        """The figures of a message."""
+
+    async def emit_summary(
+        self, app: App, channel: str, message_serial: str, socket_id: str | None
+    ) -> bytes | Fault:
+        """Send the figures to the subscribers, on behalf of a socket or of the server."""
+
+    async def history(self, app: App, channel: str, query: HistoryQuery) -> bytes | Fault:
+        """A page of history."""
+
+    async def history_state(self, app: App, channel: str) -> bytes | Fault:
+        """What is kept of a channel."""
+
+    async def history_reset(
+        self, app: App, channel: str, reason: str, requested_by: str | None
+    ) -> bytes | Fault:
+        """Begin a new history."""
+
+    async def history_purge(
+        self,
+        app: App,
+        channel: str,
+        mode: PurgeMode,
+        bound: int | None,
+        reason: str,
+        requested_by: str | None,
+    ) -> bytes | Fault:
+        """Forget a part of the history; `bound` is the serial or time that `mode` names."""
+
+    def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes | Fault:
+        """Occupied channels."""
+
+    def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes | Fault:
+        """One channel."""
+
+    def channel_users(self, app: App, channel: str) -> bytes | Fault:
+        """Members of a presence channel."""
+
+    def terminate(self, app: App, user_id: str) -> None:
+        """Close a user's sockets for good."""
+
+    def force_reconnect(self, app: App, user_id: str) -> None:
+        """Close a user's sockets so that they come back."""
+
+    def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes | Fault:
+        """Revoke a token, or all tokens of a client."""
+
+
+class Allowance:
+    """Requests per minute of one app: as many at once, then evenly as time passes."""
+
+    def __init__(self, per_minute: int, now_ms: int) -> None:
+        self._per_minute = per_minute
+        self._left = float(per_minute)
+        self._at_ms = now_ms
+
+    def take(self, now_ms: int) -> int:
+        """Take one; 0 if it was there, else the seconds until there is one."""
+        gained = (now_ms - self._at_ms) * self._per_minute / 60_000
+        self._left = min(float(self._per_minute), self._left + gained)
+        self._at_ms = now_ms
+        if self._left >= 1:
+            self._left -= 1
+            return 0
+        return max(1, ceil((1 - self._left) * 60 / self._per_minute))
+
+
+class ChannelsHttp:
+    """The routes under `/apps`."""
+
+    def __init__(
+        self, service: Service, apps: Iterable[App], settings: Channels, clock: Clock
+    ) -> None:
+        self._service = service
+        self._apps = {app.key: app for app in apps}
+        self._settings = settings
+        self._clock = clock
+        self._allowances = {
+            app.key: Allowance(app.max_api_requests_per_minute, clock.now_ms())
+            for app in self._apps.values()
+            if app.max_api_requests_per_minute
+        }
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        handlers: dict[tuple[str, str], Handler] = {
+            ("POST", f"{APP}/events"): self._publish,
+            ("POST", f"{APP}/batch_events"): self._publish_batch,
+            ("GET", f"{APP}/channels"): self._get_channels,
+            ("GET", CHANNEL): self._get_channel,
+            ("GET", f"{CHANNEL}/users"): self._get_users,
+            ("POST", f"{APP}/users/{{user_id}}/terminate_connections"): self._terminate,
+            ("POST", f"{APP}/users/{{user_id}}/force_reconnect"): self._force_reconnect,
+            ("POST", f"{APP}/revocations"): self._revoke,
+            ("GET", f"{CHANNEL}/history"): self._get_history,
+            ("GET", f"{CHANNEL}/history/state"): self._get_history_state,
+            ("POST", f"{CHANNEL}/history/reset"): self._reset_history,
+            ("POST", f"{CHANNEL}/history/purge"): self._purge_history,
+            ("GET", MESSAGE): self._get_message,
+            ("GET", f"{MESSAGE}/versions"): self._get_versions,
+            ("GET", f"{MESSAGE}/summary"): self._get_summary,
+            ("POST", f"{MESSAGE}/summary"): self._emit_summary,
+            ("POST", f"{MESSAGE}/update"): self._mutation("update"),
+            ("POST", f"{MESSAGE}/delete"): self._mutation("delete"),
+            ("POST", f"{MESSAGE}/append"): self._mutation("append"),
+        }
+        return (
+            *(
+                Route(method, path, self._signed(handle), OPERATIONS[method, path])
+                for (method, path), handle in handlers.items()
+            ),
+            *(
+                Route(method, path, self._signed(_not_offered(what)))
+                for method, path, what in NOT_OFFERED
+            ),
+        )
+
+    def _signed(self, handle: Handler) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+        """Only what an app has signed is handled, and only as often as it may ask."""
+        find_app = self._apps.get
+        clock = self._clock
+
+        async def signed(request: HttpRequest) -> HttpResponse:
+            now_ms = clock.now_ms()
+            try:
+                app, query = request_fault(
+                    find_app,
+                    request.params["app_id"],
+                    request.method,
+                    request.raw_path,
+                    request.query_string,
+                    request.body,
+                    now_ms / 1000,
+                )
+                allowance = self._allowances.get(app.key)
+                if allowance is not None and (seconds := allowance.take(now_ms)):
+                    return fault.rate_limited(seconds).response()
+                answer = await handle(app, request, query)
+            except Fault as refused:
+                return refused.response()
+            return answer.response() if isinstance(answer, Fault) else HttpResponse(200, answer)
+
+        return signed
+
+    async def _publish(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        header_key = requests.parse_header_key(request.header(b"x-idempotency-key"))
+        publication = requests.parse_publication(request.body, header_key, self._settings)
+        published = await self._service.publish(
+            app, (publication,), request_key=publication.idempotency_key, is_batch=False
+        )
+        return published if isinstance(published, Fault) else published.body
+
+    async def _publish_batch(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        header_key = requests.parse_header_key(request.header(b"x-idempotency-key"))
+        publications = requests.parse_batch(request.body, self._settings)
+        published = await self._service.publish(
+            app, publications, request_key=header_key, is_batch=True
+        )
+        return published if isinstance(published, Fault) else published.body
+
+    async def _get_channels(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del request
+        prefix = query.get("filter_by_prefix", "")
+        info = requests.parse_info(query)
+        if "user_count" in info and not prefix.startswith("presence-"):
+            raise fault.invalid_input("user_count needs filter_by_prefix to begin with presence-")
+        return self._service.channels(app, prefix, info)
+
+    async def _get_channel(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        channel = self._channel(request)
+        info = requests.parse_info(query)
+        if "user_count" in info and kind_of(channel) is not ChannelKind.PRESENCE:
+            raise fault.invalid_input("user_count is only known of presence channels")
+        return self._service.channel(app, channel, info)
+
+    async def _get_users(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        channel = self._channel(request)
+        if kind_of(channel) is not ChannelKind.PRESENCE:
+            raise fault.invalid_input("users are only known of presence channels")
+        return self._service.channel_users(app, channel)
+
+    async def _terminate(self, app: App, request: HttpRequest, query: Query) -> bytes:
+        del query
+        requests.parse_socket(request.body)
+        self._service.terminate(app, request.params["user_id"])
+        return OK
+
+    async def _force_reconnect(self, app: App, request: HttpRequest, query: Query) -> bytes:
+        del query
+        requests.parse_socket(request.body)
+        self._service.force_reconnect(app, request.params["user_id"])
+        return OK
+
+    async def _revoke(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        given = requests.parse_revocation(request.body)
+        return self._service.revoke(app, given.jti, given.client_id)
+
+    async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        channel = self._channel_with_history(request)
+        page = requests.parse_history(query, self._settings.history.max_page_size)
+        return await self._service.history(app, channel, page)
+
+    async def _get_history_state(
+        self, app: App, request: HttpRequest, query: Query
+    ) -> bytes | Fault:
+        del query
+        return await self._service.history_state(app, self._channel_with_history(request))
+
+    async def _reset_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        reset = requests.parse_reset(request.body, request.params["channel"])
+        channel = self._channel_with_history(request)
+        return await self._service.history_reset(app, channel, reset.reason, reset.requested_by)
+
+    async def _purge_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        purge = requests.parse_purge(request.body, request.params["channel"])
+        channel = self._channel_with_history(request)
+        return await self._service.history_purge(
+            app, channel, purge.mode, purge.bound, purge.reason, purge.requested_by
+        )
+
+    async def _get_message(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        return await self._service.message(app, *self._place(request))
+
+    async def _get_versions(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        channel, message_serial = self._place(request)
+        page = requests.parse_versions(query, self._settings.versioned_messages.max_page_size)
+        return await self._service.versions(app, channel, message_serial, page)
+
+    async def _get_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        return await self._service.summary(app, *self._place(request))
+
+    async def _emit_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        socket_id = requests.parse_socket(request.body)
+        return await self._service.emit_summary(app, *self._place(request), socket_id)
+
+    def _mutation(self, action: Action) -> Handler:
+        async def mutate(app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+            del query
+            params = request.params
+            mutation = requests.parse_mutation(
+                action, params["channel"], params["message_serial"], request.body
+            )
+            self._place(request)
+            result = await self._service.mutate(app, mutation)
+            return result if isinstance(result, Fault) else mutation_body(mutation, result)
+
+        return mutate
+
+    def _channel(self, request: HttpRequest) -> str:
+        channel = request.params["channel"]
+        requests.check_channel(channel, self._settings.max_channel_name_bytes)
+        return channel
+
+    def _channel_with_history(self, request: HttpRequest) -> str:
+        channel = self._channel(request)
+        if not keeps_history(self._settings.history, channel):
+            raise fault.history_disabled(channel)
+        return channel
+
+    def _place(self, request: HttpRequest) -> tuple[str, str]:
+        """Channel and serial of the path, in the order of checks of channels 5.7."""
+        place = (request.params["channel"], request.params["message_serial"])
+        check_place(self._settings, *place)
+        return place
+
+
+def check_place(settings: Channels, channel: str, message_serial: str) -> None:
+    """Refuse a place where there can be no message.
+
+    Raises:
+        Fault: No channel has this name, or it has no versions, or no message has this serial.
+    """
+    requests.check_channel(channel, settings.max_channel_name_bytes)
+    if not (settings.versioned_messages.enabled and keeps_history(settings.history, channel)):
+        raise fault.feature_disabled(channel)
+    requests.check_serial("message_serial", message_serial)
+
+
+def mutation_body(mutation: Mutation, result: MutationResult) -> bytes:
+    """The answer to a mutation (channels 5.7)."""
+    return _encode(
+        {
+            "channel": mutation.channel,
+            "message_serial": mutation.message_serial,
+            "action": mutation.action,
+            "accepted": True,
+            "version_serial": result.version_serial,
+            "history_serial": result.history_serial,
+            "delivery_serial": result.delivery_serial,
+            "status": "duplicate" if result.is_duplicate else "applied",
+        }
+    )
+
+
+def _not_offered(what: str) -> Handler:
+    async def refuse(app: App, request: HttpRequest, query: Query) -> Fault:
+        del app, request, query
+        return fault.not_offered(f"{what}: not offered by this server")
+
+    return refuse

@@ -1,0 +1,662 @@
+"""The channels service: the only file of it that touches both the log and connections."""
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.base.settings import App, Settings
+from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.channels import fault, wire
+from tidelog.channels.actions import ClientEvent, Subscribe
+from tidelog.channels.attaching import Attaching
+from tidelog.channels.bodies import PurgeMode
+from tidelog.channels.capabilities import Actor, keeps_history
+from tidelog.channels.connection import Connection
+from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
+from tidelog.channels.fault import Fault
+from tidelog.channels.history import HistoryReader, Place
+from tidelog.channels.hub import Hub
+from tidelog.channels.names import USER_PREFIX, ChannelKind, kind_of, name_fault, stream_name
+from tidelog.channels.query import MAX_INTEGER, HistoryQuery
+from tidelog.channels.requests import (
+    Mutation,
+    MutationResult,
+    Publication,
+    Published,
+    VersionsQuery,
+)
+from tidelog.channels.retention import Retention
+from tidelog.channels.rules import (
+    Floors,
+    Mode,
+    Mutate,
+    Publish,
+    PublishAnswer,
+    PublishContext,
+    Target,
+    batch_scope,
+)
+from tidelog.channels.states import (
+    ChannelState,
+    MessageState,
+    States,
+    read_message,
+    versions_of,
+)
+from tidelog.channels.tokens import Claims
+from tidelog.channels.upgrade import parse_upgrade
+from tidelog.channels.version import SURFACE, Projector, Version, position_of
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Answer, Failure, Names, Refuse, View
+from tidelog.log.request import Submission, submit_and_wait
+from tidelog.store.engine import Store
+
+SWEEP_SECONDS = 1.0
+"""How often timeouts are looked at, at most; their accuracy."""
+
+MAX_REVOKED = 100_000
+"""Revoked tokens and clients kept in mind: each for as long as a token can be valid."""
+
+REVOKED_SECONDS = 86_400 + 60
+"""A token is valid for a day at most."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Nothing:
+    """An item without an effect: whoever submits it is answered behind what waits already."""
+
+    def decide(self, view: View) -> Refuse:
+        """See `Item.decide`."""
+        del view
+        return Refuse(None)
+
+
+class ChannelsService:
+    """Channels on one node."""
+
+    def __init__(
+        self, committer: Committer, store: Store, settings: Settings, clock: Clock, log_id: str
+    ) -> None:
+        self.settings = settings.channels
+        self.committer = committer
+        self.store = store
+        self.clock = clock
+        self._apps_by_key = {app.key: app for app in settings.served_apps}
+        self._apps_by_id = {app.id: app for app in settings.served_apps}
+        self._tag = log_id.lower()
+        self._projector = Projector(self._tag)
+        self._states = States(store, committer.tail, self.settings.max_cached_text_bytes)
+        self.hub = Hub()
+        recovery = self.settings.connection_recovery
+        hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
+        self._stream_ids = StreamIds(log_id, lambda app_id: self._apps_by_id[app_id].secret)
+        self._delivery = Delivery(
+            self.hub,
+            self._states,
+            store,
+            self._projector,
+            self._stream_ids,
+            hot if recovery.enabled else None,
+        )
+        self._history = HistoryReader(store, self._projector, self.settings.history)
+        self.attaching = Attaching(
+            hub=self.hub,
+            states=self._states,
+            store=store,
+            committer=committer,
+            clock=clock,
+            settings=self.settings,
+            projector=self._projector,
+            stream_ids=self._stream_ids,
+            delivery=self._delivery,
+            history=self._history,
+            hot=hot if recovery.enabled else None,
+        )
+        self._revoked: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        """(app id, `jti` or `client_id`, its value) to when it was revoked, Unix seconds."""
+        self._sweep: asyncio.TimerHandle | None = None
+        self.retention = Retention(
+            committer, store, self._states, clock, self.settings.versioned_messages
+        )
+        committer.tail.subscribe(SURFACE, self._delivery.sink)
+
+    @classmethod
+    async def open(
+        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
+    ) -> "ChannelsService":
+        """Channels on a running committer."""
+        head = await store.head()
+        service = cls(committer, store, settings, clock, head.log_id)
+        service.retention.start()
+        return service
+
+    @property
+    def apps(self) -> Mapping[str, App]:
+        """By key."""
+        return self._apps_by_key
+
+    # Connections.
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        return (
+            Endpoint(
+                "/app/{key}",
+                self._accept,
+                max_message_bytes=self.settings.max_message_bytes,
+                heartbeat=False,
+                slow_consumer_code=wire.OVER_CAPACITY,
+            ),
+        )
+
+    def _accept(self, upgrade: Upgrade) -> Conversation | HttpResponse:
+        options = parse_upgrade(upgrade.query_string)
+        if isinstance(options, HttpResponse):
+            return options
+        app = self._apps_by_key.get(upgrade.params["key"])
+        return Connection(self, app, options, self._new_socket_id(app))
+
+    def _new_socket_id(self, app: App | None) -> str:
+        while True:
+            number = int.from_bytes(os.urandom(8), "big")
+            socket_id = f"{number >> 32}.{number & 0xFFFFFFFF}"
+            if app is None or self.hub.socket(app.id, socket_id) is None:
+                return socket_id
+
+    def refusal_code(self, app: App | None) -> int | None:
+        """Why a connection to an app does not begin, if it does not (D15)."""
+        if app is None:
+            return wire.APP_UNKNOWN
+        if not app.enabled:
+            return wire.APP_DISABLED
+        if self.hub.count(app.id) >= app.max_connections:
+            return wire.OVER_QUOTA
+        return None
+
+    def opened(self, connection: Connection) -> None:
+        """Watch over a connection."""
+        self.hub.add(connection)
+        if self._sweep is None:
+            self._schedule_sweep()
+
+    def _schedule_sweep(self) -> None:
+        shortest = min(self.settings.activity_timeout_seconds, self.settings.pong_timeout_seconds)
+        pause = min(SWEEP_SECONDS, shortest / 4)
+        self._sweep = asyncio.get_running_loop().call_later(pause, self._look_after)
+
+    def _look_after(self) -> None:
+        now = asyncio.get_running_loop().time()
+        alive = False
+        for connection in self.hub:
+            alive = True
+            connection.look_after(now)
+        self._sweep = None
+        if alive:
+            self._schedule_sweep()
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection and its subscriptions."""
+        for name in tuple(connection.subscriptions):
+            self.attaching.unsubscribe(connection, name)
+        self.hub.remove(connection)
+
+    def unsubscribe(self, connection: Connection, channel: str) -> None:
+        """End a subscription."""
+        self.attaching.unsubscribe(connection, channel)
+
+    async def signed_in(self, connection: Connection, user_id: str) -> None:
+        """A connection is a user's: it gets what is sent to that user from now on."""
+        self.hub.signed_in(connection, user_id)
+        channel = USER_PREFIX + user_id
+        if name_fault(channel, self.settings.max_channel_name_bytes) is None:
+            wanted = Subscribe(channel, None, None)
+            await self.attaching.subscribe(connection, wanted, is_silent=True)
+
+    def terminate(self, app: App, user_id: str) -> None:
+        """Close a user's connections for good."""
+        for connection in self.hub.user(app.id, user_id):
+            connection.end(wire.UNAUTHORIZED)
+
+    def force_reconnect(self, app: App, user_id: str) -> None:
+        """Close a user's connections; they come back at once."""
+        for connection in self.hub.user(app.id, user_id):
+            connection.end(wire.RECONNECT)
+
+    def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
+        """Revoke tokens: one, or all that a client has now."""
+        now = time.time()
+        for kind, value in (("jti", jti), ("client_id", client_id)):
+            if value is not None:
+                self._revoked[app.id, kind, value] = now
+                self._revoked.move_to_end((app.id, kind, value))
+        while self._revoked and (
+            len(self._revoked) > MAX_REVOKED
+            or next(iter(self._revoked.values())) < now - REVOKED_SECONDS
+        ):
+            self._revoked.popitem(last=False)
+        closed = 0
+        for connection in self.hub.clients(app.id):
+            claims = connection.session.claims
+            if claims is not None and self.is_revoked(app, claims):
+                connection.revoke()
+                closed += 1
+        return _encode(
+            {"revoked_jti": jti, "revoked_client_id": client_id, "closed_connections": closed}
+        )
+
+    def is_revoked(self, app: App, claims: Claims) -> bool:
+        """Whether a token was revoked: itself, or its client since it was issued."""
+        if (app.id, "jti", claims.jti) in self._revoked:
+            return True
+        at = self._revoked.get((app.id, "client_id", claims.client_id))
+        return at is not None and claims.issued_at <= at
+
+    # Publishing.
+
+    def _mode(self, channel: str, publication: Publication) -> Mode:
+        if publication.is_ephemeral or not keeps_history(self.settings.history, channel):
+            return "live"
+        return "versioned" if self.settings.versioned_messages.enabled else "history"
+
+    def _is_limited(self, channel: str) -> bool:
+        prefixes = self.settings.ai_transport.channels
+        return not prefixes or channel.startswith(tuple(prefixes))
+
+    def _counts(self, app: App, name: str, info: frozenset[str]) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        if info:
+            channel = self.hub.channel(stream_name(app.id, name))
+            if "subscription_count" in info:
+                counts["subscription_count"] = 0 if channel is None else len(channel.subscriptions)
+            if "user_count" in info and kind_of(name) is ChannelKind.PRESENCE:
+                counts["user_count"] = 0 if channel is None else len(channel.members)
+        return counts
+
+    async def _targets(
+        self, app: App, publication: Publication, pinned: list[ChannelState]
+    ) -> tuple[Target, ...]:
+        targets = []
+        for name in publication.channels:
+            stream = stream_name(app.id, name)
+            mode = self._mode(name, publication)
+            state = None
+            if mode != "live":
+                state = self._states.channel(stream) or await self._states.load_channel(stream)
+                pinned.append(state)
+            targets.append(
+                Target(
+                    channel=name,
+                    stream=stream,
+                    mode=mode,
+                    state=state,
+                    message_id=publication.message_id or wire.new_message_id(),
+                    counts=self._counts(app, name, publication.info),
+                    is_limited=self._is_limited(name),
+                )
+            )
+        return tuple(targets)
+
+    async def publish(
+        self,
+        app: App,
+        publications: Sequence[Publication],
+        *,
+        request_key: str | None,
+        is_batch: bool,
+    ) -> Published | Fault:
+        """Publish, all in one request; see `Publish` for what that means."""
+        pinned: list[ChannelState] = []
+        key = (batch_scope(app.id), request_key) if is_batch and request_key else None
+        ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
+        context = PublishContext(count=len(publications), is_batch=is_batch, key=key, ttl_ms=ttl_ms)
+        try:
+            items = []
+            for index, publication in enumerate(publications):
+                publisher = None
+                if publication.socket_id is not None:
+                    publisher = self.hub.socket(app.id, publication.socket_id)
+                items.append(
+                    Publish(
+                        publication,
+                        await self._targets(app, publication, pinned),
+                        app_id=app.id,
+                        context=context,
+                        index=index,
+                        states=self._states,
+                        log_tag=self._tag,
+                        limits=self.settings.ai_transport,
+                        ttl_ms=ttl_ms,
+                        client_id=None if publisher is None else publisher.session.client_id,
+                    )
+                )
+            answers = await self._commit(items, key)
+        finally:
+            for state in pinned:
+                self._states.release(state)
+        body = b"{}"
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Fault):
+                return answer.at(index) if is_batch else answer
+            body = answer.body or body
+        return Published(body)
+
+    async def _commit(
+        self, items: Sequence[Publish], key: tuple[str, str] | None
+    ) -> Sequence[PublishAnswer | Fault]:
+        """Submit publishes and wait; what is not kept is delivered in its turn."""
+        names = [item.names() for item in items]
+        union = Names(
+            dedupe=tuple(k for n in names for k in n.dedupe) + (() if key is None else (key,)),
+            streams=tuple(stream for n in names for stream in n.streams),
+        )
+        size = 256 + sum(_size(item.publication) for item in items)
+        answered: asyncio.Future[Sequence[Answer | Failure]]
+        answered = asyncio.get_running_loop().create_future()
+
+        def hand_over(answers: Sequence[Answer | Failure]) -> None:
+            for answer in answers:
+                if isinstance(answer, PublishAnswer):
+                    for event in answer.live:
+                        self._delivery.live(event, self.clock.now_ms())
+            if not answered.done():
+                answered.set_result(answers)
+
+        self.committer.submit(Submission(union, size, items, hand_over))
+        return _without_failure(await answered)
+
+    async def client_event(self, connection: Connection, event: ClientEvent) -> Fault | None:
+        """Publish an event that a client sent to a channel it is subscribed to."""
+        app, session = connection.app, connection.session
+        echoes = connection.version == wire.V2 and session.echo
+        publication = Publication(
+            name=event.event,
+            data=event.data,
+            data_bytes=len(event.data),
+            channels=(event.channel,),
+            socket_id=None if echoes else connection.socket_id,
+        )
+        pinned: list[ChannelState] = []
+        ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
+        try:
+            item = Publish(
+                publication,
+                await self._targets(app, publication, pinned),
+                app_id=app.id,
+                context=PublishContext(count=1, is_batch=False, key=None, ttl_ms=ttl_ms),
+                index=0,
+                states=self._states,
+                log_tag=self._tag,
+                limits=self.settings.ai_transport,
+                ttl_ms=ttl_ms,
+                client_id=session.client_id,
+                attributed_to=event.user_id,
+                is_client_event=True,
+            )
+            [answer] = await self._commit([item], None)
+        finally:
+            for state in pinned:
+                self._states.release(state)
+        return answer if isinstance(answer, Fault) else None
+
+    # Mutations.
+
+    async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
+        """Append the next version of a message."""
+        stream = stream_name(app.id, mutation.channel)
+        number = position_of(mutation.message_serial, self._tag)
+        if number is None:
+            return fault.not_found(mutation.message_serial, mutation.channel)
+        channel = self._states.channel(stream) or await self._states.load_channel(stream)
+        message: MessageState | None = None
+        try:
+            message = self._states.message(number) or (
+                await self._states.load_message(stream, number)
+            )
+            if message is None or message.latest.message_serial != mutation.message_serial:
+                return fault.not_found(mutation.message_serial, mutation.channel)
+            item = Mutate(
+                mutation,
+                app_id=app.id,
+                stream=stream,
+                channel=channel,
+                message=message,
+                actor=self._actor(app, mutation.socket_id, mutation.client_id),
+                message_id=wire.new_message_id(),
+                log_tag=self._tag,
+                limits=self.settings.ai_transport,
+                is_limited=self._is_limited(mutation.channel),
+            )
+            size = 512 + mutation.data_bytes
+            answers = await submit_and_wait(self.committer, item.names(), size, (item,))
+            [answer] = _without_failure(answers)
+            result: MutationResult | Fault = answer
+            return result
+        except Fault as refused:
+            return refused
+        finally:
+            self._states.release(channel)
+            if message is not None:
+                self._states.release_message(message)
+
+    def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
+        """In whose name a request acts: points 1 to 3 of 7.3; None for the app's own server."""
+        if socket_id is None:
+            return None
+        connection = self.hub.socket(app.id, socket_id)
+        if connection is None:
+            raise fault.auth_failed(f"Mutation actor socket '{socket_id}' is not connected")
+        if connection.version != wire.V2:
+            raise fault.auth_failed("Mutation actor socket must use protocol V2")
+        actor = connection.session.actor
+        if client_id is not None:
+            if actor.client_id is None:
+                raise fault.auth_failed(
+                    "Mutation actor socket is not signed in with an identified client"
+                )
+            if actor.client_id != client_id:
+                raise fault.auth_failed(
+                    f"Requested client_id '{client_id}' does not match authenticated actor "
+                    f"'{actor.client_id}'"
+                )
+        return actor
+
+    # Reading messages.
+
+    async def _latest(self, app: App, channel: str, message_serial: str) -> Version:
+        number = position_of(message_serial, self._tag)
+        found = None
+        if number is not None:
+            found = await read_message(self.store, stream_name(app.id, channel), number)
+        if found is None or found[0].message_serial != message_serial:
+            raise fault.not_found(message_serial, channel)
+        if not found[0].is_versioned:
+            raise fault.not_found(message_serial, channel)
+        return found[0]
+
+    async def message(self, app: App, channel: str, message_serial: str) -> bytes:
+        """The latest state of a message."""
+        latest = await self._latest(app, channel, message_serial)
+        return _encode({"channel": channel, "item": self._projector.item(latest, channel)})
+
+    async def versions(
+        self, app: App, channel: str, message_serial: str, page: VersionsQuery
+    ) -> bytes:
+        """A page of the versions of a message."""
+        number = position_of(message_serial, self._tag)
+        stream = stream_name(app.id, channel)
+        if number is None or not await self.store.rows("channels_message", (stream, number)):
+            raise fault.not_found(message_serial, channel)
+        at = None
+        if page.cursor is not None:
+            at = position_of(page.cursor, self._tag)
+            if at is None:
+                raise fault.invalid_input("the cursor is not a version serial of this server")
+        if page.direction == "oldest_first":
+            rows = await self.store.rows(
+                "channels_versions_after", (number, at or 0, MAX_INTEGER, page.limit + 1)
+            )
+        else:
+            before = MAX_INTEGER if at is None else at
+            rows = await self.store.rows(
+                "channels_versions_before", (number, before, page.limit + 1)
+            )
+        versions = versions_of(rows)
+        if page.cursor is None and (not versions or versions[0].message_serial != message_serial):
+            raise fault.not_found(message_serial, channel)
+        has_more = len(versions) > page.limit
+        versions = versions[: page.limit]
+        answer: dict[str, Any] = {
+            "channel": channel,
+            "direction": page.direction,
+            "limit": page.limit,
+            "has_more": has_more,
+        }
+        if has_more:
+            answer["next_cursor"] = self._projector.serial(versions[-1])
+        answer["items"] = [self._projector.item(version, channel) for version in versions]
+        return _encode(answer)
+
+    async def summary(self, app: App, channel: str, message_serial: str) -> bytes:
+        """The reduced projection of a message."""
+        return self._projector.summary(await self._latest(app, channel, message_serial))
+
+    async def emit_summary(
+        self, app: App, channel: str, message_serial: str, socket_id: str | None
+    ) -> bytes:
+        """Send the summary to the V2 subscribers of its channel, behind what waits already."""
+        latest = await self._latest(app, channel, message_serial)
+        actor = self._actor(app, socket_id, None)
+        if actor is not None and not (
+            actor.capabilities is not None
+            and actor.capabilities.allows("message_update_any", channel)
+        ):
+            raise fault.auth_failed(
+                f"Connection is not allowed to summary message on channel '{channel}'"
+            )
+        summary = self._projector.summary(latest)
+        await submit_and_wait(self.committer, Names(), 64, (Nothing(),))
+        subscribed = self.hub.channel(stream_name(app.id, channel))
+        if subscribed is not None:
+            self._delivery.summary(subscribed, summary)
+        return summary
+
+    # History.
+
+    async def _place(self, app: App, channel: str) -> tuple[Place, ChannelState]:
+        stream = stream_name(app.id, channel)
+        state = self._states.channel(stream) or await self._states.load_channel(stream)
+        stream_id = self._stream_ids.of(stream, state.epoch)
+        return Place(app.id, channel, stream, stream_id), state
+
+    async def history(self, app: App, channel: str, query: HistoryQuery) -> bytes:
+        """A page of history."""
+        place, state = await self._place(app, channel)
+        try:
+            return await self._history.page(place, state, query, self.clock.now_ms())
+        finally:
+            self._states.release(state)
+
+    async def history_state(self, app: App, channel: str) -> bytes:
+        """What the history of a channel holds."""
+        place, state = await self._place(app, channel)
+        try:
+            return await self._history.state(place, state, self.clock.now_ms())
+        finally:
+            self._states.release(state)
+
+    async def history_reset(
+        self, app: App, channel: str, reason: str, requested_by: str | None
+    ) -> bytes:
+        """Begin a new history under a new `stream_id`."""
+        return await self._raise_floor(
+            app, channel, None, {"reason": reason, "requested_by": requested_by}
+        )
+
+    async def history_purge(
+        self,
+        app: App,
+        channel: str,
+        mode: PurgeMode,
+        bound: int | None,
+        reason: str,
+        requested_by: str | None,
+    ) -> bytes:
+        """Forget the history before a bound."""
+        floor = MAX_INTEGER
+        if mode == "before_serial" and bound is not None:
+            floor = bound - 1
+        elif mode == "before_time_ms" and bound is not None:
+            stream = stream_name(app.id, channel)
+            [(floor,)] = await self.store.rows("channels_serial_before", (stream, bound))
+        told = {"mode": mode, "reason": reason, "requested_by": requested_by}
+        return await self._raise_floor(app, channel, floor, told)
+
+    async def _raise_floor(
+        self, app: App, channel: str, floor: int | None, told: dict[str, Any]
+    ) -> bytes:
+        place, state = await self._place(app, channel)
+        try:
+            before = await self._history.continuity(place, state, self.clock.now_ms())
+            item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
+            answers = await submit_and_wait(self.committer, item.names(), 256, (item,))
+            _without_failure(answers)
+            after = await self._history.continuity(place, state, self.clock.now_ms())
+            answer = {
+                "ok": True,
+                "operation": "reset" if floor is None else "purge",
+                "channel": channel,
+                "purged_messages": before["retained_messages"] - after["retained_messages"],
+                "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
+                **told,
+            }
+            if floor is None:
+                answer["previous_stream_id"] = place.stream_id
+                answer["new_stream_id"] = self._stream_ids.of(place.stream, state.epoch)
+            return _encode(answer)
+        finally:
+            self._states.release(state)
+
+    # Who is there.
+
+    def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes:
+        """The occupied channels."""
+        return _encode(
+            {
+                "channels": {
+                    channel.name: self._counts(app, channel.name, info)
+                    for channel in self.hub.channels(app.id, prefix)
+                }
+            }
+        )
+
+    def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes:
+        """One channel."""
+        found = self.hub.channel(stream_name(app.id, channel))
+        occupied = found is not None and bool(found.subscriptions)
+        return _encode({"occupied": occupied, **self._counts(app, channel, info)})
+
+    def channel_users(self, app: App, channel: str) -> bytes:
+        """The members of a presence channel."""
+        found = self.hub.channel(stream_name(app.id, channel))
+        members = () if found is None else found.members
+        return _encode({"users": [{"id": user_id} for user_id in members]})
+
+
+def _size(publication: Publication) -> int:
+    """About what a publish holds in memory while it waits."""
+    each = len(publication.data) + len(publication.extras or b"") + 256
+    return each * len(publication.channels)
+
+
+def _without_failure(answers: Sequence[Answer | Failure]) -> Sequence[Any]:
+    for answer in answers:
+        if isinstance(answer, Failure):
+            raise answer.error
+    return answers

@@ -1,0 +1,511 @@
+"""What decisions look at: the state of channels and of messages, derived from the log and cached.
+
+A state is loaded before the request that needs it is queued, follows the tail from then on, and may
+be forgotten whenever nobody holds it: the store has everything. States run ahead of the commit by
+the batch being decided, so nothing here is ever shown to a client but what `delivered_*` say.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from tidelog.channels.version import (
+    APPEND,
+    Version,
+    decode_version,
+    fold,
+    join_text,
+    stored_version,
+)
+from tidelog.log.tail import Tail
+from tidelog.store.engine import Store
+from tidelog.store.rows import Row
+
+MAX_IDLE_CHANNELS = 10_000
+"""Channel states kept though nobody uses them; some hundred bytes each."""
+
+MAX_IDLE_MESSAGES = 10_000
+
+UNFOLDED_VERSIONS = 512
+"""Versions after which a message is folded and written back: a page of a hundred messages never
+reads more than fifty thousand rows."""
+
+UNFOLDED_BYTES = 4096
+"""A message is written back when more was appended than was folded, but not for less than this:
+so every appended byte is written at most twice more, however long the message grows."""
+
+_COLLAPSE_AT = 2048
+_COLLAPSE_TO = 1024
+"""Fragments kept apart after a collapse: more than one batch can append and take back."""
+
+
+class ChannelState:
+    """One channel: its counters, and how far this node has delivered it."""
+
+    __slots__ = (
+        "delivered_history",
+        "delivered_serial",
+        "epoch",
+        "held",
+        "history_floor",
+        "history_serial",
+        "open_streams",
+        "pins",
+        "ready",
+        "replay_floor",
+        "serial",
+        "stream",
+    )
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.serial = 0
+        """The last delivery serial that is included here."""
+        self.history_serial = 0
+        self.history_floor = 0
+        """History up to here was purged."""
+        self.replay_floor = 0
+        """Versions up to this delivery serial were emptied; what is behind them can be replayed."""
+        self.epoch = 0
+        """How often the history was reset; the `stream_id` depends on it."""
+        self.open_streams = 0
+        self.delivered_serial = 0
+        """The last delivery serial that left this node's tail."""
+        self.delivered_history = 0
+        self.pins = 0
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.held: list[Version] = []
+        """Versions that left the tail while this was being loaded."""
+
+    def advance(self, version: Version) -> Callable[[], None]:
+        """Include the next version; answers how to take it back."""
+        before = (self.serial, self.history_serial, self.open_streams)
+        self.serial = version.delivery_serial
+        self.history_serial = max(self.history_serial, version.history_serial)
+        self.open_streams += version.opens
+
+        def take_back() -> None:
+            self.serial, self.history_serial, self.open_streams = before
+
+        return take_back
+
+    def delivered(self, version: Version) -> None:
+        """A version left the tail; what this node decided itself is already included."""
+        if version.delivery_serial > self.serial:
+            self.advance(version)
+        if version.delivery_serial > self.delivered_serial:
+            self.delivered_serial = version.delivery_serial
+            self.delivered_history = max(self.delivered_history, version.history_serial)
+
+
+class MessageState:
+    """One message: its latest version, and its data in a form that grows without being copied."""
+
+    __slots__ = (
+        "_base",
+        "_base_id",
+        "_fragments",
+        "exists",
+        "folded_bytes",
+        "latest",
+        "number",
+        "pins",
+        "stream",
+        "unfolded",
+        "unfolded_bytes",
+    )
+
+    def __init__(self, stream: str, number: int, latest: Version) -> None:
+        self.stream = stream
+        self.number = number
+        """`committed_id` of its create."""
+        self.latest = latest
+        """Folded, but without data: that is here."""
+        self.exists = True
+        """False once it was purged, or if its create was never committed."""
+        self.pins = 0
+        self.folded_bytes = 0
+        """Size of the state that is stored; 0 if none is."""
+        self.unfolded = 1
+        """Versions since."""
+        self.unfolded_bytes = 0
+        self._base: bytes | None = None
+        self._base_id = latest.committed_id
+        self._fragments: list[tuple[int, bytes]] = []
+        self._set(latest)
+
+    def _set(self, version: Version) -> None:
+        self._base = None if isinstance(version.data, UnsetType) else bytes(version.data)
+        self._base_id = version.committed_id
+        self._fragments = []
+        self.latest = msgspec.structs.replace(version, data=UNSET)
+
+    @property
+    def size(self) -> int:
+        """About the bytes it holds."""
+        return self.latest.data_bytes + 512
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the data is a string."""
+        return bool(self._fragments) or (self._base is not None and self._base[:1] == b'"')
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is any data; a message may have been cleared."""
+        return bool(self._fragments) or self._base is not None
+
+    def data_at(self, committed_id: int) -> bytes | None:
+        """All the data after that version as JSON; None if there is none, or it is not known."""
+        if committed_id < self._base_id:
+            return None
+        fragments = [text for at, text in self._fragments if at <= committed_id]
+        if not fragments:
+            return self._base
+        return join_text(fragments if self._base is None else [self._base, *fragments])
+
+    def knows(self, committed_id: int) -> bool:
+        """Whether `data_at` can say what the data was then."""
+        return self._base_id <= committed_id <= self.latest.committed_id
+
+    def folded(self) -> Version:
+        """The message as it is, with its data."""
+        data = self.data_at(self.latest.committed_id)
+        return msgspec.structs.replace(self.latest, data=UNSET if data is None else Raw(data))
+
+    def after(self, version: Version) -> Version:
+        """The message as `version` will leave it, with its data."""
+        after = fold(self.folded(), (version,))
+        assert after is not None  # noqa: S101 - there is at least `version`
+        return after
+
+    def is_fold_due(self, version: Version) -> bool:
+        """Whether the state after `version` should be stored with it."""
+        added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+        unfolded_bytes = self.unfolded_bytes + added
+        return (
+            self.unfolded + 1 >= UNFOLDED_VERSIONS
+            or unfolded_bytes > max(self.folded_bytes, UNFOLDED_BYTES)
+            or version.opens != 0
+        )
+
+    def advance(self, version: Version, *, is_folded: bool) -> Callable[[], None]:
+        """Include the next version; answers how to take it back."""
+        latest, base, base_id, fragments = self.latest, self._base, self._base_id, self._fragments
+        counts = (self.folded_bytes, self.unfolded, self.unfolded_bytes)
+        added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+        if version.kind == APPEND:
+            if added:
+                fragments.append((version.committed_id, bytes(version.data)))  # type: ignore[arg-type]
+            self.latest = _counted(version, latest)
+            if len(fragments) >= _COLLAPSE_AT:
+                self._collapse()
+        else:
+            self._set(_counted(version, latest))
+        if is_folded:
+            self.folded_bytes, self.unfolded, self.unfolded_bytes = self.latest.data_bytes, 0, 0
+        else:
+            self.unfolded += 1
+            self.unfolded_bytes += added
+
+        def take_back() -> None:
+            if version.kind == APPEND:
+                if added:
+                    self._fragments.pop()
+            else:
+                self._base, self._base_id, self._fragments = base, base_id, fragments
+            self.latest = latest
+            self.folded_bytes, self.unfolded, self.unfolded_bytes = counts
+
+        return take_back
+
+    def _collapse(self) -> None:
+        old, kept = self._fragments[:-_COLLAPSE_TO], self._fragments[-_COLLAPSE_TO:]
+        self._base = self.data_at(old[-1][0])
+        self._base_id = old[-1][0]
+        self._fragments = kept
+
+
+def _counted(version: Version, before: Version) -> Version:
+    return msgspec.structs.replace(
+        version,
+        data=version.data if version.kind != APPEND else UNSET,
+        versions=before.versions + 1,
+        appends=before.appends + (version.kind == APPEND),
+        published_at=before.published_at,
+    )
+
+
+class Created:
+    """A `StateChange`: a channel has a new message."""
+
+    __slots__ = ("_channel", "_number", "_states", "_version")
+
+    def __init__(self, states: "States", channel: ChannelState, version: Version) -> None:
+        self._states = states
+        self._channel = channel
+        self._number = version.committed_id
+        self._version = version
+
+    def apply(self) -> Callable[[], None]:
+        """See `StateChange.apply`."""
+        undo = self._channel.advance(self._version)
+        published = msgspec.structs.replace(self._version, published_at=self._version.committed_at)
+        message = MessageState(self._channel.stream, self._number, published)
+        self._states.add(message)
+
+        def take_back() -> None:
+            message.exists = False
+            self._states.drop(self._number)
+            undo()
+
+        return take_back
+
+
+class Changed:
+    """A `StateChange`: a message has a new version."""
+
+    __slots__ = ("_channel", "_is_folded", "_message", "_version")
+
+    def __init__(
+        self, channel: ChannelState, message: MessageState, version: Version, *, is_folded: bool
+    ) -> None:
+        self._channel = channel
+        self._message = message
+        self._version = version
+        self._is_folded = is_folded
+
+    def apply(self) -> Callable[[], None]:
+        """See `StateChange.apply`."""
+        undo_channel = self._channel.advance(self._version)
+        undo_message = self._message.advance(self._version, is_folded=self._is_folded)
+
+        def take_back() -> None:
+            undo_message()
+            undo_channel()
+
+        return take_back
+
+
+class States:
+    """The caches of both, bounded."""
+
+    def __init__(self, store: Store, tail: Tail, max_text_bytes: int) -> None:
+        self._store = store
+        self._tail = tail
+        self._room = max_text_bytes
+        self._channels: OrderedDict[str, ChannelState] = OrderedDict()
+        self._messages: OrderedDict[int, MessageState] = OrderedDict()
+        self._loading: dict[int, list[Version]] = {}
+        """Messages being loaded, and what left the tail meanwhile."""
+        self._loads: dict[int, asyncio.Task[MessageState | None]] = {}
+        self._text_bytes = 0
+
+    # Channels.
+
+    def channel(self, stream: str) -> ChannelState | None:
+        """The state of a channel if it is loaded; pins it, see `release`."""
+        state = self._channels.get(stream)
+        if state is None or not state.ready.done():
+            return None
+        self._channels.move_to_end(stream)
+        state.pins += 1
+        return state
+
+    async def load_channel(self, stream: str) -> ChannelState:
+        """The state of a channel, pinned; see `release`."""
+        state = self._channels.get(stream)
+        if state is None:
+            state = self._channels[stream] = ChannelState(stream)
+            state.pins += 1
+            await self._read_channel(state)
+        else:
+            state.pins += 1
+            try:
+                if not state.ready.done():
+                    await asyncio.shield(state.ready)
+            except BaseException:
+                state.pins -= 1
+                raise
+        return state
+
+    async def _read_channel(self, state: ChannelState) -> None:
+        try:
+            position = self._tail.position
+            [row] = await self._store.rows("channels_channel", (state.stream, position))
+            (
+                state.epoch,
+                state.history_serial,
+                state.history_floor,
+                state.replay_floor,
+                state.open_streams,
+                state.serial,
+                state.delivered_serial,
+                undelivered,
+            ) = row
+            state.delivered_history = state.history_serial - undelivered
+            for version in state.held:
+                state.delivered(version)
+            state.held.clear()
+            state.ready.set_result(None)
+        except BaseException as error:
+            self._channels.pop(state.stream, None)
+            if not state.ready.done():
+                state.ready.set_exception(error)
+                state.ready.exception()  # nobody else may be waiting
+            raise
+
+    def release(self, state: ChannelState) -> None:
+        """The counterpart of `channel` and `load_channel`."""
+        state.pins -= 1
+        if len(self._channels) > MAX_IDLE_CHANNELS:
+            for stream, old in self._channels.items():
+                if old.pins == 0 and old.ready.done():
+                    del self._channels[stream]
+                    break
+
+    def forget_channel(self, stream: str) -> None:
+        """Another node changed it: read its counters again, whoever holds it."""
+        state = self._channels.get(stream)
+        if state is not None and state.pins == 0 and state.ready.done():
+            del self._channels[stream]
+
+    # Messages.
+
+    def message(self, number: int) -> MessageState | None:
+        """The state of a message if it is loaded; pins it, see `release_message`."""
+        state = self._messages.get(number)
+        if state is not None:
+            self._messages.move_to_end(number)
+            state.pins += 1
+        return state
+
+    def peek(self, number: int) -> MessageState | None:
+        """The state of a message if it is loaded, not pinned."""
+        return self._messages.get(number)
+
+    async def load_message(self, stream: str, number: int) -> MessageState | None:
+        """The state of a message, pinned; None if there is no such message in that channel."""
+        state = self.message(number)
+        if state is None:
+            task = self._loads.get(number)
+            if task is None:
+                task = self._loads[number] = asyncio.create_task(self._read(stream, number))
+            state = await asyncio.shield(task)
+            if state is not None:
+                state.pins += 1
+        return state
+
+    async def _read(self, stream: str, number: int) -> MessageState | None:
+        try:
+            held = self._loading[number] = []
+            found = await read_message(self._store, stream, number)
+            if found is None or not found[0].is_versioned:
+                return None
+            latest, unfolded, unfolded_bytes = found
+            state = MessageState(stream, number, latest)
+            state.folded_bytes = max(0, latest.data_bytes - unfolded_bytes)
+            state.unfolded, state.unfolded_bytes = unfolded, unfolded_bytes
+            for version in held:
+                if version.committed_id > state.latest.committed_id:
+                    state.advance(version, is_folded=False)
+            self.add(state)
+            return state
+        finally:
+            self._loading.pop(number, None)
+            self._loads.pop(number, None)
+
+    def add(self, state: MessageState) -> None:
+        """Keep a state; forget the least recently used ones if there are too many."""
+        self._messages[state.number] = state
+        self._text_bytes += state.size
+        if self._text_bytes > self._room or len(self._messages) > MAX_IDLE_MESSAGES:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        self._text_bytes = sum(state.size for state in self._messages.values())
+        for number, state in tuple(self._messages.items()):
+            if self._text_bytes <= self._room * 3 // 4 and (
+                len(self._messages) <= MAX_IDLE_MESSAGES * 3 // 4
+            ):
+                break
+            if state.pins == 0:
+                self._text_bytes -= state.size
+                del self._messages[number]
+
+    def release_message(self, state: MessageState) -> None:
+        """The counterpart of `message` and `load_message`."""
+        state.pins -= 1
+
+    def drop(self, number: int) -> None:
+        """Forget a message that does not exist any more."""
+        self._messages.pop(number, None)
+
+    # The tail.
+
+    def follow(self, stream: str, version: Version, number: int | None) -> ChannelState | None:
+        """A version left the tail: bring the states up to it; answers its channel's, if loaded."""
+        channel = self._channels.get(stream)
+        if channel is not None:
+            if channel.ready.done():
+                channel.delivered(version)
+            else:
+                channel.held.append(version)
+        if number is not None:
+            message = self._messages.get(number)
+            if message is not None:
+                if version.committed_id > message.latest.committed_id:
+                    message.advance(version, is_folded=False)
+            elif number in self._loading:
+                self._loading[number].append(version)
+        return channel
+
+
+# Reading what is stored.
+
+VERSIONS_PER_READ = 1000
+
+
+def versions_of(rows: Iterable[Row]) -> list[Version]:
+    """Rows of the queries that answer versions."""
+    return [stored_version(*row) for row in rows]
+
+
+async def read_message(store: Store, stream: str, number: int) -> tuple[Version, int, int] | None:
+    """A message as stored and committed, folded; how many versions and bytes were unfolded.
+
+    The stored state may move while its successors are read; then this begins again.
+    """
+    while True:
+        found = await store.rows("channels_message", (stream, number))
+        if not found:
+            return None
+        [(through, state)] = found
+        later = await read_versions(store, number, through)
+        again = await store.rows("channels_message", (stream, number))
+        if again and again[0][0] == through:
+            break
+    base = None if state is None else decode_version(state)
+    latest = fold(base, later)
+    if latest is None:
+        return None
+    size = sum(len(bytes(v.data)) for v in later if not isinstance(v.data, UnsetType))
+    return latest, len(later), size
+
+
+async def read_versions(
+    store: Store, number: int, after: int, through: int = 2**62
+) -> Sequence[Version]:
+    """The versions of a message behind `after`, oldest first."""
+    versions: list[Version] = []
+    while True:
+        page = versions_of(
+            await store.rows("channels_versions_after", (number, after, through, VERSIONS_PER_READ))
+        )
+        versions += page
+        if len(page) < VERSIONS_PER_READ:
+            return versions
+        after = page[-1].committed_id

@@ -1,0 +1,41 @@
+"""Channels as a surface: sockets, the HTTP API and the helper proxy, mounted together."""
+
+from collections.abc import Sequence
+
+from tidelog.base.clock import Clock
+from tidelog.base.settings import Settings
+from tidelog.base.surface import Endpoint, Route
+from tidelog.channels.http import ChannelsHttp
+from tidelog.channels.proxy import Proxy
+from tidelog.channels.service import ChannelsService
+from tidelog.channels.version import SURFACE
+from tidelog.log.committer import Committer
+from tidelog.store.engine import Store
+
+
+class ChannelsSurface:
+    """What `tidelog serve` mounts."""
+
+    name = SURFACE
+
+    def __init__(self, service: ChannelsService, settings: Settings, clock: Clock) -> None:
+        self.service = service
+        apps = settings.served_apps
+        self._http = ChannelsHttp(service, apps, settings.channels, clock)
+        self._proxy = Proxy(service, apps, settings.channels)
+
+    @classmethod
+    async def open(
+        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
+    ) -> "ChannelsSurface":
+        """Channels on a running committer."""
+        service = await ChannelsService.open(committer, store, settings, clock)
+        return cls(service, settings, clock)
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        return (*self._http.routes(), *self._proxy.routes())
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        return self.service.endpoints()

@@ -1,0 +1,3 @@
+-- Announcements between nodes are for PostgreSQL: one process owns an SQLite file, and there is nobody
+-- to tell.
+;

@@ -1,0 +1,191 @@
+-- name: channels_channel
+-- Channels' counters, their open streams, their last serials, and these as of a position.
+SELECT named.number, coalesce(c.epoch, 0), coalesce(c.history_serial, 0), coalesce(c.history_floor, 0),
+       coalesce(c.replay_floor, 0),
+       (SELECT count(*) FROM tidelog.channels_message m WHERE m.stream = named.stream AND is_open = 1),
+       coalesce((SELECT max(stream_serial) FROM tidelog.log l WHERE l.stream = named.stream), 0),
+       coalesce((SELECT stream_serial FROM tidelog.log l
+                 WHERE l.stream = named.stream AND l.committed_id <= named.position
+                 ORDER BY stream_serial DESC LIMIT 1), 0),
+       (SELECT count(*) FROM tidelog.channels_message m
+        WHERE m.stream = named.stream AND m.message > named.position)
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, position, number)
+LEFT JOIN tidelog.channels_channel c ON c.stream = named.stream;
+
+-- name: channels_note_history
+-- The channels' last history serials.
+INSERT INTO tidelog.channels_channel AS c (stream, epoch, history_serial, history_floor, replay_floor)
+SELECT stream, 0, max(history_serial), 0, 0
+FROM unnest($1::text[], $2::bigint[]) AS named (stream, history_serial) GROUP BY stream
+ON CONFLICT (stream) DO UPDATE SET history_serial = greatest(c.history_serial, excluded.history_serial);
+
+-- name: channels_set_floors
+-- A reset or a purge: how often it was reset, and up to where history and replay are gone.
+INSERT INTO tidelog.channels_channel AS c (stream, epoch, history_serial, history_floor, replay_floor)
+SELECT stream, max(epoch), 0, max(history_floor), max(replay_floor)
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
+  AS named (stream, epoch, history_floor, replay_floor) GROUP BY stream
+ON CONFLICT (stream) DO UPDATE SET epoch = greatest(c.epoch, excluded.epoch),
+  history_floor = greatest(c.history_floor, excluded.history_floor),
+  replay_floor = greatest(c.replay_floor, excluded.replay_floor);
+
+-- name: channels_add_message
+-- New messages; the state of each is its create, until more is folded.
+INSERT INTO tidelog.channels_message
+  (message, stream, history_serial, published_at, is_open, size_bytes, through)
+SELECT message, stream, history_serial, published_at, is_open, size_bytes, 0
+FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+  AS named (message, stream, history_serial, published_at, is_open, size_bytes);
+
+-- name: channels_add_version
+-- Versions of messages.
+INSERT INTO tidelog.channels_version (message, committed_id)
+SELECT * FROM unnest($1::bigint[], $2::bigint[]);
+
+-- name: channels_fold
+-- Messages' states up to one of their versions; of several of one message the last.
+UPDATE tidelog.channels_message m
+SET is_open = named.is_open, size_bytes = named.size_bytes, through = named.through, state = named.state
+FROM (
+  SELECT DISTINCT ON (message) message, is_open, size_bytes, through, state
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])
+    AS given (message, is_open, size_bytes, through, state)
+  ORDER BY message, through DESC
+) AS named WHERE m.message = named.message;
+
+-- name: channels_message
+-- What is stored of messages of a channel.
+SELECT named.number, m.through, m.state
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, message, number)
+JOIN tidelog.channels_message m ON m.message = named.message AND m.stream = named.stream;
+
+-- name: channels_versions_after
+-- Versions of a message, the oldest first.
+SELECT named.number, found.*
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
+  WITH ORDINALITY AS named (message, after, through, most, number),
+LATERAL (
+  SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
+  FROM tidelog.channels_version v JOIN tidelog.log l ON l.committed_id = v.committed_id
+  WHERE v.message = named.message AND v.committed_id > named.after AND v.committed_id <= named.through
+  ORDER BY v.committed_id LIMIT named.most
+) AS found ORDER BY named.number, found.committed_id;
+
+-- name: channels_versions_before
+-- Versions of a message, the newest first.
+SELECT named.number, found.*
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
+  WITH ORDINALITY AS named (message, before, most, number),
+LATERAL (
+  SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
+  FROM tidelog.channels_version v JOIN tidelog.log l ON l.committed_id = v.committed_id
+  WHERE v.message = named.message AND v.committed_id < named.before
+  ORDER BY v.committed_id DESC LIMIT named.most
+) AS found ORDER BY named.number, found.committed_id DESC;
+
+-- name: channels_history_up
+-- Messages of a channel by history serial, between serials and times, the oldest first.
+SELECT named.number, found.*
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+  WITH ORDINALITY AS named (stream, low, high, since, until, most, number),
+LATERAL (
+  SELECT message, history_serial, published_at, through, state FROM tidelog.channels_message m
+  WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
+    AND published_at >= since AND published_at <= until
+  ORDER BY history_serial LIMIT named.most
+) AS found ORDER BY named.number, found.history_serial;
+
+-- name: channels_history_down
+-- The same, the newest first.
+SELECT named.number, found.*
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+  WITH ORDINALITY AS named (stream, low, high, since, until, most, number),
+LATERAL (
+  SELECT message, history_serial, published_at, through, state FROM tidelog.channels_message m
+  WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
+    AND published_at >= since AND published_at <= until
+  ORDER BY history_serial DESC LIMIT named.most
+) AS found ORDER BY named.number, found.history_serial DESC;
+
+-- name: channels_unfolded
+-- The stored states' positions of the messages between two history serials, and what follows them.
+SELECT named.number, m.message, m.through, l.kind, l.committed_id, l.committed_at, l.stream_serial,
+       l.entity, l.body
+FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+  WITH ORDINALITY AS named (stream, low, high, number)
+JOIN tidelog.channels_message m
+  ON m.stream = named.stream AND m.history_serial >= low AND m.history_serial <= high
+LEFT JOIN tidelog.channels_version v ON v.message = m.message AND v.committed_id > m.through
+LEFT JOIN tidelog.log l ON l.committed_id = v.committed_id
+ORDER BY named.number, m.message, v.committed_id;
+
+-- name: channels_retained
+-- What history holds behind a floor and not before a time.
+SELECT named.number, found.*
+FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+  WITH ORDINALITY AS named (stream, floor, since, number),
+LATERAL (
+  SELECT count(*), min(history_serial), max(history_serial), min(published_at), max(published_at),
+         coalesce(sum(size_bytes), 0)::bigint
+  FROM tidelog.channels_message m
+  WHERE m.stream = named.stream AND history_serial > named.floor AND published_at >= named.since
+) AS found;
+
+-- name: channels_serial_before
+-- The last history serial that was published before a time.
+SELECT named.number, coalesce((SELECT max(history_serial) FROM tidelog.channels_message m
+                               WHERE m.stream = named.stream AND published_at < named.before), 0)
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, before, number);
+
+-- name: channels_last_event
+-- The creates of the newest messages of a channel, not before a time.
+SELECT named.number, found.kind, found.committed_id, found.committed_at, found.stream_serial,
+       found.entity, found.body
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, since, number),
+LATERAL (
+  SELECT m.history_serial, l.* FROM tidelog.channels_message m
+  JOIN tidelog.log l ON l.committed_id = m.message
+  WHERE m.stream = named.stream AND m.published_at >= named.since AND l.body IS NOT NULL
+  ORDER BY m.history_serial DESC LIMIT 20
+) AS found ORDER BY named.number, found.history_serial DESC;
+
+-- name: channels_expired
+-- Versions older than a time, in the order of the log behind a position.
+SELECT named.number, found.*
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
+  WITH ORDINALITY AS named (after, before, most, number),
+LATERAL (
+  SELECT l.committed_id, l.stream, l.stream_serial, l.entity FROM tidelog.log l
+  WHERE l.committed_id > named.after AND l.surface = 'channels' AND l.body IS NOT NULL
+    AND l.committed_at < named.before
+  ORDER BY l.committed_id LIMIT named.most
+) AS found ORDER BY named.number, found.committed_id;
+
+-- name: channels_set_base
+-- The states that the oldest kept versions build on; the latest ones, where they lie behind.
+UPDATE tidelog.channels_message m SET base = named.base,
+  state = CASE WHEN m.through < named.at THEN named.base ELSE m.state END,
+  through = greatest(m.through, named.at)
+FROM unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS named (message, base, at)
+WHERE m.message = named.message;
+
+-- name: channels_base
+-- What is below the oldest kept version of a message.
+SELECT named.number, m.base
+FROM unnest($1::bigint[]) WITH ORDINALITY AS named (message, number)
+JOIN tidelog.channels_message m USING (message);
+
+-- name: channels_remove_versions
+-- Versions of messages that are gone.
+DELETE FROM tidelog.channels_version v
+USING unnest($1::bigint[], $2::bigint[]) AS named (message, through)
+WHERE v.message = named.message AND v.committed_id <= named.through;
+
+-- name: channels_remove_message
+-- Messages that are wholly gone.
+DELETE FROM tidelog.channels_message WHERE message = ANY($1::bigint[]);
+
+-- name: channels_remove_receipts
+-- The receipts of versions end with them.
+DELETE FROM tidelog.dedupe WHERE committed_id = ANY($1::bigint[])
+AND scope >= 'channels/' AND scope < 'channels0';

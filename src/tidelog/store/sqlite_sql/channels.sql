@@ -1,0 +1,120 @@
+-- name: channels_channel
+-- A channel's counters, its open streams, its last serial, and both as of a position.
+SELECT coalesce(c.epoch, 0), coalesce(c.history_serial, 0), coalesce(c.history_floor, 0),
+       coalesce(c.replay_floor, 0),
+       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND is_open = 1),
+       coalesce((SELECT max(stream_serial) FROM log WHERE stream = ?1), 0),
+       coalesce((SELECT stream_serial FROM log WHERE stream = ?1 AND committed_id <= ?2
+                 ORDER BY stream_serial DESC LIMIT 1), 0),
+       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND message > ?2)
+FROM (SELECT 1) LEFT JOIN channels_channel c ON c.stream = ?1;
+
+-- name: channels_note_history
+-- The channel's last history serial.
+INSERT INTO channels_channel (stream, epoch, history_serial, history_floor, replay_floor)
+VALUES (?, 0, ?, 0, 0)
+ON CONFLICT (stream) DO UPDATE SET history_serial = max(history_serial, excluded.history_serial);
+
+-- name: channels_set_floors
+-- A reset or a purge: how often it was reset, and up to where history and replay are gone.
+INSERT INTO channels_channel (stream, epoch, history_serial, history_floor, replay_floor)
+VALUES (?, ?, 0, ?, ?)
+ON CONFLICT (stream) DO UPDATE SET epoch = max(epoch, excluded.epoch),
+  history_floor = max(history_floor, excluded.history_floor),
+  replay_floor = max(replay_floor, excluded.replay_floor);
+
+-- name: channels_add_message
+-- A new message; its state is its create, until more is folded.
+INSERT INTO channels_message (message, stream, history_serial, published_at, is_open, size_bytes, through)
+VALUES (?, ?, ?, ?, ?, ?, 0);
+
+-- name: channels_add_version
+-- One version of a message.
+INSERT INTO channels_version (message, committed_id) VALUES (?, ?);
+
+-- name: channels_fold
+-- A message's state up to one of its versions.
+UPDATE channels_message SET is_open = ?2, size_bytes = ?3, through = ?4, state = ?5 WHERE message = ?1;
+
+-- name: channels_message
+-- What is stored of one message of a channel.
+SELECT through, state FROM channels_message WHERE stream = ? AND message = ?;
+
+-- name: channels_versions_after
+-- Versions of a message, the oldest first.
+SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
+FROM channels_version v JOIN log l ON l.committed_id = v.committed_id
+WHERE v.message = ? AND v.committed_id > ? AND v.committed_id <= ?
+ORDER BY v.committed_id LIMIT ?;
+
+-- name: channels_versions_before
+-- Versions of a message, the newest first.
+SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
+FROM channels_version v JOIN log l ON l.committed_id = v.committed_id
+WHERE v.message = ? AND v.committed_id < ?
+ORDER BY v.committed_id DESC LIMIT ?;
+
+-- name: channels_history_up
+-- Messages of a channel by history serial, between serials and times, the oldest first.
+SELECT message, history_serial, published_at, through, state FROM channels_message
+WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+ORDER BY history_serial LIMIT ?;
+
+-- name: channels_history_down
+-- The same, the newest first.
+SELECT message, history_serial, published_at, through, state FROM channels_message
+WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+ORDER BY history_serial DESC LIMIT ?;
+
+-- name: channels_unfolded
+-- The stored states' positions of the messages between two history serials, and what follows them.
+SELECT m.message, m.through, l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
+FROM channels_message m LEFT JOIN channels_version v ON v.message = m.message AND v.committed_id > m.through
+LEFT JOIN log l ON l.committed_id = v.committed_id
+WHERE m.stream = ? AND m.history_serial >= ? AND m.history_serial <= ?
+ORDER BY m.message, v.committed_id;
+
+-- name: channels_retained
+-- What history holds behind a floor and not before a time.
+SELECT count(*), min(history_serial), max(history_serial), min(published_at), max(published_at),
+       coalesce(sum(size_bytes), 0)
+FROM channels_message WHERE stream = ? AND history_serial > ? AND published_at >= ?;
+
+-- name: channels_serial_before
+-- The last history serial that was published before a time.
+SELECT coalesce(max(history_serial), 0) FROM channels_message WHERE stream = ? AND published_at < ?;
+
+-- name: channels_last_event
+-- The create of the newest message that a server published, not before a time.
+SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
+FROM channels_message m JOIN log l ON l.committed_id = m.message
+WHERE m.stream = ? AND m.published_at >= ? AND l.body IS NOT NULL
+ORDER BY m.history_serial DESC LIMIT 20;
+
+-- name: channels_expired
+-- Versions older than a time, in the order of the log behind a position.
+SELECT l.committed_id, l.stream, l.stream_serial, l.entity FROM log l
+WHERE l.committed_id > ? AND l.surface = 'channels' AND l.body IS NOT NULL AND l.committed_at < ?
+ORDER BY l.committed_id LIMIT ?;
+
+-- name: channels_set_base
+-- The state that the oldest kept version of a message builds on; the latest one, if it lies behind.
+UPDATE channels_message SET base = ?2,
+  state = CASE WHEN through < ?3 THEN ?2 ELSE state END,
+  through = max(through, ?3) WHERE message = ?1;
+
+-- name: channels_base
+-- What is below the oldest kept version of a message.
+SELECT base FROM channels_message WHERE message = ?;
+
+-- name: channels_remove_versions
+-- Versions of a message that are gone.
+DELETE FROM channels_version WHERE message = ? AND committed_id <= ?;
+
+-- name: channels_remove_message
+-- A message that is wholly gone.
+DELETE FROM channels_message WHERE message = ?;
+
+-- name: channels_remove_receipts
+-- The receipts of a version end with it.
+DELETE FROM dedupe WHERE committed_id = ? AND scope >= 'channels/' AND scope < 'channels0';
