@@ -32,6 +32,7 @@ import asyncpg
 import uvloop
 
 from tidelog.base.clock import SystemClock
+from tidelog.base.garbage import spare_what_stays
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.base.sqlitefile import connect
@@ -114,8 +115,7 @@ async def commit_all(
             else:
                 self.submit()
 
-    gc.collect()
-    gc.freeze()  # the prepared work is the bench's, not a server's: do not trace it over and over
+    spare_what_stays()  # as `tidelog serve` does; the prepared work is the bench's, no server's
     started, cpu = now(), time.process_time()
     for _ in range(submitters):
         Submitter().submit()

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.testing.postgresql import create_database, throwaway_postgresql
+from tidelog.testing.postgresql import (
+    create_database,
+    create_template,
+    drop_database,
+    throwaway_postgresql,
+)
 
 ENGINES = ("sqlite", "postgresql")
 
@@ -14,14 +19,25 @@ ENGINES = ("sqlite", "postgresql")
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """URL of a real PostgreSQL server for the whole run."""
-    with throwaway_postgresql() as url:
+    with throwaway_postgresql(in_memory=True) as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql_server: str) -> str:
+    """Name of a database that has the newest schema and no log."""
+    return asyncio.run(create_template(postgresql_server))
+
+
 @pytest.fixture
-def postgresql_url(postgresql_server: str) -> str:
-    """URL of an empty database of its own."""
-    return asyncio.run(create_database(postgresql_server))
+def postgresql_url(postgresql_server: str, postgresql_template: str) -> Iterator[str]:
+    """URL of a database of its own that is migrated and has no log.
+
+    The tests of the store, which are about migrating and restoring too, get an empty one instead.
+    """
+    url = asyncio.run(create_database(postgresql_server, template=postgresql_template))
+    yield url
+    asyncio.run(drop_database(url))
 
 
 @pytest.fixture(params=ENGINES)
@@ -33,7 +49,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store_location(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """Where an empty store of the engine is: a path or a URL."""
+    """Where a store of the engine is that has no log yet: a path or a URL."""
     if engine == "sqlite":
         return str(tmp_path / "store" / "tidelog.db")
     url: str = request.getfixturevalue("postgresql_url")

@@ -45,7 +45,7 @@ NODES = 40
 """Ids of nodes that the submitters of the tree profile fight over, in each partition."""
 
 _LOST = (OSError, EOFError, WebSocketException, TimeoutError, asyncio.IncompleteReadError)
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.05
 
 
 def schedule(kills: int) -> list[str]:

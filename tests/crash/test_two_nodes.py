@@ -34,6 +34,12 @@ class Follower:
         async for line in self._process.stdout:
             self.ids.append(json.loads(line)["committed_id"])
 
+    async def reach(self, count: int) -> None:
+        """Wait until it has seen so many entries."""
+        async with asyncio.timeout(30):
+            while len(self.ids) < count:  # noqa: ASYNC110 - another process has no event
+                await asyncio.sleep(0.05)
+
     async def stop(self) -> None:
         """End the process."""
         assert self._process is not None
@@ -58,6 +64,7 @@ async def test_two_writing_processes_give_one_gapless_log(
         storm = Storm([first.port, second.port], writers=32)
         storm.start(subscriber_port=first.port)
         await asyncio.sleep(2)
+        await follower.reach(1)  # it may still be starting
         seen_while_writing = len(follower.ids)
         await asyncio.to_thread(second.kill)
         await asyncio.sleep(1)
@@ -67,9 +74,7 @@ async def test_two_writing_processes_give_one_gapless_log(
         client = HttpClient(second.port)
         head = await storm.check(postgresql_url, client.post)
         client.close()
-        async with asyncio.timeout(10):
-            while len(follower.ids) < head:  # noqa: ASYNC110 - another process has no event
-                await asyncio.sleep(0.05)
+        await follower.reach(head)
         assert follower.ids == list(range(1, head + 1))
         assert 0 < seen_while_writing < head, "the reader followed while they wrote"
         await follower.stop()

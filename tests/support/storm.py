@@ -16,7 +16,8 @@ from tidelog.store.rows import Entry
 from tidelog.testing.probe.service import EXTENSION
 
 STREAMS = 4
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.05
+"""Before the next try; shorter ones only take the processor from the server that is starting."""
 _LOST = (OSError, EOFError, asyncio.IncompleteReadError, WebSocketException, TimeoutError)
 
 Position = tuple[int, int]

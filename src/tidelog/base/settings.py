@@ -208,9 +208,9 @@ class Sync(Section, frozen=True, kw_only=True):
     max_messages_per_second: Count = 200
     """Messages of one connection per second; more are dropped and answered `rate_limited`."""
 
-    max_cached_nodes: Count = 2_000_000
-    """Tree nodes and values kept in memory for validation, over all partitions; what is beyond is
-    derived from the log again when it is needed. About half a GiB."""
+    max_cached_bytes: Bytes = 268_435_456
+    """About the memory for states of partitions kept for validation; what is beyond is derived from
+    the log again when it is needed. 256 MiB hold about two million tree nodes and values."""
 
     @property
     def is_served(self) -> bool:

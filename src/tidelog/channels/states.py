@@ -290,6 +290,18 @@ class Changed:
         return take_back
 
 
+class _Load:
+    """A message that is being loaded, and for how many."""
+
+    __slots__ = ("state", "task", "waiting")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[MessageState | None]
+        self.state: MessageState | None = None
+        """Set when it is there, and pinned for each that waits."""
+        self.waiting = 0
+
+
 class States:
     """The caches of both, bounded."""
 
@@ -301,7 +313,7 @@ class States:
         self._messages: OrderedDict[int, MessageState] = OrderedDict()
         self._loading: dict[int, list[Version]] = {}
         """Messages being loaded, and what left the tail meanwhile."""
-        self._loads: dict[int, asyncio.Task[MessageState | None]] = {}
+        self._loads: dict[int, _Load] = {}
         self._text_bytes = 0
 
     # Channels.
@@ -390,16 +402,22 @@ class States:
     async def load_message(self, stream: str, number: int) -> MessageState | None:
         """The state of a message, pinned; None if there is no such message in that channel."""
         state = self.message(number)
-        if state is None:
-            task = self._loads.get(number)
-            if task is None:
-                task = self._loads[number] = asyncio.create_task(self._read(stream, number))
-            state = await asyncio.shield(task)
-            if state is not None:
-                state.pins += 1
-        return state
+        if state is not None:
+            return state
+        load = self._loads.get(number)
+        if load is None:
+            load = self._loads[number] = _Load()
+            load.task = asyncio.create_task(self._read(stream, number, load))
+        load.waiting += 1
+        try:
+            return await asyncio.shield(load.task)
+        except asyncio.CancelledError:
+            load.waiting -= 1
+            if load.state is not None:
+                self.release_message(load.state)
+            raise
 
-    async def _read(self, stream: str, number: int) -> MessageState | None:
+    async def _read(self, stream: str, number: int, load: "_Load") -> MessageState | None:
         try:
             held = self._loading[number] = []
             found = await read_message(self._store, stream, number)
@@ -412,6 +430,9 @@ class States:
             for version in held:
                 if version.committed_id > state.latest.committed_id:
                     state.advance(version, is_folded=False)
+            # Before it can be forgotten: whoever came next would be given another state.
+            state.pins = load.waiting
+            load.state = state
             self.add(state)
             return state
         finally:

@@ -4,15 +4,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from tidelog.base.config import Shown, describe, load
 from tidelog.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -56,10 +56,15 @@ def check(
         shown = {row.key: {"value": row.value, "origin": row.origin} for row in rows}
         typer.echo(json.dumps(shown, indent=2))
     else:
+        from rich.console import Console
+
         Console(file=sys.stdout).print(_table(rows))
 
 
-def _table(rows: list[Shown]) -> Table:
+def _table(rows: list[Shown]) -> "Table":
+    from rich.table import Column, Table
+    from rich.text import Text
+
     whole_key = Column("key", no_wrap=True, min_width=max(len(row.key) for row in rows))
     table = Table(whole_key, "value", "origin", box=None, pad_edge=False)
     for row in rows:

@@ -1,7 +1,6 @@
 """`tidelog serve`."""
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from tidelog.base.surface import Surface
     from tidelog.store.engine import Extension
     from tidelog.web.server import Mount, Node
-
-YOUNG_OBJECTS = 20_000
-"""New objects between two searches for garbage. Python's 700 means several in every batch, before
-any of it can be garbage."""
 
 
 def serve(
@@ -86,6 +81,7 @@ def _secrets(settings: "Settings") -> Sequence[str]:
 
 
 async def _run(settings: "Settings", *, as_json: bool) -> None:
+    from tidelog.base.garbage import spare_what_stays
     from tidelog.web.server import Server
 
     mounts, extensions = _surfaces(settings)
@@ -102,24 +98,13 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
         if as_json
         else f"tidelog is ready at {server.url} (log {head.log_id}, head {head.committed_id})"
     )
-    _spare_the_collector()
+    spare_what_stays()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
     await server.run()
-
-
-def _spare_the_collector() -> None:
-    """Leave what a start has made out of every later search for garbage in cycles.
-
-    It stays until the end; going through all of it took 30 to 40 ms several times a second under
-    load, and everybody waited.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":

@@ -1,6 +1,30 @@
 """Python clients of tidelog."""
 
+from tidelog.client.channel import Channel, ChannelClient
+from tidelog.client.channel_core import Authorization, ChannelOffline, SubscriptionRefused
+from tidelog.client.channel_http import PublishFailed, PublishRefused
+from tidelog.client.channel_message import Message, Reset
+from tidelog.client.channel_publisher import ChannelPublisher, Receipt
+from tidelog.client.channel_stream import MessageStream, StreamEnded
 from tidelog.client.sync import ClientOffline, DraftInvalid, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
 
-__all__ = ["BlockingSyncClient", "ClientOffline", "DraftInvalid", "SyncClient"]
+__all__ = [
+    "Authorization",
+    "BlockingSyncClient",
+    "Channel",
+    "ChannelClient",
+    "ChannelOffline",
+    "ChannelPublisher",
+    "ClientOffline",
+    "DraftInvalid",
+    "Message",
+    "MessageStream",
+    "PublishFailed",
+    "PublishRefused",
+    "Receipt",
+    "Reset",
+    "StreamEnded",
+    "SubscriptionRefused",
+    "SyncClient",
+]

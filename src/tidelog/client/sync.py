@@ -24,9 +24,10 @@ from weakref import WeakSet
 
 from tidelog.base.clock import Clock, SystemClock
 from tidelog.base.errors import TidelogError
+from tidelog.client.backoff import Backoff
 from tidelog.client.sync_changes import Changes
 from tidelog.client.sync_core import State, SyncCore
-from tidelog.client.sync_link import Backoff, Link, Token
+from tidelog.client.sync_link import Link, Token
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_output import EVENTS, Change
 from tidelog.client.sync_store import StoredEvent, SyncStore

@@ -1,18 +1,17 @@
 """The sync client's connection: opened, kept alive, and opened again when it is lost."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import orjson
-from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, WebSocketException
 
 from tidelog.base.errors import InvalidJson, StoreError
 from tidelog.base.strictjson import read
+from tidelog.client.backoff import Backoff
 from tidelog.client.sync_core import SyncCore
 from tidelog.client.sync_messages import BadMessage, Json
 from tidelog.client.sync_output import Close
@@ -32,22 +31,6 @@ INBOX_MESSAGES = 256
 
 Token = str | Callable[[], Awaitable[str]]
 """A token, or where to get a fresh one before every connection."""
-
-
-class Backoff(Struct, frozen=True):
-    """How long to wait before connecting again, in seconds (17.7)."""
-
-    first: float = 0.5
-    factor: float = 2.0
-    most: float = 30.0
-    jitter: float = 0.2
-    """Part of the wait by which it varies either way, so that clients do not return in step."""
-    random: Callable[[], float] = random.random
-
-    def delay(self, attempt: int) -> float:
-        """The wait after `attempt` failures in a row before this one."""
-        wait = min(self.most, self.first * self.factor ** min(attempt, 64))
-        return wait * (1 + self.jitter * (2 * self.random() - 1))
 
 
 class Link:
@@ -116,6 +99,7 @@ class Link:
             return None
 
     async def _connection(self, token: str) -> None:
+        socket: ClientConnection | None = None
         try:
             async with connect(
                 self._url,
@@ -133,6 +117,8 @@ class Link:
         except (OSError, WebSocketException, InvalidJson, BadMessage, StoreError) as error:
             self._core.report("connection_failed", f"{type(error).__name__}: {error}")
         finally:
+            if socket is not None:
+                socket.transport.abort()  # a farewell that is cancelled leaves it open
             self._core.disconnected()
 
     async def _converse(self, socket: ClientConnection, token: str) -> None:

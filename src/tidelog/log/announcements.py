@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.store.engine import Store
+from tidelog.store.engine import ANNOUNCED_MS, Store
 from tidelog.store.rows import Announcement
 
 Sink = Callable[[Announcement], None]
@@ -49,11 +49,14 @@ class Announcements:
         self._reach = reach
         self._poll_seconds = poll_seconds
         self._sinks: dict[str, Sink] = {}
+        self._missed: list[Callable[[], None]] = []
         self._waiting: list[_Waiting] = []
         self._is_full = False
         self._mouth: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
         self._cursor = 0
+        self._heard_at = 0.0
+        """Event-loop time up to which nothing was missed."""
         self._spoken = asyncio.Event()
         self._heard_of = 0
         self._closed = False
@@ -61,14 +64,21 @@ class Announcements:
     async def start(self) -> None:
         """Hear everything that is announced from now on."""
         if self._store.is_shared:
+            self._heard_at = asyncio.get_running_loop().time()
             self._cursor = await self._store.last_announcement()
             self._store.watch_announcements(self._on_spoken)
             self._ear = asyncio.create_task(self._listen(), name="tidelog-announcements")
 
-    def subscribe(self, topic: str, sink: Sink) -> None:
-        """Give `sink` every later announcement of other nodes about `topic`; one sink per topic."""
+    def subscribe(self, topic: str, sink: Sink, missed: Callable[[], None] | None = None) -> None:
+        """Give `sink` every later announcement of other nodes about `topic`; one sink per topic.
+
+        `missed` is called when this node could not listen for longer than announcements are kept:
+        whoever needs to know what was said must look for itself.
+        """
         assert topic not in self._sinks, topic  # noqa: S101 - two surfaces with one name
         self._sinks[topic] = sink
+        if missed is not None:
+            self._missed.append(missed)
 
     def announce(self, topic: str, payload: bytes) -> asyncio.Future[int]:
         """Tell every other node; done, with an id that ascends over all nodes, when it is told.
@@ -153,8 +163,13 @@ class Announcements:
     async def _hear(self) -> bool:
         """Deliver a page of what was announced; False if there is no more."""
         self._spoken.clear()
-        heard_of = self._heard_of
+        heard_of, now = self._heard_of, asyncio.get_running_loop().time()
         page = await self._store.announcements(self._cursor)
+        if now - self._heard_at > ANNOUNCED_MS / 1000:
+            _log.warning("announcements of other nodes were missed; looking for what changed")
+            for missed in self._missed:
+                missed()
+        self._heard_at = now
         for announcement in page:
             await self._reach(announcement.head)
             self._cursor = announcement.id

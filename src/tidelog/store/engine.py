@@ -106,6 +106,14 @@ class Store(Protocol):
     async def rows_of(self, query: str, keys: Sequence[Key]) -> list[tuple[Row, ...]]:
         """Run one named query for many keys at once; what each of them got, in their order."""
 
+    async def lowest(
+        self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
+    ) -> list[int]:
+        """The lowest positions in (`after`, `through`] that a named query finds under any name.
+
+        At most `limit`, each once, ascending; one round trip, however many names.
+        """
+
     async def stats(self) -> list[SurfaceStats]:
         """Sums over the log by surface."""
 

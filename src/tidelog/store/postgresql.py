@@ -490,6 +490,14 @@ class PostgresqlStore:
                 found[number - 1] += (tuple(row),)
         return found
 
+    async def lowest(
+        self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
+    ) -> list[int]:
+        """See `Store.lowest`; the query itself takes all names and the limit."""
+        [column] = to_columns([(name,) for name in names], 1)
+        rows = await self._fetch(query, column, after, through, limit)
+        return [position for (position,) in rows]
+
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
         return [SurfaceStats._make(row) for row in await self._fetch("stats")]

@@ -409,6 +409,26 @@ class SqliteStore:
 
         return await self._read(read)
 
+    async def lowest(
+        self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
+    ) -> list[int]:
+        """See `Store.lowest`; the query takes one name, and ever less of it is looked at."""
+        text = self._queries[query]
+
+        def read(connection: sqlite3.Connection) -> list[int]:
+            found: set[int] = set()
+            bound = through
+            for name in names:
+                found.update(
+                    row[0] for row in connection.execute(text, (name, after, bound, limit))
+                )
+                if len(found) >= 2 * limit:
+                    found = set(sorted(found)[:limit])
+                    bound = max(found)
+            return sorted(found)[:limit]
+
+        return await self._read(read)
+
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
         return [SurfaceStats._make(row) for row in await self.rows("stats", ())]

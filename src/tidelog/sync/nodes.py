@@ -30,13 +30,16 @@ class OtherNodes:
         connected: Callable[[str, int], None],
         model_changed: Callable[[], None],
     ) -> None:
-        """`connected` takes a client and its claim elsewhere; both must not await."""
+        """`connected` takes a client and its claim elsewhere; both must not await.
+
+        `model_changed` is also called when it may have changed without this node hearing of it.
+        """
         self._announcements = announcements
         self._connected = connected
         self._model_changed = model_changed
         self._claims: OrderedDict[str, int] = OrderedDict()
         announcements.subscribe(CONNECTED, self._on_connected)
-        announcements.subscribe(MODEL_VERSION, self._on_model_version)
+        announcements.subscribe(MODEL_VERSION, self._on_model_version, missed=model_changed)
 
     async def claim(self, client_id: str) -> int:
         """Tell that a client has connected here; answers the claim, 0 if there are no others."""

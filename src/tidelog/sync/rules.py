@@ -179,7 +179,7 @@ def prepare(
     """The stateless steps of 8.2 for an item that passed the request's invariants (8.1)."""
     event = item["event"]
     names: Sequence[str] = item["partitions"]
-    refused = _refusal(names, allows)
+    refused, canonical_event = _refusal(names, allows), b""
     if refused is None:
         try:
             canonical_event = canonical(event)

@@ -361,16 +361,24 @@ class SyncService:
 
     async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
         """At most `limit` events of any of the partitions, and whether there are more (D35)."""
-        found: dict[int, tuple[int, bytes]] = {}
-        for name in request.partitions:
-            key = (name, request.since, watermark, request.limit + 1)
-            for committed_id, committed_at, body in await self.store.rows("sync_page", key):
-                found[committed_id] = (committed_at, body)
-        ids = sorted(found)
-        has_more = len(ids) > request.limit
-        ids = ids[: request.limit]
-        events = [delivered(found[at][1], at, found[at][0]) for at in ids]
-        return events, ids[-1] if has_more else watermark, has_more
+        limit, after = request.limit, request.since
+        if len(request.partitions) == 1:
+            key = (request.partitions[0], after, watermark, limit + 1)
+            found = await self.store.rows("sync_page", key)
+            has_more, found = len(found) > limit, found[:limit]
+        else:
+            ids = await self.store.lowest(
+                "sync_positions",
+                request.partitions,
+                after=after,
+                through=watermark,
+                limit=limit + 1,
+            )
+            has_more, ids = len(ids) > limit, ids[:limit]
+            rows = await self.store.rows_of("sync_event", [(at,) for at in ids])
+            found = tuple((at, *row) for at, [row] in zip(ids, rows, strict=True))
+        events = [delivered(body, at, committed_at) for at, committed_at, body in found]
+        return events, found[-1][0] if has_more else watermark, has_more
 
     # Delivery.
 

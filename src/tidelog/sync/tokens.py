@@ -1,11 +1,14 @@
 """Who a token speaks for, and which partitions it opens."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import Struct
 
 from tidelog.base.errors import ConfigError
@@ -57,7 +60,7 @@ class Tokens:
         self._keys: dict[str, Any] = {}
         """Public keys by `kid`; a PEM file is one key under the empty name."""
         if not SHARED.issuperset(algorithms):
-            self._keys = _read_keys(key_file)
+            self._keys = _read_keys(key_file, [name for name in algorithms if name not in SHARED])
 
     def verify(self, token: str) -> Claims:
         """The claims of a token that is genuine and in time.
@@ -118,13 +121,13 @@ def _names(claims: dict[str, Any], claim: str) -> list[str]:
     return [normal_name(value) for value in values]
 
 
-def _read_keys(key_file: str) -> dict[str, Any]:
+def _read_keys(key_file: str, algorithms: Sequence[str]) -> dict[str, Any]:
     if not key_file:
         raise ConfigError("sync.jwt_key_file: name a PEM public key or a JWKS file")
     try:
         text = Path(key_file).read_text(encoding="utf-8")
         if "BEGIN" in text:
-            return {"": text}
+            return {"": _read_pem(key_file, text, algorithms)}
         found = jwt.PyJWKSet.from_dict(json.loads(text)).keys
     except (OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise ConfigError(f"sync.jwt_key_file: {key_file} cannot be read: {error}") from error
@@ -132,3 +135,29 @@ def _read_keys(key_file: str) -> dict[str, Any]:
     if len(keys) != len(found):
         raise ConfigError(f"sync.jwt_key_file: {key_file}: several keys need a kid each")
     return keys
+
+
+def _read_pem(key_file: str, text: str, algorithms: Sequence[str]) -> Any:
+    """The key, which must be a public one that an accepted algorithm can use.
+
+    Found at the start: otherwise every client would be told that its token is wrong.
+    """
+    if "PRIVATE KEY" in text:
+        raise ConfigError(
+            f"sync.jwt_key_file: {key_file} holds a private key, which belongs to whoever issues "
+            "tokens. Write its public half with `openssl pkey -in KEY -pubout`."
+        )
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"sync.jwt_key_file: {key_file} holds no PEM public key ({error}). Of a certificate "
+            "take the key with `openssl x509 -in CERTIFICATE -pubkey -noout`."
+        ) from error
+    for name in algorithms:
+        with contextlib.suppress(jwt.InvalidKeyError, TypeError):
+            return jwt.get_algorithm_by_name(name).prepare_key(key)
+    raise ConfigError(
+        f"sync.jwt_key_file: {key_file} holds a key that does not fit sync.jwt_algorithms "
+        f"({', '.join(algorithms)}). Name the algorithm your tokens are signed with."
+    )

@@ -66,7 +66,9 @@ def run(engine: str, fixtures: Path, paths: list[str]) -> int:
 
     with (
         tempfile.TemporaryDirectory(prefix="tidelog-sync-") as directory,
-        throwaway_postgresql() if engine == "postgresql" else nullcontext("") as database,
+        throwaway_postgresql(in_memory=True)
+        if engine == "postgresql"
+        else nullcontext("") as database,
     ):
         home = Path(directory)
         store = asyncio.run(create_database(database)) if database else ""

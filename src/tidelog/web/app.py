@@ -1,21 +1,32 @@
-"""The HTTP side as a plain ASGI application: find the route, read the body, answer.
+"""The HTTP side: find the route, read the body, answer.
 
-Plain ASGI because these are the hot routes: a framework's request object costs as much again as the
-work it is for.
+Neither a framework nor ASGI stands in between: their request objects and messages cost as much
+again as the work they are for (docs/measurements.md).
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidelog.base.errors import QueueFull, ShuttingDown, StoreError, StoreUnavailable
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from tidelog.base.errors import (
+    OutcomeUnknown,
+    QueueFull,
+    ShuttingDown,
+    StoreError,
+    StoreUnavailable,
+)
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.web.handshake import refuse
 from tidelog.web.routing import Paths
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +42,7 @@ class HttpApp:
     def __init__(self, routes: Iterable[Route], metrics: Metrics, limits: Limits) -> None:
         self._metrics = metrics
         self._limits = limits
+        self._by_status: dict[int, Counter] = {}
         by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = route
@@ -38,21 +50,19 @@ class HttpApp:
         for path, methods in by_path.items():
             self._paths.add(path, methods)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI."""
-        response = await self._respond(scope, receive)
-        self._metrics.http_requests.labels(response.status).inc()
+    async def respond(self, cycle: RequestResponseCycle) -> HttpResponse:
+        """Answer one request; never raises."""
+        response = await self._respond(cycle)
+        status = response.status
+        counter = self._by_status.get(status)
+        if counter is None:
+            counter = self._by_status[status] = self._metrics.http_requests.labels(status)
+        counter.inc()
         self._metrics.sent_bytes.inc(len(response.body))
-        headers = [
-            (b"content-type", response.content_type.encode()),
-            (b"content-length", b"%d" % len(response.body)),
-            *response.headers,
-        ]
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        body = b"" if scope["method"] == "HEAD" else response.body
-        await send({"type": "http.response.body", "body": body})
+        return response
 
-    async def _respond(self, scope: Any, receive: Any) -> HttpResponse:
+    async def _respond(self, cycle: RequestResponseCycle) -> HttpResponse:
+        scope = cycle.scope
         found = self._paths.find(scope["raw_path"])
         if found is None:
             return refuse(404, "there is nothing at this path")
@@ -62,9 +72,14 @@ class HttpApp:
         if route is None:
             allowed = ", ".join(sorted(methods)).encode()
             return refuse(405, "this path does not take that method", (b"allow", allowed))
-        body = await self._read_body(scope, receive)
-        if isinstance(body, HttpResponse):
-            return body
+        body: bytes | HttpResponse
+        if not cycle.more_body and len(cycle.body) <= self._limits.max_body_bytes:
+            body = bytes(cycle.body)  # all of it came with the headers, as it mostly does
+            self._metrics.received_bytes.inc(len(body))
+        else:
+            body = await self._read_body(scope, cycle.receive)
+            if isinstance(body, HttpResponse):
+                return body
         client = scope.get("client")
         request = HttpRequest(
             method=method,
@@ -77,7 +92,7 @@ class HttpApp:
         )
         try:
             return await route.handle(request)
-        except (QueueFull, ShuttingDown, StoreUnavailable) as error:
+        except (QueueFull, ShuttingDown, StoreUnavailable, OutcomeUnknown) as error:
             self._metrics.refusals.labels(type(error).__name__).inc()
             code = "backpressure" if isinstance(error, QueueFull) else "service_unavailable"
             # An engine's own text names hosts and roles, and anybody may ask.

@@ -2,6 +2,7 @@
 
 import binascii
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha1
 from http.client import responses
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from tidelog.base.surface import HttpResponse
 
+_CLOSE = (b"connection", b"close")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -104,13 +106,29 @@ def _is_key(value: bytes) -> bool:
         return False
 
 
-def encode(response: HttpResponse) -> bytes:
-    """An HTTP response as bytes; the connection ends with it."""
-    lines = [
-        f"HTTP/1.1 {response.status} {responses.get(response.status, '')}".encode(),
-        b"content-type: " + response.content_type.encode(),
-        b"content-length: " + str(len(response.body)).encode(),
-        *(name + b": " + value for name, value in response.headers),
-        b"connection: close",
+_STATUS_LINES = {
+    status: f"HTTP/1.1 {status} {responses.get(status, '')}\r\n".encode()
+    for status in range(100, 600)
+}
+
+
+def encode(
+    response: HttpResponse,
+    *,
+    keep_alive: bool = False,
+    common: Sequence[tuple[bytes, bytes]] = (),
+) -> bytes:
+    """An HTTP response as bytes; the connection ends with it unless it is kept alive.
+
+    `common` are headers that every response of the server has.
+    """
+    parts = [
+        _STATUS_LINES[response.status],
+        b"content-type: %s\r\ncontent-length: %d\r\n"
+        % (response.content_type.encode(), len(response.body)),
     ]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + response.body
+    parts += [b"%s: %s\r\n" % header for header in common]
+    parts += [b"%s: %s\r\n" % header for header in response.headers if header != _CLOSE]
+    parts.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+    parts.append(response.body)
+    return b"".join(parts)

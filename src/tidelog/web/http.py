@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with the limits it does not have: header size, header time, connections.
 
-Given to uvicorn's public `http=` option. It only counts and times; parsing stays uvicorn's.
+Given to uvicorn's public `http=` option. It counts and times, and answers without ASGI in between:
+one call, one write. Parsing, keep-alive and pipelining stay uvicorn's.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
+from tidelog.web.app import HttpApp
 from tidelog.web.handshake import encode, refuse
 
 
@@ -18,6 +20,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     limits: Limits
     metrics: Metrics
+    app_: HttpApp
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -51,11 +54,12 @@ class LimitedHttp(HttpToolsProtocol):
             return
         if self._awaiting_head:
             self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._start_head_timer()
         super().data_received(data)
-        if self._awaiting_head and self._head_bytes > self.limits.max_header_bytes:
-            self._refuse("header_size", 431, "the request's headers are too large")
+        if self._awaiting_head and self._head_bytes and not self._ending:
+            if self._head_bytes > self.limits.max_header_bytes:
+                self._refuse("header_size", 431, "the request's headers are too large")
+            elif self._head_timer is None and not self.transport.is_closing():
+                self._start_head_timer()  # only part of a head has come
 
     def on_message_begin(self) -> None:
         """A new head begins."""
@@ -96,6 +100,32 @@ class LimitedHttp(HttpToolsProtocol):
         self._awaiting_head = True
         if not self.transport.is_closing() and not self._ending:
             super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer a request; uvicorn would call `app` instead."""
+        del app
+        task = self.loop.create_task(self._answer(cycle))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _answer(self, cycle: RequestResponseCycle) -> None:
+        response = await self.app_.respond(cycle)
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        cycle.keep_alive = cycle.keep_alive and (b"connection", b"close") not in response.headers
+        answer = encode(
+            response, keep_alive=cycle.keep_alive, common=self.server_state.default_headers
+        )
+        if cycle.scope["method"] == "HEAD":
+            answer = answer[: len(answer) - len(response.body)]
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        self.transport.write(answer)
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(
@@ -144,6 +174,7 @@ class LimitedHttp(HttpToolsProtocol):
             super().handle_websocket_upgrade()
 
 
-def http_protocol(limits: Limits, metrics: Metrics) -> type[asyncio.Protocol]:
+def http_protocol(app: HttpApp, limits: Limits, metrics: Metrics) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
-    return type("BoundHttp", (LimitedHttp,), {"limits": limits, "metrics": metrics})
+    bound = {"app_": app, "limits": limits, "metrics": metrics}
+    return type("BoundHttp", (LimitedHttp,), bound)

@@ -74,7 +74,10 @@ class Paths(Generic[T]):
         if not raw_path.startswith(b"/"):
             return None
         try:
-            segments = [unquote_to_bytes(part).decode() for part in raw_path[1:].split(b"/")]
+            segments = [
+                (unquote_to_bytes(part) if b"%" in part else part).decode()
+                for part in raw_path[1:].split(b"/")
+            ]
         except UnicodeDecodeError:
             return None
         return self._descend(self._root, segments, 0)

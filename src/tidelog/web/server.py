@@ -74,10 +74,11 @@ class Server:
             *self._own_routes(),
             *(route for surface in surfaces for route in surface.routes()),
         ]
+        app = HttpApp(self._routes, metrics, limits)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                HttpApp(self._routes, metrics, limits),
-                http=http_protocol(limits, metrics),
+                _never_called,
+                http=http_protocol(app, limits, metrics),
                 ws=self._websockets.protocol_class(),
                 lifespan="off",
                 log_config=None,
@@ -242,6 +243,11 @@ class Server:
         return HttpResponse(
             200, self.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8"
         )
+
+
+async def _never_called(scope: object, receive: object, send: object) -> None:
+    """Uvicorn wants an ASGI application; our protocols answer without one."""
+    raise AssertionError(scope, receive, send)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -173,6 +173,49 @@ async def test_resume_of_a_private_channel_needs_its_stream_id(
             await stranger.quiet()
 
 
+async def test_resume_as_text_of_several_channels(node: ChannelsNode, api: Api) -> None:
+    """The data of a resume may be a string; each channel is resumed by itself."""
+    names = [unique() for _ in range(3)]
+    async with node.v2() as control, node.v2() as again:
+        positions = {}
+        live: dict[str, Any] = {}
+        for name in names:
+            head = await control.subscribe(name)
+            positions[name] = {"serial": 0, "stream_id": head["stream_id"]}
+            await api.publish(name, "x")
+            live[name] = await control.receive()
+        positions[names[1]] = {"serial": 1, "stream_id": positions[names[1]]["stream_id"]}
+        await again.send("resume", json.dumps({"channel_positions": positions}))
+        frames = [await again.receive() for _ in range(2)]
+        assert {frame["channel"]: frame for frame in frames} == {
+            name: live[name] for name in (names[0], names[2])
+        }
+        summary = await again.resumed()
+        replayed = {entry["channel"]: entry["replayed"] for entry in summary["recovered"]}
+        assert replayed == dict(zip(names, (1, 0, 1), strict=True))
+        await again.quiet()
+
+
+async def test_many_questions_at_once(node: ChannelsNode, api: Api) -> None:
+    """6.2: each page that is asked for is answered, or refused with 4301 as one too many."""
+    channel = unique()
+    await api.publish(channel)
+    async with node.v2() as v2:
+        await v2.subscribe(channel)
+        for _ in range(20):
+            await v2.send("channel_history", {"channel": channel})
+        pages = 0
+        for _ in range(20):
+            frame = await v2.receive()
+            if frame["event"] == "sockudo:error":
+                assert frame["data"]["code"] == 4301
+            else:
+                assert len(frame["data"]["items"]) == 1
+                pages += 1
+        assert pages >= 2
+        await v2.quiet()
+
+
 async def test_legacy_positions(node: ChannelsNode, api: Api) -> None:
     """A bare serial resumes a public channel from the hot buffer."""
     channel = unique()

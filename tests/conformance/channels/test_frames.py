@@ -30,7 +30,10 @@ async def test_check_26_v2_create_frame(node: ChannelsNode, api: Api) -> None:
     async with node.v2() as v2:
         head = await v2.subscribe(channel)
         extras = {"headers": {"tenant": "acme", "n": 1, "b": False}, "echo": True}
-        ack = await api.publish(channel, {"text": "hi"}, extras=extras, tags={"kind": "note"})
+        key = unique("key")  # is never sent
+        ack = await api.publish(
+            channel, {"text": "hi"}, extras=extras, tags={"kind": "note"}, idempotency_key=key
+        )
         frame = await v2.receive()
         item = await api.item(channel, ack["message_serial"])
         message_id, stamp = frame.pop("message_id"), item["version"]["timestamp_ms"]

@@ -115,12 +115,15 @@ async def test_purge(node: ChannelsNode, api: Api) -> None:
         confirmed(channel, "reset", mode="all"),
     ):
         refused(await api.post(path, wrong), 400, "invalid_input")
+    cursor = (await api.history(channel, limit=4))["next_cursor"]  # points at serial 2
     body = confirmed(channel, "purge", mode="before_serial", before_serial=3)
     answer = ok(await api.post(path, body))
     assert (answer["ok"], answer["operation"], answer["purged_messages"]) == (True, "purge", 2)
     assert await serials(api, channel) == [3, 4, 5]
     continuity = (await api.history(channel))["continuity"]
     assert (continuity["stream_id"], continuity["oldest_available_serial"]) == (stream_id, 3)
+    response = await api.get(f"{channel_path(channel)}/history", cursor=cursor, limit=4)
+    refused(response, 400, "invalid_input")
     async with node.v2() as v2:
         await v2.subscribe(channel, rewind=10)
         assert [(await v2.receive())["data"] for _ in range(3)] == ["2", "3", "4"]
@@ -175,11 +178,53 @@ async def test_retention_of_history_and_lifetime_of_keys(tmp_path: Path, stores:
         serial = first["channels"][channel]["message_serial"]
         assert (await api.item(channel, serial))["data"] == "keyed"
         assert ok(await api.events(channel, **chosen)) == second
+        for seconds, count in ((899, 0), (901, 1)):
+            async with node.v2() as v2:
+                await v2.subscribe(channel, rewind={"seconds": seconds})
+                for _ in range(count):
+                    assert (await v2.receive())["serial"] == 3
+                done = (await v2.expect(":rewind_complete", channel))["data"]
+                assert done["historical_count"] == count
         async with node.v2() as v2:
             assert (await v2.subscribe(channel, rewind=10))["serial"] == 3
             assert (await v2.receive())["serial"] == 3
             done = (await v2.expect(":rewind_complete", channel))["data"]
             assert (done["historical_count"], done["truncated_by_retention"]) == (1, True)
+
+
+async def test_clocks_and_buffers(tmp_path: Path, stores: Stores) -> None:
+    """Serials go up though the clock goes back; the hot buffer ends and the store goes on."""
+    clock = FakeClock(1_800_000_000_000)
+    async with channels_server(tmp_path, await stores("clock"), clock=clock) as node:
+        api, channel = node.api, unique()
+        api.now = lambda: clock.now_ms() / 1000
+        ack = await api.publish(channel, "a")
+        serials = [ack["version_serial"]]
+        for back in (1, 5_000, 3_600_000):
+            clock.set(1_800_000_000_000 - back)
+            answer = await api.mutate("append", channel, ack["message_serial"], data="b")
+            serials.append(answer["version_serial"])
+        assert serials == sorted(set(serials))
+        page = await api.versions(channel, ack["message_serial"], direction="oldest_first")
+        assert [item["version"]["serial"] for item in page["items"]] == serials
+        assert (await api.item(channel, ack["message_serial"]))["data"] == "abbb"
+        clock.set(1_800_000_010_000)
+        async with node.v2() as v2:
+            head = await v2.subscribe(channel)
+        full = {"channel_positions": {channel: {"serial": 1, "stream_id": head["stream_id"]}}}
+        legacy = {"channel_serials": {channel: 1}}
+        for wish, source in ((full, "hot"), (legacy, "hot"), (full, "cold"), (legacy, None)):
+            if source != "hot":
+                clock.set(1_800_000_010_000 + 121_000)
+            async with node.v2() as v2:
+                await v2.send("resume", wish)
+                if source is None:
+                    data = json.loads((await v2.expect(":resume_failed", channel))["data"])
+                    assert data["code"] == "continuity_unverifiable"
+                    continue
+                assert [(await v2.receive())["serial"] for _ in range(3)] == [2, 3, 4]
+                [recovered] = (await v2.resumed())["recovered"]
+                assert (recovered["source"], recovered["replayed"]) == (source, 3)
 
 
 async def test_retention_of_versions(tmp_path: Path, stores: Stores) -> None:

@@ -78,6 +78,10 @@ async def test_check_31_null_keeps(api: Api) -> None:
     assert (item["data"], item["name"], item["action"]) == ("kept", "chat.message", "update")
     assert item["extras"]["headers"]["tenant"] == "acme"
     assert (item["version"]["description"], item["version"]["metadata"]) == ("why", {"n": 1})
+    await api.mutate("update", channel, ack["message_serial"], data="")  # a value like any other
+    item = await api.item(channel, ack["message_serial"])
+    assert item["data"] == ""
+    assert "description" not in item["version"], "that was the version before"
 
 
 async def test_check_32_clear_fields(node: ChannelsNode, api: Api) -> None:
@@ -244,13 +248,16 @@ async def test_check_39_terminal(api: Api) -> None:
         channel = unique()
         ack = await api.publish(channel, "a", extras=status("streaming"))
         serial = ack["message_serial"]
-        await api.mutate("append", channel, serial, data="b", extras=status(ending))
+        last = {"data": "b", "extras": status(ending), "op_id": "last"}
+        await api.mutate("append", channel, serial, **last)
         before = await snapshot(api, channel, serial)
         for body in ({"data": "c"}, {"data": "c", "extras": status("streaming")}, {"data": ""}):
             response = await api.try_mutate("append", channel, serial, **body)
             refused(response, 400, "invalid_input")
         response = await api.try_mutate("append", channel, serial, data="c")
         assert "cannot append to a terminal message" in refused(response, 400, "invalid_input")
+        again = await api.mutate("append", channel, serial, **last)
+        assert again["status"] == "duplicate", "a retry of the last one is not refused"
         assert await snapshot(api, channel, serial) == before
         await api.mutate("update", channel, serial, data="new")
         response = await api.try_mutate("append", channel, serial, data="c")
@@ -258,6 +265,11 @@ async def test_check_39_terminal(api: Api) -> None:
         await api.mutate("update", channel, serial, extras=status("streaming"))
         await api.mutate("append", channel, serial, data="!")
         assert (await api.item(channel, serial))["data"] == "new!"
+        born = await api.publish(channel, "whole", extras=status(ending))
+        response = await api.try_mutate("append", channel, born["message_serial"], data="c")
+        refused(response, 400, "invalid_input")
+        codec = await api.publish(channel, "a", extras=status(ending, "codec"))
+        await api.mutate("append", channel, codec["message_serial"], data="b")
 
 
 async def test_check_40_op_id(node: ChannelsNode, api: Api) -> None:
@@ -411,6 +423,10 @@ async def test_check_44_serials_in_the_path(api: Api) -> None:
         for suffix in ("", "/versions"):
             response = await api.get(message_path(channel, serial) + suffix)
             assert refused(response, 404, "not_found") == missing
+    for wrong in ("a b", "c" * 201):
+        response = await api.try_mutate("update", wrong, "0", data="x")
+        refused(response, 400, "invalid_input")
+        refused(await api.get(message_path(wrong, "0")), 400, "invalid_input")
     elsewhere = await api.publish(unique(), "x")
     response = await api.get(message_path(channel, elsewhere["message_serial"]))
     refused(response, 404, "not_found")

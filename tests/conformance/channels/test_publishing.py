@@ -114,6 +114,8 @@ async def test_check_17_signature_failures(node: ChannelsNode, api: Api) -> None
     refused(response, 401, "auth_failed")
     response = await node.client.post(url + "&info=user_count", content=body)
     refused(response, 401, "auth_failed")
+    response = await api.get(f"{channel_path(channel)}/history", cursor="abc+/= &ä%2B;")
+    refused(response, 400, "invalid_input")  # signed over the decoded value: not a 401
     assert len(await rows(api, channel)) == 1, "of all these only the good one was published"
 
 
@@ -444,6 +446,27 @@ async def test_the_extras_key_dedupes_a_publish(api: Api) -> None:
         assert ack["delivery_serial"] == 1
     response = await api.events(channel, data="y", extras={"idempotencyKey": key})
     assert CONFLICT in refused(response, 400, "invalid_input")
+    assert len(await rows(api, channel)) == 1
+
+
+async def test_what_makes_a_publish_the_same(node: ChannelsNode, api: Api) -> None:
+    """4.5: name, data, extras and who publishes; not the socket it came through."""
+    channel, chosen = unique(), unique("id")
+    async with node.v2() as one, node.v2() as two, node.v2() as bo, node.v2() as nobody:
+        await one.signin("ana")
+        await two.signin("ana")
+        await bo.signin("bo")
+        fields = {"data": "x", "message_id": chosen, "extras": {"headers": {"n": 1}}}
+        first = ok(await api.events(channel, socket_id=one.socket_id, **fields))
+        assert ok(await api.events(channel, socket_id=two.socket_id, **fields)) == first
+        for changed in (
+            {"socket_id": bo.socket_id},
+            {"socket_id": nobody.socket_id},
+            {},
+            {"socket_id": one.socket_id, "extras": {"headers": {"n": 2}}},
+        ):
+            response = await api.events(channel, **{**fields, **changed})
+            assert CONFLICT in refused(response, 400, "invalid_input")
     assert len(await rows(api, channel)) == 1
 
 

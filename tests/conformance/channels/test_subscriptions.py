@@ -1,6 +1,7 @@
 """Checks 8-15 of the channels contract: subscriptions, presence, client events, sign-in."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from support.channels_peer import (
     Peer,
     channel_auth,
     channel_path,
+    channels_server,
     ok,
     plain_frame,
     signin_auth,
@@ -431,6 +433,42 @@ async def test_signin_capabilities_bound_what_a_socket_may_do(node: ChannelsNode
         await peer.send("client-x", "1", channel=yes)
         await peer.expect_error(4301)
         await peer.quiet()
+
+
+async def test_signin_denies_presence_and_history(node: ChannelsNode, api: Api) -> None:
+    """Empty lists of `presence` and `history` deny what is allowed without them."""
+    lab, room = unique("presence-lab"), unique("private-room")
+    await api.publish(room)
+    nothing: dict[str, list[str]] = {"presence": [], "history": []}
+    for capabilities, is_denied in ((nothing, True), ({}, False)):
+        async with node.v2() as peer:
+            await peer.signin("ana", capabilities)
+            await peer.attach(lab, {"user_id": "ana"})
+            if is_denied:
+                await peer.expect_denied(lab)
+            else:
+                await peer.expect("_subscription_succeeded", lab)
+            await peer.subscribe(room)
+            await peer.send("channel_history", {"channel": room})
+            expected = ":error" if is_denied else ":channel_history"
+            await peer.expect(expected, None if is_denied else room)
+
+
+async def test_presence_has_a_most(tmp_path: Path) -> None:
+    """One user more than allowed is refused; another socket of a member is not."""
+    async with (
+        channels_server(tmp_path, max_presence_members=1) as node,
+        node.v1() as one,
+        node.v2() as two,
+        node.v1() as three,
+    ):
+        channel = unique("presence-lab")
+        await one.subscribe(channel, {"user_id": "ana"})
+        await two.attach(channel, {"user_id": "bo"})
+        assert (await two.receive())["event"] == "sockudo:error"
+        await two.expect(":subscription_error", channel)
+        await three.subscribe(channel, {"user_id": "ana"})
+        await one.quiet()
 
 
 async def test_unsubscribed_sockets_get_nothing(node: ChannelsNode, api: Api) -> None:

@@ -146,6 +146,31 @@ async def test_a_lost_wake_up_delays_an_announcement_by_one_poll(postgresql_url:
         assert await ear.payloads(1) == [b"1"]
 
 
+async def test_a_node_that_was_deaf_for_too_long_says_so(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Announcements are kept for a while; beyond it subscribers are told to look themselves."""
+    monkeypatch.setattr(module, "ANNOUNCED_MS", 300)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.02)
+    limits = Limits(head_poll_ms=20)
+    async with running_node(postgresql_url, name="a", limits=limits) as node:
+        missed = asyncio.Event()
+        node.committer.announcements.subscribe("t", lambda _: None, missed.set)
+        await asyncio.sleep(0.5)
+        assert not missed.is_set(), "it looked in time"
+        read = node.store.announcements
+
+        async def unreadable(after: int) -> list[Announcement]:
+            raise StoreUnavailable("injected")
+
+        monkeypatch.setattr(node.store, "announcements", unreadable)
+        await asyncio.sleep(0.5)
+        assert not missed.is_set(), "as long as it cannot look, neither can they"
+        monkeypatch.setattr(node.store, "announcements", read)
+        async with asyncio.timeout(20):
+            await missed.wait()
+
+
 async def test_a_failing_sink_does_not_make_a_node_deaf(postgresql_url: str) -> None:
     """It is logged; other topics and later announcements are heard."""
     async with (

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from support.catalogue import Database
 from support.sync_peer import (
     ADMIN_TOKEN,
     EVENT,
@@ -96,6 +97,7 @@ async def test_of_simultaneous_connections_one_stays(postgresql_url: str, tmp_pa
         sync_server(tmp_path / "a", store=postgresql_url) as a,
         sync_server(tmp_path / "b", store=postgresql_url) as b,
     ):
+        services = (a.service, b.service)
         for round_ in range(12):
             client_id = f"c{round_}"
             async with AsyncExitStack() as stack:
@@ -104,12 +106,12 @@ async def test_of_simultaneous_connections_one_stays(postgresql_url: str, tmp_pa
                 ]
                 await asyncio.gather(*(shake_hands(peer, client_id) for peer in peers))
 
-                def held() -> int:
-                    nodes = (a.service.clients, b.service.clients)
-                    return sum(client_id in clients for clients in nodes)  # noqa: B023 - awaited
-
-                await until(lambda: len(a.service._open) + len(b.service._open) == 1)
-                assert held() == 1
+                await until(
+                    lambda: (
+                        sum(len(service._open) for service in services) == 1
+                        and sum(len(service.clients) for service in services) == 1
+                    )
+                )
             await until(lambda: not a.service._open and not b.service._open)
 
 
@@ -230,6 +232,20 @@ async def test_all_nodes_end_with_the_version_that_was_stored_last(
         await a.service.set_model_version(99)
         await until(lambda: b.service.model_version == 99)
         assert asked >= 2, "asked again after a failure"
+
+
+async def test_a_version_that_was_not_heard_of_is_looked_for(
+    postgresql_url: str, tmp_path: Path
+) -> None:
+    """A node that could not listen for long asks the store."""
+    async with (
+        sync_server(tmp_path / "b", store=postgresql_url) as b,
+        connected(b.ws_url, "b") as peer,
+    ):
+        await Database(postgresql_url).run("UPDATE sync_settings SET value = 5")
+        for missed in b.server.committer.announcements._missed:
+            missed()
+        assert (await peer.expect("version_changed"))["new_model_version"] == 5
 
 
 # Retention on another node.

@@ -39,7 +39,6 @@ from tidelog.base.errors import DataError, StoreUnavailable
 from tidelog.base.settings import Limits
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync import service as service_module
-from tidelog.sync import state as state_module
 from tidelog.sync.service import SyncService
 
 
@@ -576,6 +575,122 @@ async def test_a_poison_item_fails_with_what_follows_it(
         assert [event["id"] for event in await watch.broadcasts(3)] == ["poison", "4", "y"]
 
 
+# Several submits of one connection on their way.
+
+
+async def test_submits_in_flight_share_a_batch_and_keep_their_order(
+    engine: str, store_location: str, tmp_path: Path
+) -> None:
+    """Results come in the order of the requests, also of those refused; each before broadcasts."""
+    del engine
+    async with (
+        sync_server(tmp_path, store=store_location) as node,
+        connected(node.ws_url, "c") as peer,
+        connected(node.ws_url, "first") as first,
+        connected(node.ws_url, "watch") as watch,
+    ):
+        await watch.subscribe("p")
+        writer = Tampered(node)
+        writer.gate.clear()
+        committer: Any = node.server.committer
+        await first.send("submit_events", {"events": [note("0")]})
+        await until(lambda: writer.begun == 1)
+        await peer.send("submit_events", {"events": [note("1"), note("2")]})
+        await peer.send("submit_events", {"events": [note("3"), note("x", "")]})
+        await peer.send("submit_events", {"events": [note("4")]})
+        await peer.send("submit_events", {"events": []})
+        await peer.send("submit_events", {"events": [note("5")]})
+        await peer.send("heartbeat", {})
+        await until(lambda: len(committer._queue) == 3)
+        writer.gate.set()
+        results = [(await peer.expect("submit_events_result"))["results"] for _ in range(3)]
+        assert (await peer.expect("error"))["code"] == "bad_request"
+        results.append((await peer.expect("submit_events_result"))["results"])
+        await peer.expect("heartbeat_ack")
+        assert [[each["id"] for each in result] for result in results] == [
+            ["1", "2"],
+            ["3", "x"],
+            ["4"],
+            ["5"],
+        ]
+        found = [each["committed_id"] for result in results for each in result if each["id"] != "x"]
+        assert found == [2, 3, 4, 5, 6]
+        assert [event["id"] for event in await watch.broadcasts(6)] == [*"012345"]
+
+
+async def test_what_is_in_flight_outlives_its_connection(tmp_path: Path) -> None:
+    """Whoever hangs up has submitted what was accepted; a retry tells, and nothing is lost."""
+    async with sync_server(tmp_path) as node, connected(node.ws_url, "watch") as watch:
+        await watch.subscribe("p")
+        writer = Tampered(node)
+        writer.gate.clear()
+        async with connected(node.ws_url, "c") as peer:
+            for name in "abc":
+                await peer.send("submit_events", {"events": [note(name)]})
+            await until(lambda: len(node.service.clients["c"].unanswered) == 3)
+        await until(lambda: "c" not in node.service.clients)
+        writer.gate.set()
+        assert [event["id"] for event in await watch.broadcasts(3)] == [*"abc"]
+        async with connected(node.ws_url, "c") as again:
+            results = await again.submit(*(note(name) for name in "abc"))
+            assert [each["committed_id"] for each in results] == [1, 2, 3]
+
+
+async def test_a_full_queue_does_not_change_the_order(tmp_path: Path) -> None:
+    """A submit that found no room behind others of its connection is tried again in its turn."""
+    limits = Limits(commit_queue_requests=2, commit_batch_requests=1)
+    async with sync_server(tmp_path, limits=limits) as node, connected(node.ws_url, "c") as peer:
+        writer = Tampered(node)
+        writer.gate.clear()
+        for name in "abcdef":
+            await peer.send("submit_events", {"events": [note(name)]})
+        await until(lambda: writer.begun == 1 and len(node.service.clients["c"].unanswered) >= 2)
+        writer.gate.set()
+        for number, name in enumerate("abcdef", start=1):
+            [result] = (await peer.expect("submit_events_result"))["results"]
+            assert (result["id"], result["committed_id"]) == (name, number)
+
+
+async def test_nothing_overtakes_a_submit_that_failed(
+    engine: str, store_location: str, tmp_path: Path
+) -> None:
+    """What was queued behind it is not committed either: the client retries all, in order (D9)."""
+    del engine
+
+    def poison(effects: Any) -> Exception | None:
+        found = any(entry.entity == "poison" for entry in effects.entries)
+        return DataError("refused by the test") if found else None
+
+    async with (
+        sync_server(tmp_path, store=store_location) as node,
+        connected(node.ws_url, "other") as other,
+    ):
+        writer = Tampered(node)
+        writer.gate.clear()
+        async with connected(node.ws_url, "c", TREE) as peer:
+            await other.send("submit_events", {"events": [note("0")]})
+            await until(lambda: writer.begun == 1)
+            writer.gate.set()
+            await other.expect("submit_events_result")
+            assert outcome(await peer.submit(push("1", "a"))) == ["committed"]
+            writer.gate.clear()
+            writer.refuse = poison
+            await other.send("submit_events", {"events": [note("2")]})
+            await until(lambda: writer.begun == 3)
+            await peer.send("submit_events", {"events": [push("poison", "b")]})
+            await peer.send("submit_events", {"events": [push("3", "c")]})
+            await until(lambda: len(node.service.clients["c"].unanswered) == 2)
+            writer.gate.set()
+            assert (await peer.expect("error"))["code"] == "server_error"
+            assert await peer.close_code() == 1011
+        writer.refuse = lambda effects: None
+        async with connected(node.ws_url, "c", TREE) as again:
+            assert [event["id"] for event in await again.whole("p")] == ["0", "1", "2"]
+            results = await again.submit(push("poison", "b"), push("3", "c", parent="b"))
+            assert outcome(results) == ["committed", "committed"]
+        assert all(state.pins == 0 for state in node.service.states._states.values())
+
+
 async def test_a_sync_that_cannot_be_read_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -632,17 +747,16 @@ def random_items(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 async def test_a_state_that_was_forgotten_judges_the_same(
-    engine: str, store_location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, store_location: str, tmp_path: Path
 ) -> None:
     """A server that rebuilds its states all the time says what one says that keeps them."""
     del engine
-    monkeypatch.setattr(state_module, "SHRINK_EVERY", 1)
     items = random_items(11, 240)
     rebuilt = 0
     verdicts: list[str] = []
     async with (
         sync_server(tmp_path / "roomy") as roomy,
-        sync_server(tmp_path / "tiny", store=store_location, max_cached_nodes=1) as tiny,
+        sync_server(tmp_path / "tiny", store=store_location, max_cached_bytes=1) as tiny,
         connected(roomy.ws_url, "c", TREE) as expected,
         connected(tiny.ws_url, "c", TREE) as peer,
     ):
@@ -653,7 +767,9 @@ async def test_a_state_that_was_forgotten_judges_the_same(
             wanted = outcome(await expected.submit(*batch))
             verdicts += wanted
             assert outcome(await peer.submit(*batch)) == wanted
-            assert sum(s.tree.size for s in tiny.service.states._states.values()) <= 1
+            assert tiny.service.states.used_bytes == 0, "bounded at every request"
+            kept = roomy.service.states
+            assert kept._size == sum(state.tree.size for state in kept._states.values())
         assert rebuilt > 40, "states were really forgotten"
         assert min(verdicts.count("committed"), len(verdicts) - verdicts.count("committed")) > 40
         for name in "pqrs":

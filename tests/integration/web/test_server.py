@@ -292,7 +292,7 @@ async def test_a_pipelined_refusal_does_not_take_an_earlier_answers_place(tmp_pa
     good = b"POST /probe/entries HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
     async with running_server(tmp_path) as server:
         for bad in (
-            b"GET /healthz HTTP/1.1\r\nlong: " + b"y" * 20_000 + b"\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nlong: " + b"y" * 40_000 + b"\r\n\r\n",
             b"nonsense\r\n\r\n",
             (
                 b"GET /probe/ws HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\n"

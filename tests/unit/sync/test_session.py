@@ -12,6 +12,8 @@ from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync.profiles import TREE_ACTIONS, Model
 from tidelog.sync.session import (
     INBOX_MESSAGES,
+    QUEUED_BYTES,
+    QUEUED_MESSAGES,
     Action,
     Close,
     Connected,
@@ -78,6 +80,14 @@ class Peer:
     def done(self) -> list[Action]:
         """What was asked for is finished."""
         return self.session.done(self.now, self.unix)
+
+    def queued(self) -> list[Action]:
+        """The submit is in the committer's queue."""
+        return self.session.queued(self.now, self.unix)
+
+    def answered(self) -> list[Action]:
+        """The oldest submit in the committer's queue is answered."""
+        return self.session.answered(self.now, self.unix)
 
     def due(self) -> list[Action]:
         """The timer fires."""
@@ -418,6 +428,105 @@ def test_messages_are_worked_on_one_after_another() -> None:
     assert refused.kind == "error"
     assert isinstance(third, Sync)
     assert peer.done() == [Close(1000)]
+
+
+def submitted(actions: list[Action]) -> list[str]:
+    """The ids of the one submit that is asked for."""
+    [action] = actions
+    assert isinstance(action, Submit)
+    return [each.id for each in action.items]
+
+
+def test_submits_follow_each_other_into_the_queue() -> None:
+    """A submit may be queued behind others that are not answered; whatever else waits (D9)."""
+    peer = active()
+    assert submitted(submit(peer, item("a"))) == ["a"]
+    assert submit(peer, item("b")) == [], "the first has no place in the order yet"
+    assert submitted(peer.queued()) == ["b"]
+    assert peer.queued() == []
+    assert submitted(submit(peer, item("c"))) == ["c"]
+    assert peer.queued() == []
+    assert peer.send("heartbeat") == []
+    assert submit(peer, item("d")) == []
+    assert peer.answered() == []
+    assert peer.answered() == []
+    [ack, last] = peer.answered()
+    assert ack == Send("heartbeat_ack", b"{}")
+    assert submitted([last]) == ["d"]
+
+
+def test_a_refused_submit_is_answered_behind_those_before_it() -> None:
+    """An error does not overtake the results of earlier submits, nor a later submit the error."""
+    peer = active(max_in_flight_drafts=3)
+    submit(peer, item("a"))
+    peer.queued()
+    assert submit(peer, item("b"), item("b")) == []
+    assert submit(peer, item("c")) == []
+    [refused, too_many] = peer.answered()
+    assert [problem([action])[0] for action in (refused, too_many)] == [
+        "bad_request",
+        "rate_limited",
+    ]
+    assert submitted(submit(peer, item("d"), item("e"), item("f"))) == ["d", "e", "f"]
+
+
+def test_a_token_that_ends_behind_a_queued_submit_closes_after_its_answer() -> None:
+    """The error that closes comes last, and nothing behind it is worked on."""
+    peer = active()
+    submit(peer, item("a"))
+    peer.queued()
+    peer.unix = EXPIRES_AT
+    assert submit(peer, item("b")) == []
+    assert not peer.session.closed
+    assert problem(peer.answered())[::2] == ("auth_failed", 4401)
+    assert submit(peer, item("c")) == []
+
+
+def test_one_connection_does_not_fill_the_queue() -> None:
+    """The committer's queue is everybody's: so many submits of one connection, so many bytes."""
+    peer = active(max_messages_per_second=10_000)
+    for number in range(QUEUED_MESSAGES):
+        assert submitted(submit(peer, item(str(number)))) == [str(number)]
+        assert peer.queued() == []
+    assert submit(peer, item("more")) == []
+    assert submitted(peer.answered()) == ["more"]
+
+    peer = active()
+    large = {"type": "event", "payload": {"schema": "s", "data": "x" * QUEUED_BYTES}}
+    assert submitted(submit(peer, item("large", event=large))) == ["large"], "alone it may"
+    assert peer.queued() == []
+    assert submit(peer, item("a")) == []
+    assert submit(peer, item("large too", event=large)) == []
+    assert submitted(peer.answered()) == ["a"]
+    assert peer.queued() == []
+    assert submitted(peer.answered()) == ["large too"]
+
+
+def test_a_submit_without_room_is_tried_again_in_its_turn() -> None:
+    """Behind others it waits for their answers; alone it is the service's to refuse."""
+    peer = active(max_in_flight_drafts=3)
+    submit(peer, item("a"))
+    assert not peer.session.postponed()
+    peer.queued()
+    assert submitted(submit(peer, item("b"))) == ["b"]
+    assert peer.session.postponed()
+    assert submit(peer, item("c")) == [], "it does not overtake"
+    assert submitted(peer.answered()) == ["b"]
+    assert submitted(peer.queued()) == ["c"]
+    assert peer.queued() == []
+    assert peer.answered() == []
+    assert peer.answered() == []
+    assert submitted(submit(peer, item("d"), item("e"), item("f"))) == ["d", "e", "f"]
+
+
+def test_a_type_in_a_string_makes_no_submit() -> None:
+    """Only what is one is looked at while submits are in the queue."""
+    peer = active()
+    submit(peer, item("a"))
+    peer.queued()
+    assert peer.send("heartbeat", {"events": [item()], "x": "submit_events"}) == []
+    peer.now = 5.0
+    assert peer.answered() == [Send("heartbeat_ack", b"{}")]
 
 
 def test_a_handshake_is_finished_before_the_next_message() -> None:

@@ -11,7 +11,12 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from jwt.algorithms import get_default_algorithms
 
 from tidelog.base.errors import ConfigError
@@ -300,6 +305,32 @@ def test_configuration_that_verifies_nothing_is_refused(tmp_path: Path) -> None:
         bad.write_bytes(text)
         with pytest.raises(ConfigError, match="jwt_key_file"):
             Tokens("", str(bad), ["RS256"])
+
+
+def test_a_pem_file_is_judged_at_the_start(tmp_path: Path) -> None:
+    """Damaged, private, a certificate, of another kind: the message says what to do instead."""
+    key_file = tmp_path / "key.pem"
+    whole = pem(KEYS["RS256"])
+    private = KEYS["RS256"].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = whole.replace(b"PUBLIC KEY", b"CERTIFICATE")
+    for text, algorithms, says in (
+        (whole[:60] + whole[80:], ["RS256"], "holds no PEM public key"),
+        (b"-----BEGIN nothing", ["RS256"], "holds no PEM public key"),
+        (certificate, ["RS256"], "holds no PEM public key.*openssl x509"),
+        (private, ["RS256"], "holds a private key.*openssl pkey"),
+        (whole, ["ES256", "EdDSA"], r"does not fit sync.jwt_algorithms \(ES256, EdDSA\)"),
+        (pem(KEYS["ES256"]), ["RS256"], r"does not fit sync.jwt_algorithms \(RS256\)"),
+        (pem(KEYS["ES256"]), ["HS256", "EdDSA"], r"does not fit sync.jwt_algorithms \(EdDSA\)"),
+    ):
+        key_file.write_bytes(text)
+        with pytest.raises(
+            ConfigError, match=f"^sync.jwt_key_file: {key_file} .*{says}"
+        ) as refused:
+            Tokens(SECRET, str(key_file), algorithms)
+        assert "PRIVATE" not in str(refused.value), "nothing of the file is repeated"
+    key_file.write_bytes(whole)
+    tokens = Tokens("", str(key_file), ["ES256", "RS256"])
+    assert tokens.verify(jwt.encode(claims(), KEYS["RS256"], "RS256")).client_id == "c"
 
 
 def test_keys_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,22 @@ LATERAL (
   ORDER BY p.committed_id LIMIT named.most
 ) AS page ORDER BY named.number, page.committed_id;
 
+-- name: sync_positions
+-- Where the next events of any of the partitions are.
+SELECT DISTINCT page.committed_id
+FROM unnest($1::text[]) AS named (partition),
+LATERAL (
+  SELECT p.committed_id FROM tidelog.sync_event_partitions p
+  WHERE p.partition = named.partition AND p.committed_id > $2::bigint AND p.committed_id <= $3::bigint
+  ORDER BY p.committed_id LIMIT $4::bigint
+) AS page ORDER BY page.committed_id LIMIT $4::bigint;
+
+-- name: sync_event
+-- Events by their places; bodies that were pruned come from the archive (D57).
+SELECT named.number, l.committed_at, coalesce(l.body, a.body)
+FROM unnest($1::bigint[]) WITH ORDINALITY AS named (committed_id, number)
+JOIN tidelog.log l USING (committed_id) LEFT JOIN tidelog.sync_events_archive a USING (committed_id);
+
 -- name: sync_last_event
 -- The last sync event at or before a position: the watermark of a cycle (D38).
 SELECT named.number, last.committed_id

@@ -10,6 +10,16 @@ LEFT JOIN sync_events_archive a USING (committed_id)
 WHERE p.partition = ? AND p.committed_id > ? AND p.committed_id <= ?
 ORDER BY p.committed_id LIMIT ?;
 
+-- name: sync_positions
+-- Where the next events of a partition are.
+SELECT committed_id FROM sync_event_partitions
+WHERE partition = ? AND committed_id > ? AND committed_id <= ? ORDER BY committed_id LIMIT ?;
+
+-- name: sync_event
+-- An event by its place; a body that was pruned comes from the archive (D57).
+SELECT l.committed_at, coalesce(l.body, a.body)
+FROM log l LEFT JOIN sync_events_archive a USING (committed_id) WHERE l.committed_id = ?;
+
 -- name: sync_last_event
 -- The last sync event at or before a position: the watermark of a cycle (D38).
 SELECT committed_id FROM log WHERE stream = 'sync' AND committed_id <= ?

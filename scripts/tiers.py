@@ -1,0 +1,266 @@
+"""Runs the tiers of `scripts/test` side by side.
+
+The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, and
+one part more runs at once than there are processors. What a part prints is kept in a file and shown
+when its tier has ended. One PostgreSQL serves all of them.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog.testing.postgresql import DSN_VARIABLE, throwaway_postgresql
+from tidelog.testing.scratch import memory_directory
+
+ROOT = Path(__file__).parents[1]
+BIN = ".venv/bin"
+PYTEST = f"{BIN}/pytest -q -o tmp_path_retention_policy=failed"
+COVERED = f"{PYTEST} --cov --cov-report="
+ELSEWHERE = " ".join(
+    f"--ignore=tests/integration/{folder}" for folder in ("sync", "testing", "web")
+)
+"""Integration tests that are part of other tiers."""
+
+PARTS_AT_ONCE = (os.cpu_count() or 1) + 1
+SIGN_OF_LIFE_SECONDS = 15.0
+FAREWELL_SECONDS = 10.0
+"""How long a part that is told to end may take to end the servers it started."""
+
+
+class Tier(NamedTuple):
+    """What belongs together in the summary; its parts need not wait for each other."""
+
+    name: str
+    title: str
+    budget_seconds: int
+    parts: tuple[str, ...]
+    on_disk: bool = False
+    """Whether its files must be on a disk, where a kill may strike while a sync is under way."""
+
+
+TIERS = (
+    Tier(
+        "crash",
+        "crash and faults",
+        150,
+        (
+            f"{PYTEST} -s tests/crash/test_kill.py",
+            f"{PYTEST} -s tests/crash --ignore=tests/crash/test_kill.py",
+        ),
+        on_disk=True,
+    ),
+    Tier(
+        "integration",
+        "integration",
+        120,
+        (f"{COVERED} tests/integration {ELSEWHERE}",),
+    ),
+    Tier(
+        "unit",
+        "unit and property",
+        120,
+        (f"{COVERED} tests/unit tests/integration/web tests/integration/testing",),
+    ),
+    Tier(
+        "conformance",
+        "conformance",
+        150,
+        (
+            f"{COVERED} tests/integration/sync",
+            f"{COVERED} tests/conformance",
+            "ENGINE=sqlite scripts/conformance sync",
+            "ENGINE=postgresql scripts/conformance sync",
+        ),
+    ),
+    Tier("clients", "clients", 50, (f"{PYTEST} tests/clients",)),
+    Tier(
+        "lint",
+        "lint and types",
+        40,
+        (f"{BIN}/ruff check . && {BIN}/ruff format --check . && {BIN}/mypy && {BIN}/lint-imports",),
+    ),
+)
+"""In the order in which they start: the long ones first, so that none is left alone at the end."""
+
+
+INSTALL = Tier("install", "install", 150, ())
+"""Done by `scripts/test` before anything here could run."""
+
+
+class Part(NamedTuple):
+    """When a part ran, and its exit status."""
+
+    began: float
+    ended: float
+    status: int
+
+
+class Report(NamedTuple):
+    """How a tier went."""
+
+    seconds: float
+    passed: bool
+
+
+class Run:
+    """One run of some tiers, with a directory of its own for everything they leave behind."""
+
+    def __init__(self, tiers: list[Tier], scratch: Path, coverage: Path) -> None:
+        self._tiers = tiers
+        self._scratch = scratch
+        self._coverage = coverage
+        self._slots = asyncio.Semaphore(PARTS_AT_ONCE)
+        self._started = time.monotonic()
+        self._running: dict[str, float] = {}
+
+    async def tiers(self) -> dict[str, Report]:
+        """Run them all; answers how each went."""
+        signs = asyncio.create_task(self._show_signs_of_life())
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {tier.name: group.create_task(self._tier(tier)) for tier in self._tiers}
+        finally:
+            signs.cancel()
+        return {name: task.result() for name, task in tasks.items()}
+
+    async def _tier(self, tier: Tier) -> Report:
+        outputs = [self._scratch / f"{tier.name}-{n}.txt" for n in range(len(tier.parts))]
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._part(tier, command, output))
+                for command, output in zip(tier.parts, outputs, strict=True)
+            ]
+        parts = [task.result() for task in tasks]
+        seconds = max(part.ended for part in parts) - min(part.began for part in parts)
+        report = Report(seconds, all(part.status == 0 for part in parts))
+        print(f"\n== {tier.title}", flush=True)
+        for command, output in zip(tier.parts, outputs, strict=True):
+            print(f"$ {command}", flush=True)
+            sys.stdout.buffer.write(output.read_bytes())
+        self._say(f"{tier.name} {verdict(tier, report)} in {seconds:.0f} s")
+        return report
+
+    async def _part(self, tier: Tier, command: str, output: Path) -> Part:
+        async with self._slots:
+            began = time.monotonic()
+            self._running[output.stem] = began
+            self._say(f"{tier.name}: {command}")
+            try:
+                status = await self._execute(tier, command, output)
+            finally:
+                del self._running[output.stem]
+        return Part(began, time.monotonic(), status)
+
+    async def _execute(self, tier: Tier, command: str, output: Path) -> int:
+        environment = dict(os.environ)
+        environment["COVERAGE_FILE"] = str(self._coverage / output.stem)
+        if not tier.on_disk:
+            environment["TMPDIR"] = str(self._scratch)
+        with output.open("wb") as file:
+            process = await asyncio.create_subprocess_shell(
+                command, stdout=file, stderr=file, env=environment, start_new_session=True
+            )
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                await end(process)
+
+    async def _show_signs_of_life(self) -> None:
+        while True:
+            await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
+            now = time.monotonic()
+            if running := [f"{part} {now - at:.0f} s" for part, at in self._running.items()]:
+                self._say(f"running: {', '.join(running)}")
+
+    def _say(self, what: str) -> None:
+        print(f"[{time.monotonic() - self._started:4.0f} s] {what}", flush=True)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End a part and what it started, by the signal at which pytest still cleans up."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            await asyncio.wait_for(process.wait(), FAREWELL_SECONDS)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+def verdict(tier: Tier, report: Report) -> str:
+    """A tier's result in words; to be over budget is told, and is no failure."""
+    words = "passed" if report.passed else "FAILED"
+    return words + (", OVER BUDGET" if report.seconds > tier.budget_seconds else "")
+
+
+def report_coverage(coverage: Path) -> None:
+    """Show what the tests inside their own process reach together."""
+    print("\n== branch coverage of unit and integration", flush=True)
+    subprocess.run([f"{BIN}/coverage", "combine", "--quiet", *coverage.iterdir()], check=False)
+    shown = subprocess.run(
+        [f"{BIN}/coverage", "report", "--skip-covered", "--precision=1"],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    print("\n".join(shown.stdout.splitlines()[-40:]), flush=True)
+
+
+async def run_tiers(tiers: list[Tier], scratch: Path, coverage: Path) -> dict[str, Report]:
+    """Run them; SIGTERM, like Ctrl-C, ends everything that was started."""
+    whole = asyncio.current_task()
+    assert whole is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
+    return await Run(tiers, scratch, coverage).tiers()
+
+
+def main() -> int:
+    """Run the tiers that are named, or all; answers the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--install-seconds", type=int, default=0, help="for the summary")
+    parser.add_argument("only", nargs="*", metavar="tier", help="default: all of them")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.only) - {tier.name for tier in TIERS}:
+        parser.error(f"there is no tier {', '.join(sorted(unknown))}")
+    tiers = [tier for tier in TIERS if not arguments.only or tier.name in arguments.only]
+    os.chdir(ROOT)
+    scratch = Path(tempfile.mkdtemp(prefix="tidelog-test-", dir=memory_directory()))
+    coverage = scratch / "coverage"
+    coverage.mkdir()
+    failed = False
+    try:
+        with throwaway_postgresql(in_memory=True) as url:
+            os.environ[DSN_VARIABLE] = url
+            reports = asyncio.run(run_tiers(tiers, scratch, coverage))
+        failed = not all(report.passed for report in reports.values())
+        if "integration" in reports:
+            report_coverage(coverage)
+        print("\n== tiers")
+        installed = Report(arguments.install_seconds, passed=True)
+        for tier, report in [(INSTALL, installed), *((t, reports[t.name]) for t in tiers)]:
+            print(
+                f"{tier.title:22} {report.seconds:4.0f} s of {tier.budget_seconds:4} s"
+                f"  {verdict(tier, report)}"
+            )
+        if failed:
+            print(f"What the failed tests left is in {scratch}.")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    finally:
+        if not failed:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""One channels server process per engine for the whole run: tests use channels of their own."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from support.channels_process import channels_process
+from tidelog.testing.postgresql import create_database
+from tidelog.testing.process import ServerProcess
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A running process on SQLite."""
+    with channels_process(tmp_path_factory.mktemp("channels")) as server:
+        server.start()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql_channels_server(
+    tmp_path_factory: pytest.TempPathFactory, postgresql_server: str
+) -> Iterator[ServerProcess]:
+    """A running process on PostgreSQL."""
+    store = asyncio.run(create_database(postgresql_server))
+    with channels_process(tmp_path_factory.mktemp("channels"), store) as server:
+        server.start()
+        yield server
+
+
+@pytest.fixture(scope="session", params=("sqlite_server", "postgresql_channels_server"))
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    """A running process with versioned messages; a test that takes it runs on both engines."""
+    running: ServerProcess = request.getfixturevalue(request.param)
+    return running

