@@ -386,8 +386,8 @@ async def test_signin_with_capabilities(server: ServerProcess) -> None:
         sdk_client(server, user=ana) as client,
         sdk_client(server, user={"id": eve}) as other,
     ):
-        inbox: Heard = []
-        client.user.dispatcher.bind_global(lambda event, data: inbox.append((event, data)))
+        inbox: list[str] = []
+        client.bind("hello", lambda data, _: inbox.append(data))
         for signing in (client, other):
             await signing.signin()
             await until(lambda: signing.user.user_id is not None)
@@ -411,7 +411,7 @@ async def test_signin_with_capabilities(server: ServerProcess) -> None:
         refused = await http.append_message(room, foreign, "x", client.socket_id)
         assert f"is not allowed to append message owned by '{eve}'" in refused.json()["error"]
         for greeting in ("before", "after"):  # until the sign-in has subscribed the user's channel
-            while ("hello", greeting) not in inbox:
+            while greeting not in inbox:
                 answer(await http.send_to_user(str(ana["id"]), "hello", greeting))
                 await asyncio.sleep(0.01)
             if greeting == "before":

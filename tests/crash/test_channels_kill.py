@@ -28,6 +28,8 @@ from tidelog.testing.process import ServerProcess
 STREAMS = 100
 TOKENS = 40
 """Appends of one message; then the stream ends it and begins another."""
+TOKEN_SECONDS = 0.05
+"""From an answer to the next token."""
 KILLS = max(7, int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "7")))
 """Per engine; `scripts/soak --kills` raises it."""
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
@@ -63,8 +65,8 @@ def schedule(kills: int) -> list[str]:
         points = list(FaultPoint)
         rng.shuffle(points)
         for point in points:
-            busy = point in (FaultPoint.HANDING_OVER, FaultPoint.FLUSHING)
-            plan.append(f"{point}=kill@{rng.randint(100, 1000) if busy else rng.randint(1, 30)}")
+            passes = 300 if point is FaultPoint.HANDING_OVER else 15
+            plan.append(f"{point}=kill@{rng.randint(1, passes)}")
         plan.append("")
     return plan[:kills]
 
@@ -114,6 +116,7 @@ class Stream:
                 await self._append(message, {"data": f"{self.number}.{self._tokens} "})
                 if stopping.is_set():
                     break
+                await asyncio.sleep(TOKEN_SECONDS)
             await self._append(message, {"data": "", "extras": COMPLETE})
         self._client.close()
 

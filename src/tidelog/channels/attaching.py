@@ -93,7 +93,7 @@ class Attaching:
                 connection.session.joined(name, known.member)
                 self._succeeded(connection, known, None)
             return
-        channel = self._hub.open_channel(connection.app.id, name, stream)
+        channel = self._hub.open_channel(name, stream)
         if self._is_full(channel, wanted):
             self._abandon(connection, channel, state)
             return
@@ -121,8 +121,8 @@ class Attaching:
     def _is_full(self, channel: Channel, wanted: Subscribe) -> bool:
         return (
             wanted.member is not None
-            and wanted.member.user_id not in channel.members
-            and len(channel.members) >= self._settings.max_presence_members
+            and not channel.has_member(wanted.member.user_id)
+            and len(channel.infos()) >= self._settings.max_presence_members
         )
 
     def _abandon(

@@ -10,7 +10,7 @@ import msgspec
 from tidelog.base.frame import text_frame
 from tidelog.channels import wire
 from tidelog.channels.hub import Channel, HeldFrame, Hub, Subscription
-from tidelog.channels.names import ChannelKind, is_cache
+from tidelog.channels.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.rules import LiveEvent
 from tidelog.channels.states import States, read_versions
 from tidelog.channels.version import (
@@ -224,31 +224,17 @@ class Delivery:
         found = self._last_live.get(stream)
         return found if found is not None and found.committed_at >= since_ms else None
 
-    def live(self, event: LiveEvent, now_ms: int) -> None:
-        """Deliver a publish that nothing is kept of."""
-        target, item = event.target, event.item
-        wanted = item.publication
-        version = Version(
-            kind=EVENT,
-            message_id=target.message_id,
-            history_serial=0,
-            name=wanted.name,
-            data=msgspec.Raw(wanted.data),
-            extras=msgspec.UNSET if wanted.extras is None else msgspec.Raw(wanted.extras),
-            tags=msgspec.UNSET if wanted.tags is None else msgspec.Raw(wanted.tags),
-            client_id=item.attributed_to,
-            socket_id=wanted.socket_id,
-            is_client_event=item.is_client_event,
-            committed_at=now_ms,
-        )
-        if is_cache(target.channel) and not item.is_client_event:
-            self._remember_live(target.stream, version)
-        channel = self._hub.channel(target.stream)
+    def live(self, stream: str, version: Version) -> None:
+        """Deliver an event that nothing is kept of, whichever node it was published on."""
+        _, name = split_stream(stream)
+        if is_cache(name) and not version.is_client_event:
+            self._remember_live(stream, version)
+        channel = self._hub.channel(stream)
         if channel is None:
             return
         plain = rich = b""
         for connection, subscription in channel.subscriptions.items():
-            if wanted.socket_id is not None and connection.socket_id == wanted.socket_id:
+            if version.socket_id is not None and connection.socket_id == version.socket_id:
                 continue
             if connection.version == wire.V1:
                 plain = plain or text_frame(self.plain_frame(channel, version))
@@ -257,11 +243,32 @@ class Delivery:
                 rich = rich or text_frame(self._projector.live_frame(version, channel.name))
                 subscription.deliver(rich)
 
-    def summary(self, channel: Channel, summary: bytes) -> None:
-        """Send the V2 subscribers a message's summary."""
+    def summary(self, stream: str, summary: bytes) -> None:
+        """Send the V2 subscribers of a channel a message's summary."""
+        channel = self._hub.channel(stream)
+        if channel is None:
+            return
         frame = text_frame(
             wire.event_frame(wire.V2, "sockudo:message.summary", channel=channel.name, data=summary)
         )
         for connection, subscription in channel.subscriptions.items():
             if connection.version == wire.V2:
                 subscription.deliver(frame)
+
+
+def live_version(event: LiveEvent, now_ms: int) -> Version:
+    """A publish that nothing is kept of, as a version without a place."""
+    item, wanted = event.item, event.item.publication
+    return Version(
+        kind=EVENT,
+        message_id=event.target.message_id,
+        history_serial=0,
+        name=wanted.name,
+        data=msgspec.Raw(wanted.data),
+        extras=msgspec.UNSET if wanted.extras is None else msgspec.Raw(wanted.extras),
+        tags=msgspec.UNSET if wanted.tags is None else msgspec.Raw(wanted.tags),
+        client_id=item.attributed_to,
+        socket_id=wanted.socket_id,
+        is_client_event=item.is_client_event,
+        committed_at=now_ms,
+    )

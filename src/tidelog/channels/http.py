@@ -116,13 +116,13 @@ class Service(Protocol):
     def channel_users(self, app: App, channel: str) -> bytes | Fault:
         """Members of a presence channel."""
 
-    def terminate(self, app: App, user_id: str) -> None:
+    async def terminate(self, app: App, user_id: str) -> None:
         """Close a user's sockets for good."""
 
-    def force_reconnect(self, app: App, user_id: str) -> None:
+    async def force_reconnect(self, app: App, user_id: str) -> None:
         """Close a user's sockets so that they come back."""
 
-    def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes | Fault:
+    async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes | Fault:
         """Revoke a token, or all tokens of a client."""
 
 
@@ -265,19 +265,19 @@ class ChannelsHttp:
     async def _terminate(self, app: App, request: HttpRequest, query: Query) -> bytes:
         del query
         requests.parse_socket(request.body)
-        self._service.terminate(app, request.params["user_id"])
+        await self._service.terminate(app, request.params["user_id"])
         return OK
 
     async def _force_reconnect(self, app: App, request: HttpRequest, query: Query) -> bytes:
         del query
         requests.parse_socket(request.body)
-        self._service.force_reconnect(app, request.params["user_id"])
+        await self._service.force_reconnect(app, request.params["user_id"])
         return OK
 
     async def _revoke(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         given = requests.parse_revocation(request.body)
-        return self._service.revoke(app, given.jti, given.client_id)
+        return await self._service.revoke(app, given.jti, given.client_id)
 
     async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel = self._channel_with_history(request)

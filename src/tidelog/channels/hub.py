@@ -1,21 +1,25 @@
 """Who is there: connections, their subscriptions, and who is present on which channel.
 
-All of it lives on the event loop of one node and is gone with it; nothing here is durable.
+All of it lives on the event loop of one node and is gone with it; nothing here is durable. What
+other nodes have is in `elsewhere`; a user is a member of a channel wherever it is connected.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from tidelog.base.frame import text_frame
 from tidelog.channels import wire
 from tidelog.channels.actions import Member
-from tidelog.channels.names import ChannelKind, kind_of
+from tidelog.channels.capabilities import Actor
+from tidelog.channels.elsewhere import Elsewhere, Presence
+from tidelog.channels.names import ChannelKind, kind_of, split_stream, stream_name
 from tidelog.channels.version import Version
 
 if TYPE_CHECKING:
     from tidelog.channels.connection import Connection
+    from tidelog.channels.revocations import Revocations
     from tidelog.channels.states import ChannelState
 
 
@@ -63,8 +67,31 @@ class Subscription:
             self.connection.end(wire.OVER_CAPACITY)
 
 
+class Watcher(Protocol):
+    """Whoever tells other nodes what changes here."""
+
+    def joined(self, user: Presence) -> None:
+        """A user's first socket on this node joined a channel."""
+
+    def left(self, stream: str, user_id: str) -> None:
+        """A user's last socket on this node left a channel."""
+
+    def updated(self, user: Presence) -> None:
+        """A user on this node changed its info."""
+
+    def counted(self, stream: str) -> None:
+        """A channel has one subscription more, or one less."""
+
+
+class SocketFacts(Struct, frozen=True):
+    """What a request in the name of a socket is judged by, wherever that is connected."""
+
+    version: wire.Version
+    actor: Actor
+
+
 class Present:
-    """A user on a presence channel, and the sockets that are there for it."""
+    """A user on a presence channel, and the sockets of this node that are there for it."""
 
     __slots__ = ("sockets", "user_info")
 
@@ -74,18 +101,18 @@ class Present:
 
 
 class Channel:
-    """The subscribers of one channel."""
+    """The subscribers of one channel on this node."""
 
-    __slots__ = ("app_id", "kind", "members", "name", "state", "stream", "subscriptions")
+    __slots__ = ("_hub", "kind", "members", "name", "state", "stream", "subscriptions")
 
-    def __init__(self, app_id: str, name: str, stream: str) -> None:
-        self.app_id = app_id
+    def __init__(self, hub: "Hub", name: str, stream: str) -> None:
+        self._hub = hub
         self.name = name
         self.stream = stream
         self.kind = kind_of(name)
         self.subscriptions: dict[Connection, Subscription] = {}
         self.members: dict[str, Present] = {}
-        """By user id, in the order they joined; presence channels only."""
+        """By user id, in the order they joined; presence channels and users of this node only."""
         self.state: ChannelState | None = None
         """Pinned while there are subscribers; None if nothing of the channel is stored."""
 
@@ -95,48 +122,98 @@ class Channel:
         return self.kind is ChannelKind.PRESENCE
 
     def infos(self) -> dict[str, bytes | None]:
-        """User id to `user_info`, for the snapshot."""
-        return {user_id: present.user_info for user_id, present in self.members.items()}
+        """User id to `user_info` over all nodes, for the snapshot."""
+        here = {user_id: present.user_info for user_id, present in self.members.items()}
+        return {**self._hub.elsewhere.members(self.stream), **here}
+
+    def has_member(self, user_id: str) -> bool:
+        """Whether a user is there, on any node."""
+        return user_id in self.members or self._hub.elsewhere.has(self.stream, user_id)
 
     def join(self, subscription: Subscription) -> None:
         """Add a subscriber; the others are told of a user's first socket."""
         connection, member = subscription.connection, subscription.member
         self.subscriptions[connection] = subscription
+        watcher = self._hub.watcher
+        if watcher is not None:
+            watcher.counted(self.stream)
         if member is None:
             return
         present = self.members.get(member.user_id)
         if present is None:
-            present = self.members[member.user_id] = Present(member.user_info)
-            self.tell(
-                lambda version: wire.member_added(
-                    version, self.name, member.user_id, member.user_info
-                ),
-                besides=connection,
-            )
+            user_info = member.user_info
+            if self._hub.elsewhere.has(self.stream, member.user_id):
+                user_info = self._hub.elsewhere.members(self.stream)[member.user_id]
+            else:
+                self._tell_added(member.user_id, user_info, besides=connection)
+            present = self.members[member.user_id] = Present(user_info)
+            if watcher is not None:
+                watcher.joined(Presence(self.stream, member.user_id, user_info))
         present.sockets.add(connection)
 
     def leave(self, connection: "Connection") -> Subscription | None:
         """Take a subscriber out; the others are told when it was a user's last socket."""
         subscription = self.subscriptions.pop(connection, None)
-        if subscription is not None and subscription.member is not None:
+        if subscription is None:
+            return None
+        watcher = self._hub.watcher
+        if watcher is not None:
+            watcher.counted(self.stream)
+        if subscription.member is not None:
             user_id = subscription.member.user_id
             present = self.members[user_id]
             present.sockets.discard(connection)
             if not present.sockets:
                 del self.members[user_id]
-                self.tell(lambda version: wire.member_removed(version, self.name, user_id))
+                if not self._hub.elsewhere.has(self.stream, user_id):
+                    self._tell_removed(user_id)
+                if watcher is not None:
+                    watcher.left(self.stream, user_id)
         return subscription
 
     def update(self, connection: "Connection", user_id: str, user_info: bytes) -> None:
-        """A member's info changed: V2 subscribers are told."""
+        """A member's info changed here: V2 subscribers are told."""
         present = self.members.get(user_id)
         if present is None or connection not in present.sockets:
             return
-        present.user_info = user_info
+        user = Presence(self.stream, user_id, user_info)
+        self._hub.elsewhere.updated(user)
+        self.updated(user_id, user_info)
+        if self._hub.watcher is not None:
+            self._hub.watcher.updated(user)
+
+    # What happens on other nodes.
+
+    def came(self, user_id: str, user_info: bytes | None) -> None:
+        """A user joined on another node, and was on no other."""
+        if user_id not in self.members:
+            self._tell_added(user_id, user_info)
+
+    def went(self, user_id: str) -> None:
+        """A user left another node, and is on no other."""
+        if user_id not in self.members:
+            self._tell_removed(user_id)
+
+    def updated(self, user_id: str, user_info: bytes) -> None:
+        """A member's info changed, on whichever node."""
+        present = self.members.get(user_id)
+        if present is not None:
+            present.user_info = user_info
         frame = text_frame(wire.presence_update(self.name, user_id, user_info))
         for subscription in self.subscriptions.values():
             if subscription.connection.version == wire.V2:
                 subscription.deliver(frame)
+
+    def _tell_added(
+        self, user_id: str, user_info: bytes | None, *, besides: "Connection | None" = None
+    ) -> None:
+        self.tell(
+            lambda version: wire.member_added(version, self.name, user_id, user_info),
+            besides=besides,
+        )
+
+    def _tell_removed(self, user_id: str) -> None:
+        self.tell(lambda version: wire.member_removed(version, self.name, user_id))
 
     def tell(
         self,
@@ -158,7 +235,11 @@ class Channel:
 class Hub:
     """All connections and channels of one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        self.elsewhere = elsewhere
+        """The others."""
+        self.watcher: Watcher | None = None
+        """Told of every change; None if there cannot be other nodes."""
         self._channels: dict[str, Channel] = {}
         """By stream; only those with subscribers."""
         self._sockets: dict[tuple[str, str], Connection] = {}
@@ -197,13 +278,27 @@ class Hub:
         """A connection is a user's from now on."""
         self._users.setdefault((connection.app.id, user_id), set()).add(connection)
 
-    def user(self, app_id: str, user_id: str) -> "tuple[Connection, ...]":
-        """The connections that are signed in as a user."""
-        return tuple(self._users.get((app_id, user_id), ()))
+    def facts(self, app_id: str, socket_id: str) -> SocketFacts | None:
+        """What is known of a socket of this node."""
+        connection = self._sockets.get((app_id, socket_id))
+        if connection is None:
+            return None
+        return SocketFacts(connection.version, connection.session.actor)
 
-    def clients(self, app_id: str) -> "list[Connection]":
-        """All connections of an app."""
-        return [c for (owner, _), c in self._sockets.items() if owner == app_id]
+    def end_user(self, app_id: str, user_id: str, code: int) -> None:
+        """Close the connections that are signed in as a user."""
+        for connection in tuple(self._users.get((app_id, user_id), ())):
+            connection.end(code)
+
+    def end_revoked(self, app_id: str, revocations: "Revocations") -> int:
+        """Close the connections whose token is revoked; answers how many that were."""
+        closed = 0
+        for (owner, _), connection in tuple(self._sockets.items()):
+            claims = connection.session.claims
+            if owner == app_id and claims is not None and revocations.covers(app_id, claims):
+                connection.revoke()
+                closed += 1
+        return closed
 
     # Channels.
 
@@ -211,11 +306,11 @@ class Hub:
         """A channel that has subscribers."""
         return self._channels.get(stream)
 
-    def open_channel(self, app_id: str, name: str, stream: str) -> Channel:
+    def open_channel(self, name: str, stream: str) -> Channel:
         """A channel that is about to have one."""
         channel = self._channels.get(stream)
         if channel is None:
-            channel = self._channels[stream] = Channel(app_id, name, stream)
+            channel = self._channels[stream] = Channel(self, name, stream)
         return channel
 
     def close_channel(self, channel: Channel) -> None:
@@ -223,13 +318,37 @@ class Hub:
         if not channel.subscriptions and self._channels.get(channel.stream) is channel:
             del self._channels[channel.stream]
 
-    def channels(self, app_id: str, prefix: str) -> list[Channel]:
-        """The occupied channels of an app, by name."""
-        found = [
-            channel
-            for channel in self._channels.values()
-            if channel.app_id == app_id
-            and channel.subscriptions
-            and channel.name.startswith(prefix)
-        ]
-        return sorted(found, key=lambda channel: channel.name)
+    def counts(self) -> list[tuple[str, int]]:
+        """Every channel and its subscriptions on this node."""
+        return [(stream, len(channel.subscriptions)) for stream, channel in self._channels.items()]
+
+    def members(self) -> Iterator[Presence]:
+        """Every user on every channel of this node."""
+        for stream, channel in self._channels.items():
+            for user_id, present in channel.members.items():
+                yield Presence(stream, user_id, present.user_info)
+
+    # Over all nodes.
+
+    def subscription_count(self, stream: str) -> int:
+        """Subscriptions to a channel."""
+        channel = self._channels.get(stream)
+        here = 0 if channel is None else len(channel.subscriptions)
+        return here + self.elsewhere.count(stream)
+
+    def member_ids(self, stream: str) -> list[str]:
+        """The members of a channel."""
+        channel = self._channels.get(stream)
+        return list(self.elsewhere.members(stream) if channel is None else channel.infos())
+
+    def occupied(self, app_id: str, prefix: str) -> list[str]:
+        """The channels of an app that have subscribers, by name."""
+        start = stream_name(app_id, prefix)
+        found = {
+            stream
+            for stream, channel in self._channels.items()
+            if channel.subscriptions and stream.startswith(start)
+        }
+        return sorted(
+            split_stream(stream)[1] for stream in found | {*self.elsewhere.streams(start)}
+        )

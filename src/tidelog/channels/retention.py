@@ -163,12 +163,15 @@ class Retention:
         states: States,
         clock: Clock,
         settings: VersionedMessages,
+        purged: Callable[[tuple[str, ...], tuple[int, ...]], None],
     ) -> None:
+        """`purged` takes streams whose floor has risen, and messages that are gone."""
         self._committer = committer
         self._store = store
         self._states = states
         self._clock = clock
         self._settings = settings
+        self._purged = purged
         self._position = 0
         """Everything up to here is emptied, or younger than it was when it was looked at."""
         self._task: asyncio.Task[None] | None = None
@@ -243,6 +246,10 @@ class Retention:
                 self._committer, item.names(), 256 * len(found), (item,)
             )
             _raise_failure(answers)
+            self._purged(
+                tuple(channel.stream for channel, _ in channels),
+                tuple(each.message for each in old if each.state and not each.state.exists),
+            )
         finally:
             for channel, _ in channels:
                 self._states.release(channel)

@@ -14,6 +14,7 @@ from tidelog.base.settings import AiTransport
 from tidelog.channels import fault
 from tidelog.channels.capabilities import Actor, Denied, grant
 from tidelog.channels.fault import AI_LIMIT, Fault
+from tidelog.channels.query import MAX_INTEGER
 from tidelog.channels.requests import Change, Mutation, MutationResult, Publication
 from tidelog.channels.states import Changed, ChannelState, Created, MessageState, States
 from tidelog.channels.version import (
@@ -609,21 +610,26 @@ class Floors:
         self._channel = channel
         self._history_floor = history_floor
         self._is_reset = is_reset
+        self._stored = ("channels_channel", (channel.stream, MAX_INTEGER))
 
     def names(self) -> Names:
-        """Nothing but the state it holds."""
-        return Names(streams=(self._channel.stream,))
+        """Also what is stored: another node may have raised them a moment ago."""
+        return Names(streams=(self._channel.stream,), rows=(self._stored,))
 
     def decide(self, view: View) -> Accept:
         """See `Item.decide`; the answer is the floor before and the one now."""
         channel = self._channel
+        [(epoch, _, old_floor, replay_floor, *_)] = view.rows(*self._stored)
+        epoch = max(epoch, channel.epoch)
+        old_floor = max(old_floor, channel.history_floor)
+        replay_floor = max(replay_floor, channel.replay_floor)
         floor = channel.history_serial if self._is_reset else self._history_floor
-        floor = max(channel.history_floor, min(floor, channel.history_serial))
-        epoch = channel.epoch + int(self._is_reset)
-        replay_floor = view.serial(channel.stream) if self._is_reset else channel.replay_floor
+        floor = max(old_floor, min(floor, channel.history_serial))
+        if self._is_reset:
+            epoch, replay_floor = epoch + 1, view.serial(channel.stream)
         change = RowChange("channels_set_floors", (channel.stream, epoch, floor, replay_floor))
         return Accept(
-            (channel.history_floor, floor),
+            (old_floor, floor),
             rows=(change,),
             states=(_Floored(channel, epoch, floor, replay_floor),),
         )

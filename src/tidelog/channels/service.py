@@ -3,7 +3,6 @@
 import asyncio
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,11 +17,15 @@ from tidelog.channels.attaching import Attaching
 from tidelog.channels.bodies import PurgeMode
 from tidelog.channels.capabilities import Actor, keeps_history
 from tidelog.channels.connection import Connection
-from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
+from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds, live_version
+from tidelog.channels.elsewhere import Elsewhere, Revocation
 from tidelog.channels.fault import Fault
 from tidelog.channels.history import HistoryReader, Place
 from tidelog.channels.hub import Hub
-from tidelog.channels.names import USER_PREFIX, ChannelKind, kind_of, name_fault, stream_name
+from tidelog.channels.names import USER_PREFIX, name_fault, stream_name
+from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoke, Summary
+from tidelog.channels.nodes import Nodes
+from tidelog.channels.occupancy import Occupancy
 from tidelog.channels.query import MAX_INTEGER, HistoryQuery
 from tidelog.channels.requests import (
     Mutation,
@@ -32,6 +35,7 @@ from tidelog.channels.requests import (
     VersionsQuery,
 )
 from tidelog.channels.retention import Retention
+from tidelog.channels.revocations import Revocations
 from tidelog.channels.rules import (
     Floors,
     Mode,
@@ -60,12 +64,6 @@ from tidelog.store.engine import Store
 SWEEP_SECONDS = 1.0
 """How often timeouts are looked at, at most; their accuracy."""
 
-MAX_REVOKED = 100_000
-"""Revoked tokens and clients kept in mind: each for as long as a token can be valid."""
-
-REVOKED_SECONDS = 86_400 + 60
-"""A token is valid for a day at most."""
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,7 +91,8 @@ class ChannelsService:
         self._tag = log_id.lower()
         self._projector = Projector(self._tag)
         self._states = States(store, committer.tail, self.settings.max_cached_text_bytes)
-        self.hub = Hub()
+        self.hub = Hub(Elsewhere())
+        self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery
         hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
         self._stream_ids = StreamIds(log_id, lambda app_id: self._apps_by_id[app_id].secret)
@@ -119,11 +118,23 @@ class ChannelsService:
             history=self._history,
             hot=hot if recovery.enabled else None,
         )
-        self._revoked: OrderedDict[tuple[str, str, str], float] = OrderedDict()
-        """(app id, `jti` or `client_id`, its value) to when it was revoked, Unix seconds."""
+        self._revocations = Revocations()
+        self._nodes = Nodes(
+            committer.announcements,
+            is_shared=store.is_shared,
+            hub=self.hub,
+            delivery=self._delivery,
+            states=self._states,
+            revocations=self._revocations,
+        )
         self._sweep: asyncio.TimerHandle | None = None
         self.retention = Retention(
-            committer, store, self._states, clock, self.settings.versioned_messages
+            committer,
+            store,
+            self._states,
+            clock,
+            self.settings.versioned_messages,
+            lambda streams, gone: self._nodes.tell(HistoryChanged(streams, gone)),
         )
         committer.tail.subscribe(SURFACE, self._delivery.sink)
 
@@ -135,6 +146,7 @@ class ChannelsService:
         head = await store.head()
         service = cls(committer, store, settings, clock, head.log_id)
         service.retention.start()
+        await service._nodes.start()
         return service
 
     @property
@@ -219,44 +231,38 @@ class ChannelsService:
             wanted = Subscribe(channel, None, None)
             await self.attaching.subscribe(connection, wanted, is_silent=True)
 
-    def terminate(self, app: App, user_id: str) -> None:
-        """Close a user's connections for good."""
-        for connection in self.hub.user(app.id, user_id):
-            connection.end(wire.UNAUTHORIZED)
+    async def terminate(self, app: App, user_id: str) -> None:
+        """Close a user's connections for good, on every node."""
+        await self._end_user(app, user_id, wire.UNAUTHORIZED)
 
-    def force_reconnect(self, app: App, user_id: str) -> None:
-        """Close a user's connections; they come back at once."""
-        for connection in self.hub.user(app.id, user_id):
-            connection.end(wire.RECONNECT)
+    async def force_reconnect(self, app: App, user_id: str) -> None:
+        """Close a user's connections, on every node; they come back at once."""
+        await self._end_user(app, user_id, wire.RECONNECT)
 
-    def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
-        """Revoke tokens: one, or all that a client has now."""
+    async def _end_user(self, app: App, user_id: str, code: int) -> None:
+        self.hub.end_user(app.id, user_id, code)
+        await self._nodes.tell_surely(EndUser(app.id, user_id, code))
+
+    async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
+        """Revoke tokens, on every node: one, or all that a client has now.
+
+        `closed_connections` counts those of this node: the others close theirs when they hear of
+        it, which nobody waits for.
+        """
         now = time.time()
-        for kind, value in (("jti", jti), ("client_id", client_id)):
-            if value is not None:
-                self._revoked[app.id, kind, value] = now
-                self._revoked.move_to_end((app.id, kind, value))
-        while self._revoked and (
-            len(self._revoked) > MAX_REVOKED
-            or next(iter(self._revoked.values())) < now - REVOKED_SECONDS
-        ):
-            self._revoked.popitem(last=False)
-        closed = 0
-        for connection in self.hub.clients(app.id):
-            claims = connection.session.claims
-            if claims is not None and self.is_revoked(app, claims):
-                connection.revoke()
-                closed += 1
+        named = (("jti", jti), ("client_id", client_id))
+        revoked = tuple(Revocation(app.id, kind, v, now) for kind, v in named if v is not None)
+        for revocation in revoked:
+            self._revocations.add(revocation, now)
+        closed = self.hub.end_revoked(app.id, self._revocations)
+        await self._nodes.tell_surely(Revoke(revoked))
         return _encode(
             {"revoked_jti": jti, "revoked_client_id": client_id, "closed_connections": closed}
         )
 
     def is_revoked(self, app: App, claims: Claims) -> bool:
         """Whether a token was revoked: itself, or its client since it was issued."""
-        if (app.id, "jti", claims.jti) in self._revoked:
-            return True
-        at = self._revoked.get((app.id, "client_id", claims.client_id))
-        return at is not None and claims.issued_at <= at
+        return self._revocations.covers(app.id, claims)
 
     # Publishing.
 
@@ -268,16 +274,6 @@ class ChannelsService:
     def _is_limited(self, channel: str) -> bool:
         prefixes = self.settings.ai_transport.channels
         return not prefixes or channel.startswith(tuple(prefixes))
-
-    def _counts(self, app: App, name: str, info: frozenset[str]) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        if info:
-            channel = self.hub.channel(stream_name(app.id, name))
-            if "subscription_count" in info:
-                counts["subscription_count"] = 0 if channel is None else len(channel.subscriptions)
-            if "user_count" in info and kind_of(name) is ChannelKind.PRESENCE:
-                counts["user_count"] = 0 if channel is None else len(channel.members)
-        return counts
 
     async def _targets(
         self, app: App, publication: Publication, pinned: list[ChannelState]
@@ -297,7 +293,7 @@ class ChannelsService:
                     mode=mode,
                     state=state,
                     message_id=publication.message_id or wire.new_message_id(),
-                    counts=self._counts(app, name, publication.info),
+                    counts=self._occupancy.counts(stream, publication.info),
                     is_limited=self._is_limited(name),
                 )
             )
@@ -321,7 +317,7 @@ class ChannelsService:
             for index, publication in enumerate(publications):
                 publisher = None
                 if publication.socket_id is not None:
-                    publisher = self.hub.socket(app.id, publication.socket_id)
+                    publisher = await self._nodes.socket(app.id, publication.socket_id)
                 items.append(
                     Publish(
                         publication,
@@ -333,7 +329,7 @@ class ChannelsService:
                         log_tag=self._tag,
                         limits=self.settings.ai_transport,
                         ttl_ms=ttl_ms,
-                        client_id=None if publisher is None else publisher.session.client_id,
+                        client_id=None if publisher is None else publisher.actor.client_id,
                     )
                 )
             answers = await self._commit(items, key)
@@ -364,7 +360,9 @@ class ChannelsService:
             for answer in answers:
                 if isinstance(answer, PublishAnswer):
                     for event in answer.live:
-                        self._delivery.live(event, self.clock.now_ms())
+                        version = live_version(event, self.clock.now_ms())
+                        self._delivery.live(event.target.stream, version)
+                        self._nodes.tell(Live(event.target.stream, version))
             if not answered.done():
                 answered.set_result(answers)
 
@@ -427,7 +425,7 @@ class ChannelsService:
                 stream=stream,
                 channel=channel,
                 message=message,
-                actor=self._actor(app, mutation.socket_id, mutation.client_id),
+                actor=await self._actor(app, mutation.socket_id, mutation.client_id),
                 message_id=wire.new_message_id(),
                 log_tag=self._tag,
                 limits=self.settings.ai_transport,
@@ -445,16 +443,16 @@ class ChannelsService:
             if message is not None:
                 self._states.release_message(message)
 
-    def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
+    async def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
         """In whose name a request acts: points 1 to 3 of 7.3; None for the app's own server."""
         if socket_id is None:
             return None
-        connection = self.hub.socket(app.id, socket_id)
-        if connection is None:
+        socket = await self._nodes.socket(app.id, socket_id)
+        if socket is None:
             raise fault.auth_failed(f"Mutation actor socket '{socket_id}' is not connected")
-        if connection.version != wire.V2:
+        if socket.version != wire.V2:
             raise fault.auth_failed("Mutation actor socket must use protocol V2")
-        actor = connection.session.actor
+        actor = socket.actor
         if client_id is not None:
             if actor.client_id is None:
                 raise fault.auth_failed(
@@ -532,7 +530,7 @@ class ChannelsService:
     ) -> bytes:
         """Send the summary to the V2 subscribers of its channel, behind what waits already."""
         latest = await self._latest(app, channel, message_serial)
-        actor = self._actor(app, socket_id, None)
+        actor = await self._actor(app, socket_id, None)
         if actor is not None and not (
             actor.capabilities is not None
             and actor.capabilities.allows("message_update_any", channel)
@@ -542,9 +540,9 @@ class ChannelsService:
             )
         summary = self._projector.summary(latest)
         await submit_and_wait(self.committer, Names(), 64, (Nothing(),))
-        subscribed = self.hub.channel(stream_name(app.id, channel))
-        if subscribed is not None:
-            self._delivery.summary(subscribed, summary)
+        stream = stream_name(app.id, channel)
+        self._delivery.summary(stream, summary)
+        self._nodes.tell(Summary(stream, summary))
         return summary
 
     # History.
@@ -607,6 +605,7 @@ class ChannelsService:
             item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
             answers = await submit_and_wait(self.committer, item.names(), 256, (item,))
             _without_failure(answers)
+            self._nodes.tell(HistoryChanged((state.stream,)))
             after = await self._history.continuity(place, state, self.clock.now_ms())
             answer = {
                 "ok": True,
@@ -627,26 +626,15 @@ class ChannelsService:
 
     def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes:
         """The occupied channels."""
-        return _encode(
-            {
-                "channels": {
-                    channel.name: self._counts(app, channel.name, info)
-                    for channel in self.hub.channels(app.id, prefix)
-                }
-            }
-        )
+        return self._occupancy.channels(app.id, prefix, info)
 
     def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes:
         """One channel."""
-        found = self.hub.channel(stream_name(app.id, channel))
-        occupied = found is not None and bool(found.subscriptions)
-        return _encode({"occupied": occupied, **self._counts(app, channel, info)})
+        return self._occupancy.channel(stream_name(app.id, channel), info)
 
     def channel_users(self, app: App, channel: str) -> bytes:
         """The members of a presence channel."""
-        found = self.hub.channel(stream_name(app.id, channel))
-        members = () if found is None else found.members
-        return _encode({"users": [{"id": user_id} for user_id in members]})
+        return self._occupancy.users(stream_name(app.id, channel))
 
 
 def _size(publication: Publication) -> int:

@@ -42,6 +42,11 @@ _COLLAPSE_TO = 1024
 """Fragments kept apart after a collapse: more than one batch can append and take back."""
 
 
+REFRESH_TRIES = 10
+REFRESH_SECONDS = 0.02
+"""How often, and with what pause, a moment is waited for in which a channel stands still."""
+
+
 class ChannelState:
     """One channel: its counters, and how far this node has delivered it."""
 
@@ -379,11 +384,35 @@ class States:
                     del self._channels[stream]
                     break
 
-    def forget_channel(self, stream: str) -> None:
-        """Another node changed it: read its counters again, whoever holds it."""
-        state = self._channels.get(stream)
-        if state is not None and state.pins == 0 and state.ready.done():
-            del self._channels[stream]
+    def streams(self) -> list[str]:
+        """The channels whose state is kept."""
+        return list(self._channels)
+
+    async def refresh(self, stream: str) -> None:
+        """Another node changed what the log does not tell: epoch, floors, streams that are gone.
+
+        A state that nobody holds is forgotten. Epoch and floors only rise, so they are right
+        whenever they are read; the open streams are those of a serial, and are taken over only when
+        nothing was decided meanwhile.
+        """
+        for _ in range(REFRESH_TRIES):
+            state = self._channels.get(stream)
+            if state is not None and not state.ready.done():
+                await asyncio.wait([state.ready])
+            if state is None or self._channels.get(stream) is not state:
+                return  # whoever loads it from now on reads what there is now
+            if state.pins == 0:
+                del self._channels[stream]
+                return
+            [row] = await self._store.rows("channels_channel", (stream, self._tail.position))
+            epoch, _, history_floor, replay_floor, open_streams, serial, *_ = row
+            state.epoch = max(state.epoch, epoch)
+            state.history_floor = max(state.history_floor, history_floor)
+            state.replay_floor = max(state.replay_floor, replay_floor)
+            if state.serial == serial:
+                state.open_streams = open_streams
+                return
+            await asyncio.sleep(REFRESH_SECONDS)
 
     # Messages.
 
@@ -460,6 +489,19 @@ class States:
     def release_message(self, state: MessageState) -> None:
         """The counterpart of `message` and `load_message`."""
         state.pins -= 1
+
+    def forget_messages(self, numbers: Iterable[int]) -> None:
+        """Messages were purged, on another node."""
+        for number in numbers:
+            state = self._messages.pop(number, None)
+            if state is not None:
+                state.exists = False
+
+    def forget_idle_messages(self) -> None:
+        """Other nodes may have purged some of them."""
+        for number, state in tuple(self._messages.items()):
+            if state.pins == 0:
+                del self._messages[number]
 
     def drop(self, number: int) -> None:
         """Forget a message that does not exist any more."""

@@ -111,6 +111,11 @@ class _Connection:
             parser.should_keep_alive(),
         )
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the server has not closed it meanwhile."""
+        return not (self._reader.at_eof() or self._writer.is_closing())
+
     def close(self) -> None:
         self._writer.close()
 
@@ -205,7 +210,7 @@ class ChannelApi:
         return head.encode("ascii") + body
 
     async def _send(self, request: bytes) -> Answer:
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = self._take_idle() or await self._connect()
         try:
             answer = await connection.exchange(request)
         except BaseException:
@@ -216,6 +221,14 @@ class ChannelApi:
         else:
             connection.close()
         return answer
+
+    def _take_idle(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return None
 
     async def _connect(self) -> _Connection:
         return _Connection(

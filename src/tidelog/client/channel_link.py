@@ -86,6 +86,8 @@ class ChannelLink:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_established = False
+        self._was_settled = False
+        """Whether everything was subscribed to once; a server that fails before is given time."""
         self._heard_at = 0.0
         self.halted: str | None = None
         """Why there will be no further connection."""
@@ -99,14 +101,16 @@ class ChannelLink:
     async def run(self) -> None:
         """Connect, and connect again, with a wait between failures; ends when it is refused."""
         attempt = 0
+        was_hurried = False
         try:
             while True:
-                self._was_established = False
-                is_hurried = await self._connection()
-                attempt = 0 if self._was_established else attempt
-                if not (is_hurried and self._was_established):
+                self._was_established = self._was_settled = False
+                is_hurried = await self._connection() and not was_hurried
+                attempt = 0 if self._was_settled else attempt
+                if not is_hurried:
                     await asyncio.sleep(self._backoff.delay(attempt))
                     attempt += 1
+                was_hurried = is_hurried
         except Halted as error:
             self.halted = str(error)
             self._core.end(ChannelOffline(self.halted))
@@ -183,6 +187,7 @@ class ChannelLink:
             if self._core.socket_id is not None and not self._was_established:
                 self._was_established = True
                 self.connections += 1
+            self._was_settled = self._was_settled or not self._core.is_waiting
             self._wake.set()
 
     async def _write(self, socket: ClientConnection) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.channels_peer import (
     Api,
     ChannelsNode,
+    Peer,
     channel_path,
     channels_server,
     message_path,
@@ -246,41 +247,42 @@ async def test_positions_that_are_none(node: ChannelsNode) -> None:
 
 async def test_publishing_during_resume_and_rewind(node: ChannelsNode, api: Api) -> None:
     """However they meet, a socket sees every operation once and in order."""
-    channel = unique()
+    channel, last = unique(), 90
     async with node.v2() as control:
         head = await control.subscribe(channel)
         for n in range(30):
             await api.publish(channel, str(n))
 
         async def publish() -> None:
-            for n in range(30, 60):
+            for n in range(30, last):
                 await api.publish(channel, str(n))
 
-        async def resume() -> list[int]:
+        async def serials(peer: Peer, is_end: Callable[[dict[str, Any]], bool]) -> list[int]:
+            seen: list[int] = []
+            while not is_end(frame := await peer.receive()):
+                if "extras" in frame:
+                    seen.append(frame["serial"])
+            return seen if "extras" not in frame else [*seen, frame["serial"]]
+
+        async def resume() -> None:
             async with node.v2() as peer:
                 await peer.resume(**{channel: {"serial": 0, "stream_id": head["stream_id"]}})
                 await peer.attach(channel)
-                return await serials_until(peer, 60)
+                seen = await serials(peer, lambda frame: frame.get("serial") == last)
+                assert seen == list(range(1, last + 1))
 
-        async def rewind() -> list[int]:
-            async with node.v2() as peer:
-                await peer.attach(channel, rewind=100)
-                return await serials_until(peer, 60)
+        async def rewind() -> None:
+            while not publishing.done():
+                async with node.v2() as peer:
+                    await peer.attach(channel, rewind=100)
+                    end = "sockudo:rewind_complete"
+                    seen = await serials(peer, lambda frame: frame["event"] == end)
+                    assert seen == list(range(1, len(seen) + 1))
 
-        async def serials_until(peer: Any, last: int) -> list[int]:
-            seen: list[int] = []
-            while not seen or seen[-1] < last:
-                frame = await peer.receive()
-                if "extras" in frame:  # a rewound create has its stored name
-                    seen.append(frame["serial"])
-            return seen
-
-        _, *seen = await asyncio.gather(
-            publish(), *(resume() for _ in range(3)), rewind(), rewind()
-        )
-        for serials in seen:
-            assert serials == list(range(1, 61))
-        assert [(await control.receive())["serial"] for _ in range(60)] == list(range(1, 61))
+        publishing = asyncio.create_task(publish())
+        await asyncio.gather(publishing, *(resume() for _ in range(3)), rewind(), rewind())
+        seen = [(await control.receive())["serial"] for _ in range(last)]
+        assert seen == list(range(1, last + 1))
 
 
 async def test_rewind_has_the_page_as_its_limit(tmp_path: Path) -> None:

@@ -197,7 +197,12 @@ async def test_expiry(tmp_path: Path) -> None:
             for frame in frames:
                 assert frame["event"] == "sockudo:token_expired"
                 assert frame["data"] == {"code": 40142, "reason": "expired"}
-            await prompt.send("auth", {"token": token("ana", jti="next")})
+            short = token("ana", jti="next", exp=int(time.time()) + 1)
+            await prompt.send("auth", {"token": short})
             assert (await prompt.expect(":auth_success"))["data"]["jti"] == "next"
             await late.expect_close(4009)
+            frame = await prompt.expect(":token_expired")  # the second is told like the first
+            assert frame["data"] == {"code": 40142, "reason": "expired"}
+            await prompt.send("auth", {"token": token("ana")})
+            await prompt.expect(":auth_success")
             await prompt.quiet()

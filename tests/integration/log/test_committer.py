@@ -615,7 +615,12 @@ async def test_catch_up_reaches_the_head_of_now(postgresql_url: str) -> None:
     """A second node that catches up has delivered all that the first one has committed."""
     async with (
         running_node(postgresql_url, name="a") as a,
-        running_node(postgresql_url, name="b", wrap=Scripts(is_notified=False).wrap) as b,
+        running_node(
+            postgresql_url,
+            name="b",
+            wrap=Scripts(is_notified=False).wrap,
+            limits=Limits(head_poll_ms=60_000),
+        ) as b,
     ):
         await a.put_many([put_item("s", f"k{number}") for number in range(1200)])
         assert b.committer.tail.position == 0
