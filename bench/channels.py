@@ -180,6 +180,7 @@ class Watcher(asyncio.Protocol):
         self._arrived = arrived
         self._rest = b""
         self._subscribed = 0
+        self._is_open = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -190,16 +191,22 @@ class Watcher(asyncio.Protocol):
             "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
         )
+
+    def _subscribe(self) -> None:
+        assert self._transport is not None
         for channel in self._channels:
             frame = json.dumps({"event": "sockudo:subscribe", "data": {"channel": channel}})
             payload = frame.encode()
-            transport.write(bytes((0x81, 0x80 | len(payload))) + bytes(4) + payload)
+            self._transport.write(bytes((0x81, 0x80 | len(payload))) + bytes(4) + payload)
 
     def data_received(self, data: bytes) -> None:
         """Count."""
         now = time.perf_counter()
         if not self.ready.done():
             self._rest += data
+            if not self._is_open and b"\r\n\r\n" in self._rest:
+                self._is_open = True
+                self._subscribe()
             self._subscribed = self._rest.count(b"subscription_succeeded")
             if self._subscribed == len(self._channels):
                 self._rest = b""

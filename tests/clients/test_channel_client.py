@@ -167,7 +167,7 @@ async def test_a_late_joiner_sees_the_whole_text(
 async def until_text(api: Api, channel: str, serial: str, text: str) -> None:
     """Wait until the server has a text."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while (await api.item(channel, serial))["data"] != text:
+        while (await api.item(channel, serial))["data"] != text:  # noqa: ASYNC110 - a server's
             await asyncio.sleep(0.01)
 
 
@@ -456,13 +456,17 @@ async def test_refusals_and_failures_of_publishing(
     with pytest.raises(PublishRefused) as refused:
         await publisher.append(channel, "nothing", "x")
     assert (refused.value.status, refused.value.code) == (404, "not_found")
-    with pytest.raises(PublishRefused, match="terminal"):
+
+    async def write_to_what_has_ended() -> None:
         async with publisher.stream(channel, "answer") as stream:
             ended = {"ai": {"transport": {"status": "complete"}}}
             await publisher.append(channel, stream.message_serial, "", extras=ended)
             for _ in range(1000):
                 await stream.write("x")
                 await asyncio.sleep(0.01)
+
+    with pytest.raises(PublishRefused, match="terminal"):
+        await write_to_what_has_ended()
     async with publish_to("127.0.0.1:1", attempts=2) as nobody:
         with pytest.raises(PublishFailed, match="2 attempts"):
             await nobody.publish(channel, "chat", "x")

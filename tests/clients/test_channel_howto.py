@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from asyncio.subprocess import PIPE
+from itertools import pairwise
 from pathlib import Path
 
 from tidelog.testing.process import ServerProcess
@@ -52,7 +53,7 @@ async def test_an_answer_is_streamed_as_printed(tmp_path: Path) -> None:
     assert grown[-1].rstrip() == f"answer: {whole}"
     assert len(grown) > 3
     texts = [line for line in grown if line.startswith("answer: ")]
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert [line.rstrip() for line in late] == [
         "question: Why does the tide come in?",
         f"answer: {whole}",

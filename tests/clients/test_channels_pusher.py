@@ -9,8 +9,9 @@ from typing import Any
 from sockudo_http_python import ChannelsParams, MessageMutation, TriggerOptions
 
 from support import node
+from support.balancer import Balancer
 from support.channels_peer import APP, unique
-from support.channels_process import WAIT_SECONDS, answer, http_sdk
+from support.channels_process import WAIT_SECONDS, Listening, answer, http_sdk
 from tidelog.testing.process import ServerProcess
 
 Line = dict[str, Any]
@@ -90,7 +91,7 @@ class Driver:
 
 
 @asynccontextmanager
-async def driver(server: ServerProcess) -> AsyncIterator[Driver]:
+async def driver(server: Listening) -> AsyncIterator[Driver]:
     """A driver for the length of the block."""
     program, _ = node.programs()
     process = await asyncio.create_subprocess_exec(
@@ -157,8 +158,10 @@ async def test_channels_of_every_kind(sqlite_server: ServerProcess) -> None:
         assert (second["count"], second["me"]) == (2, {"id": "bob", "info": {}})
         added = await js.told("ana", presence, "pusher:member_added")
         assert added["data"] == {"id": "bob", "info": {}}
+        js.do("bind", "ana", channel=presence, event="client-hi")
         js.do("trigger", "bob", channel=presence, event="client-hi", data="text")
-        assert (await js.told("ana", presence, "client-hi"))["user_id"] == "bob"
+        said = await js.until(lambda line: line.get("bound") == "client-hi")
+        assert (said["data"], said["user_id"]) == ("text", "bob")
         js.do("unsubscribe", "bob", channel=presence)
         removed = await js.told("ana", presence, "pusher:member_removed")
         assert removed["data"]["id"] == "bob"
@@ -240,7 +243,11 @@ async def test_a_restart_is_survived(sqlite_server: ServerProcess) -> None:
     """Clients come back to a killed and restarted server and are subscribed again, with presence."""
     room, presence = unique(), unique("presence-room")
     ana, bob = {"user_id": "ana", "user_info": {}}, {"user_id": "bob", "user_info": {}}
-    async with http_sdk(sqlite_server) as http, driver(sqlite_server) as js:
+    async with (
+        http_sdk(sqlite_server) as http,
+        Balancer(sqlite_server.port) as balancer,
+        driver(balancer) as js,
+    ):
         for client, member in (("ana", ana), ("bob", bob)):
             await js.connect(client, member=member)
             await js.subscribe(client, room)

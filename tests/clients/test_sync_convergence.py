@@ -14,8 +14,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import WebSocketException
 
 from support.sync_peer import EVENT, MODEL, SECRET, TREE, token
-from tidelog.client.sync import DraftInvalid, SyncClient
 from tidelog.client.backoff import Backoff
+from tidelog.client.sync import DraftInvalid, SyncClient
 from tidelog.store import open_store
 from tidelog.sync.profiles import Model
 from tidelog.sync.tree import TreeState

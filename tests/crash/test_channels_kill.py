@@ -12,7 +12,6 @@ from typing import Any
 from support.channels_peer import APP, channel_path, message_path
 from support.channels_raw import (
     LOST,
-    PAUSE_SECONDS,
     Follower,
     Json,
     RawClient,
@@ -33,6 +32,8 @@ TOKEN_SECONDS = 0.05
 KILLS = max(7, int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "7")))
 """Per engine; `scripts/soak --kills` raises it."""
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
+RETRY_SECONDS = (0.05, 0.3)
+"""Before a lost request is repeated: a hundred clients must not keep the server from starting."""
 CHANNELS = ("tokens", "private-ai:a", "private-ai:b", "chat;1")
 STREAMING = {"ai": {"transport": {"status": "streaming"}}}
 COMPLETE = {"ai": {"transport": {"status": "complete"}}}
@@ -97,6 +98,7 @@ class Stream:
         self.repeated = 0
         self._client = RawClient(port)
         self._tokens = 0
+        self._rng = random.Random(number)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Stream one message after the other; the last one is ended too."""
@@ -142,7 +144,7 @@ class Stream:
                     found: Json = answer.json
                     return found
                 assert answer.status == 503, answer
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(self._rng.uniform(*RETRY_SECONDS))
 
 
 def serials(ack: Json) -> tuple[Any, ...]:

@@ -445,9 +445,7 @@ async def channels_server(
     for name, section in _SECTIONS.items():
         if name in options:
             options[name] = section(**options[name])
-    settings = Settings(
-        apps=list(apps), channels=Channels(**options), limits=limits or Limits(shutdown_grace_ms=1)
-    )
+    settings = Settings(apps=list(apps), channels=Channels(**options), limits=limits or Limits())
     mounted: list[ChannelsSurface] = []
 
     async def mount(node: Node) -> ChannelsSurface:

@@ -112,7 +112,9 @@ async def sdk_client(
 
     async def authenticate(request: Any) -> UserAuthenticationData:
         assert user is not None
-        return UserAuthenticationData(**json.loads(signer.authenticate_user(request.socket_id, user)))
+        return UserAuthenticationData(
+            **json.loads(signer.authenticate_user(request.socket_id, user))
+        )
 
     proxy = f"http://127.0.0.1:{server.port}/proxy/{APP.id}"
     headers = {"Authorization": f"Bearer {PROXY_TOKEN}"}

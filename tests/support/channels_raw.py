@@ -24,7 +24,7 @@ from tidelog.base.settings import App
 LOST = (OSError, EOFError, asyncio.IncompleteReadError, WebSocketException, TimeoutError)
 """What a peer sees of a server that is gone."""
 
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.05
 Json = dict[str, Any]
 
 

@@ -79,7 +79,7 @@ def read_extras(members: Mapping[str, Raw] | None) -> Extras:
     kept = {
         name: Raw(compact(bytes(value)))
         for name, value in members.items()
-        if name not in _KEY_NAMES
+        if name not in _KEY_NAMES and not (name == "headers" and bytes(value) == b"null")
     }
     return Extras(
         text=_encode(kept),

@@ -99,8 +99,11 @@ class Version(Body, omit_defaults=True, kw_only=True):
     @property
     def transport_status(self) -> str | None:
         """`extras.ai.transport.status`."""
-        if isinstance(self.extras, UnsetType) or b'"status"' not in bytes(self.extras):
+        if isinstance(self.extras, UnsetType):
             return None
+        text = bytes(self.extras)
+        if b'"status"' not in text and b"\\u" not in text:
+            return None  # the usual case, decided without reading all of it
         extras: Any = msgspec.json.decode(self.extras)
         try:
             status = extras["ai"]["transport"]["status"]
@@ -130,7 +133,8 @@ def position_of(serial: str, log_tag: str) -> int | None:
     is_ours = tag == log_tag and len(serial) == 42 + len(log_tag)
     if not (is_ours and at.isascii() and at.isdigit() and number.isascii() and number.isdigit()):
         return None
-    return int(number)
+    position = int(number)
+    return position if position < 2**63 else None  # no store counts further
 
 
 def version_of(entry: Entry) -> Version | None:

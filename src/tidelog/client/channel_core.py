@@ -128,8 +128,8 @@ class Subscription:
         """Whether the caller has been shown a beginning, to which everything must connect."""
         self.recovered_at = -1
         """Position at which something was missing last; missing again there means a reset."""
-        self.is_reading = False
-        """Whether a page of history is asked for."""
+        self.reading: int | None = None
+        """Place of the message that the history is asked for."""
 
 
 class ChannelCore:
@@ -201,7 +201,7 @@ class ChannelCore:
         self._unanswered.clear()
         for subscription in self._subscriptions.values():
             subscription.phase = Phase.DETACHED
-            subscription.is_reading = False
+            subscription.reading = None
             subscription.view.detached()
 
     def end(self, error: TidelogError) -> None:
@@ -315,7 +315,7 @@ class ChannelCore:
                     self._start_anew(subscription, "continuity_unverifiable", "resume_refused")
         if code in (CHANNEL_ERROR, CLIENT_EVENT_REJECTED, UNAUTHORIZED):
             for subscription in self._subscriptions.values():
-                subscription.is_reading = False
+                self._was_read(subscription)
 
     # Subscribing.
 
@@ -370,11 +370,11 @@ class ChannelCore:
         subscription.view.rewound(historical_count)
         subscription.phase = Phase.LIVE
         self._opened(subscription)
-        self._tell(subscription)
 
     def _opened(self, subscription: Subscription) -> None:
         subscription.has_begun = True
         subscription.listener.opened()
+        self._tell(subscription)
 
     def _fail(self, subscription: Subscription, error: TidelogError) -> None:
         self._subscriptions.pop(subscription.channel, None)
@@ -416,6 +416,7 @@ class ChannelCore:
                 self._ask(subscription)
             elif subscription.phase is Phase.RECOVERING:
                 subscription.phase = Phase.LIVE
+                self._tell(subscription)
         for entry in fields["failed"]:
             subscription = self._subscriptions.get(entry["channel"])
             if subscription is not None and subscription.phase in (
@@ -433,7 +434,7 @@ class ChannelCore:
         subscription.view.reset()
         subscription.members.clear()
         subscription.has_begun = False
-        subscription.is_reading = False
+        subscription.reading = None
         subscription.recovered_at = -1
         subscription.listener.was_reset(Reset(subscription.channel, code, reason))
 
@@ -442,20 +443,24 @@ class ChannelCore:
     def _tell(self, subscription: Subscription) -> None:
         if subscription.view.has_news:
             subscription.listener.changed()
-        if subscription.phase is Phase.LIVE and not subscription.is_reading:
-            wanted = subscription.view.next_unfinished()
-            if wanted is not None:
-                subscription.is_reading = True
-                data = {"channel": subscription.channel, "limit": 1}
-                data |= {"start_serial": wanted, "end_serial": wanted}
-                self._send("sockudo:channel_history", data)
+        wanted = subscription.view.unfinished
+        if wanted is not None and subscription.phase is Phase.LIVE and subscription.reading is None:
+            subscription.reading = wanted
+            data = {"channel": subscription.channel, "limit": 1}
+            data |= {"start_serial": wanted, "end_serial": wanted}
+            self._send("sockudo:channel_history", data)
 
     def _history(self, subscription: Subscription, page: Mapping[str, Any]) -> None:
-        subscription.is_reading = False
+        self._was_read(subscription)
         for item in page["items"]:
             if is_versioned(item["message"]):
                 subscription.view.fill(read_operation(item["message"]))
         self._tell(subscription)
+
+    def _was_read(self, subscription: Subscription) -> None:
+        if subscription.reading is not None:
+            subscription.view.was_asked(subscription.reading)
+            subscription.reading = None
 
     def _send(self, event: str, data: Any, channel: str | None = None) -> None:
         frame = {"event": event, "data": data}

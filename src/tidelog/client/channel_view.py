@@ -136,8 +136,8 @@ class ChannelView:
         """How many of the news are events that are not kept."""
         self._rewound: list[Operation] | None = None
         """Frames of a rewind that goes on; which of them are history is known at its end."""
-        self._unfinished: dict[int, str] = {}
-        """Messages whose beginning was not asked for yet: history serial to serial."""
+        self._unfinished: dict[int, None] = {}
+        """Messages whose beginning is not known and may be asked for, by history serial."""
 
     # What is seen.
 
@@ -239,13 +239,14 @@ class ChannelView:
 
     # Messages whose beginning is not known.
 
-    def next_unfinished(self) -> int | None:
-        """History serial of a message to be asked for, each once."""
-        if not self._unfinished:
-            return None
-        history_serial = next(iter(self._unfinished))
-        del self._unfinished[history_serial]
-        return history_serial
+    @property
+    def unfinished(self) -> int | None:
+        """History serial of a message to be asked for."""
+        return next(iter(self._unfinished), None)
+
+    def was_asked(self, history_serial: int) -> None:
+        """The question has been answered, or never will be."""
+        self._unfinished.pop(history_serial, None)
 
     def fill(self, state: Operation) -> None:
         """The whole of a message as the history has it; what was added since stays added."""
@@ -285,7 +286,7 @@ class ChannelView:
             kept = self._kept[key] = _Kept(operation, is_partial=is_addition)
             insort(self._order, (place, key))
             if is_addition and len(self._unfinished) < MAX_UNFINISHED:
-                self._unfinished[place] = key
+                self._unfinished[place] = None
         elif (operation.delivery_serial or 0) <= (kept.latest.delivery_serial or 0):
             return
         else:
@@ -294,6 +295,7 @@ class ChannelView:
                 kept.add(operation)
             else:
                 kept.replace(operation)
+                self._unfinished.pop(place, None)
         self._bytes += kept.size
         self._news.setdefault(key, None)
         self._let_go()

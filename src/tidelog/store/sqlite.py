@@ -50,6 +50,9 @@ machine only compete for the interpreter lock."""
 
 MAX_ID = 2**63 - 1
 
+REMEMBERED_SERIALS = 20_000
+"""Streams whose last serial is kept in memory, some hundred bytes each."""
+
 APPLICATION_ID = 0x74646C67
 """In the header of every file of ours; the first migration writes it."""
 
@@ -125,6 +128,8 @@ class SqliteWriter:
     def __init__(self, connection: sqlite3.Connection, queries: dict[str, str]) -> None:
         self._connection = connection
         self._queries = queries
+        self._serials: dict[str, int] = {}
+        """Last committed serials of streams; nobody else writes, so they cannot go stale."""
 
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
@@ -153,19 +158,23 @@ class SqliteWriter:
         for name in names.dedupe:
             found = execute(text, name).fetchone()
             dedupe[name] = None if found is None else DedupeRow._make(found)
-        text = self._queries["stream_serial"]
         return Loaded(
             head=Head._make(execute(self._queries["head"]).fetchone()),
             others=[],
             dedupe=dedupe,
-            serials={
-                stream: execute(text, (stream,)).fetchone()[0] or 0 for stream in names.streams
-            },
+            serials={stream: self._serial(stream) for stream in names.streams},
             rows={
                 (query, key): tuple(execute(self._queries[query], key).fetchall())
                 for query, key in names.rows
             },
         )
+
+    def _serial(self, stream: str) -> int:
+        serial = self._serials.get(stream)
+        if serial is None:
+            [(found,)] = self._connection.execute(self._queries["stream_serial"], (stream,))
+            serial = self._serials[stream] = found or 0
+        return serial
 
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
         """See `Writer.commit`; nobody will ask after the batch, so its id is not kept."""
@@ -175,6 +184,9 @@ class SqliteWriter:
             reach(FaultPoint.WRITTEN)
             self._commit()
             reach(FaultPoint.COMMITTED)
+        self._serials.update((entry.stream, entry.stream_serial) for entry in effects.entries)
+        if len(self._serials) > REMEMBERED_SERIALS:
+            self._serials.clear()
 
     def _write(self, effects: Effects) -> None:
         connection, queries = self._connection, self._queries

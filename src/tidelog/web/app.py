@@ -7,8 +7,9 @@ again as the work they are for (docs/measurements.md).
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -25,9 +26,6 @@ from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.web.handshake import refuse
 from tidelog.web.routing import Paths
 
-if TYPE_CHECKING:
-    from prometheus_client import Counter
-
 _log = logging.getLogger(__name__)
 
 DISCARD_SECONDS = 1.0
@@ -42,7 +40,10 @@ class HttpApp:
     def __init__(self, routes: Iterable[Route], metrics: Metrics, limits: Limits) -> None:
         self._metrics = metrics
         self._limits = limits
-        self._by_status: dict[int, Counter] = {}
+        self._answered: Counter[int] = Counter()
+        """Requests answered since the metrics were last shown, by status."""
+        self._sent_bytes = self._received_bytes = 0
+        metrics.before_render(self._count)
         by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = route
@@ -53,13 +54,17 @@ class HttpApp:
     async def respond(self, cycle: RequestResponseCycle) -> HttpResponse:
         """Answer one request; never raises."""
         response = await self._respond(cycle)
-        status = response.status
-        counter = self._by_status.get(status)
-        if counter is None:
-            counter = self._by_status[status] = self._metrics.http_requests.labels(status)
-        counter.inc()
-        self._metrics.sent_bytes.inc(len(response.body))
+        self._answered[response.status] += 1
+        self._sent_bytes += len(response.body)
         return response
+
+    def _count(self) -> None:
+        for status, requests in self._answered.items():
+            self._metrics.http_requests.labels(status).inc(requests)
+        self._answered.clear()
+        self._metrics.sent_bytes.inc(self._sent_bytes)
+        self._metrics.received_bytes.inc(self._received_bytes)
+        self._sent_bytes = self._received_bytes = 0
 
     async def _respond(self, cycle: RequestResponseCycle) -> HttpResponse:
         scope = cycle.scope
@@ -75,7 +80,7 @@ class HttpApp:
         body: bytes | HttpResponse
         if not cycle.more_body and len(cycle.body) <= self._limits.max_body_bytes:
             body = bytes(cycle.body)  # all of it came with the headers, as it mostly does
-            self._metrics.received_bytes.inc(len(body))
+            self._received_bytes += len(body)
         else:
             body = await self._read_body(scope, cycle.receive)
             if isinstance(body, HttpResponse):
@@ -127,7 +132,7 @@ class HttpApp:
             return refuse(
                 408, "the request's body did not arrive in time", (b"connection", b"close")
             )
-        self._metrics.received_bytes.inc(size)
+        self._received_bytes += size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _too_large(self, receive: Any) -> HttpResponse:

@@ -7,6 +7,7 @@ one call, one write. Parsing, keep-alive and pipelining stay uvicorn's.
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tidelog.base.metrics import Metrics
@@ -88,7 +89,36 @@ class LimitedHttp(HttpToolsProtocol):
         ):
             self._refuse("header_size", 431, "the request's headers are too large")
         else:
-            super().on_headers_complete()
+            self._begin_cycle()
+
+    def _begin_cycle(self) -> None:
+        """As uvicorn begins one, without what only ASGI needs."""
+        parser = self.parser
+        self.scope["method"] = parser.get_method().decode("ascii")
+        if parser.should_upgrade() and self._should_upgrade():
+            return
+        url = httptools.parse_url(self.url)
+        self.scope["raw_path"] = url.path
+        self.scope["query_string"] = url.query or b""
+        before: RequestResponseCycle | None = self.cycle  # None before the first request
+        self.cycle = RequestResponseCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, None)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """Ignore the body of a refused request."""

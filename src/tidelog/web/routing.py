@@ -4,10 +4,15 @@ A path is split at its slashes first and percent-decoded afterwards, once, segme
 encoded slash stays inside its parameter and a decoded percent sign is never decoded again.
 """
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 from urllib.parse import unquote_to_bytes
 
 T = TypeVar("T")
+
+_REMEMBERED_PATHS = 4096
+_REMEMBERED_BYTES = 512
+"""Paths remembered, and the longest of them: two megabytes at most."""
 
 
 class _Node(Generic[T]):
@@ -30,6 +35,7 @@ class Paths(Generic[T]):
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
+        self._recent: dict[bytes, tuple[T, Mapping[str, str]]] = {}
 
     def add(self, template: str, value: T) -> None:
         """Register a template.
@@ -65,7 +71,18 @@ class Paths(Generic[T]):
         node.template = template
         node.value = value
 
-    def find(self, raw_path: bytes) -> tuple[T, dict[str, str]] | None:
+    def find(self, raw_path: bytes) -> tuple[T, Mapping[str, str]] | None:
+        """As `_find`, remembering the paths that come again and again, such as a stream's."""
+        found = self._recent.get(raw_path)
+        if found is None:
+            found = self._find(raw_path)
+            if found is not None and len(raw_path) <= _REMEMBERED_BYTES:
+                if len(self._recent) >= _REMEMBERED_PATHS:
+                    self._recent.clear()
+                self._recent[raw_path] = found
+        return found
+
+    def _find(self, raw_path: bytes) -> tuple[T, dict[str, str]] | None:
         """The value and the decoded parameters for a path as received; None if no template fits.
 
         A fixed segment wins over a parameter. A parameter is never empty. A path that is not

@@ -45,12 +45,16 @@ const commands = {
   },
   subscribe({ client, channel }) {
     const joined = clients[client].subscribe(channel);
-    joined.bind_global((event, data, about) => {
+    joined.bind_global((event, data) => {
       // A presence channel's events carry objects of pusher-js; what they hold is what matters.
       const is_snapshot = event === "pusher:subscription_succeeded" && data?.members;
       const told = is_snapshot ? { count: data.count, members: data.members, me: data.me } : data;
-      say({ client, channel, event, data: told, user_id: about?.user_id });
+      say({ client, channel, event, data: told });
     });
+  },
+  bind({ client, channel, event }) {
+    const tell = (data, about) => say({ client, bound: event, data, user_id: about?.user_id });
+    clients[client].channel(channel).bind(event, tell);
   },
   unsubscribe({ client, channel }) {
     clients[client].unsubscribe(channel);

@@ -21,6 +21,7 @@ from support.channels_peer import (
     unique,
 )
 from tidelog.base.settings import App
+from tidelog.channels.history import HistoryReader
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -150,6 +151,10 @@ async def test_summary(node: ChannelsNode, api: Api) -> None:
 # Resume and rewind.
 
 
+def _is_complete(frame: dict[str, Any]) -> bool:
+    return bool(frame["event"] == "sockudo:rewind_complete")
+
+
 async def test_resume_of_a_private_channel_needs_its_stream_id(
     node: ChannelsNode, api: Api
 ) -> None:
@@ -275,14 +280,56 @@ async def test_publishing_during_resume_and_rewind(node: ChannelsNode, api: Api)
             while not publishing.done():
                 async with node.v2() as peer:
                     await peer.attach(channel, rewind=100)
-                    end = "sockudo:rewind_complete"
-                    seen = await serials(peer, lambda frame: frame["event"] == end)
+                    seen = await serials(peer, _is_complete)
                     assert seen == list(range(1, len(seen) + 1))
 
         publishing = asyncio.create_task(publish())
         await asyncio.gather(publishing, *(resume() for _ in range(3)), rewind(), rewind())
         seen = [(await control.receive())["serial"] for _ in range(last)]
         assert seen == list(range(1, last + 1))
+
+
+async def test_what_goes_live_while_a_rewind_reads(
+    node: ChannelsNode, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6.3: in the rows already, it is not sent again; committed after the read, it is sent."""
+    channel, read = unique(), HistoryReader.rows
+    started, go, done, end = (asyncio.Event() for _ in range(4))
+
+    async def slowly(*arguments: Any) -> Any:
+        started.set()
+        await go.wait()
+        rows = await read(*arguments)
+        done.set()
+        await end.wait()
+        return rows
+
+    first = await api.publish(channel, "a")
+    async with node.v2() as peer, node.v2() as control:
+        await control.subscribe(channel)
+        monkeypatch.setattr(HistoryReader, "rows", slowly)
+        await peer.subscribe(channel, rewind=10)
+        await started.wait()
+        await api.mutate("append", channel, first["message_serial"], data="b")
+        await api.publish(channel, "c")
+        go.set()
+        await done.wait()
+        await api.mutate("append", channel, first["message_serial"], data="d")
+        await api.publish(channel, "e")
+        for _ in range(4):
+            await control.receive()  # all of it is delivered, for peer it is held
+        end.set()
+        frames = [await peer.receive() for _ in range(4)]
+        assert [(frame["serial"], frame["data"]) for frame in frames] == [
+            (2, "ab"),
+            (3, "c"),
+            (4, "d"),
+            (5, "e"),
+        ]
+        complete = (await peer.expect(":rewind_complete", channel))["data"]
+        assert (complete["historical_count"], complete["live_count"]) == (2, 2)
+        monkeypatch.undo()
+        await nothing_else(api, channel, peer, control)
 
 
 async def test_rewind_has_the_page_as_its_limit(tmp_path: Path) -> None:

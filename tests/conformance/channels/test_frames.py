@@ -209,6 +209,31 @@ async def test_every_mutation_frame_in_full(node: ChannelsNode, api: Api) -> Non
             assert item["extras"] == frame["extras"], "reads show the same headers (D11)"
 
 
+async def test_runtime_headers_cannot_be_given(node: ChannelsNode, api: Api) -> None:
+    """What a publisher writes under their names is replaced, in frames and in answers."""
+    channel = unique()
+    forged = {
+        "sockudo_action": "message.delete",
+        "sockudo_message_serial": "x",
+        "sockudo_version_serial": "x",
+        "sockudo_version_timestamp_ms": 1,
+        "sockudo_history_serial": 99,
+        "own": "kept",
+    }
+    async with node.v2() as v2:
+        await v2.subscribe(channel)
+        ack = await api.publish(channel, "x", extras={"headers": forged})
+        update = {"extras": {"headers": forged}}
+        answer = await api.mutate("update", channel, ack["message_serial"], **update)
+        item = await api.item(channel, ack["message_serial"])
+        shown = [(await v2.receive())["extras"], (await v2.receive())["extras"], item["extras"]]
+        results = (("create", ack), ("update", answer), ("update", answer))
+        for extras, (action, result) in zip(shown, results, strict=True):
+            stamp = extras["headers"]["sockudo_version_timestamp_ms"]
+            assert stamp > 1
+            assert extras == {"headers": headers_of(action, result, stamp, own="kept")}
+
+
 async def test_all_sockets_get_the_same_frame(node: ChannelsNode, api: Api) -> None:
     """Frames of two sockets of one channel are the same frame, id included."""
     channel = unique()

@@ -353,7 +353,7 @@ def test_presence_is_kept() -> None:
     presence = {"ids": ["ana"], "hash": {"ana": {"n": 1}}, "count": 1}
     server.accept("presence-room", presence=presence)
     assert room.members == {"ana": {"n": 1}}
-    member = {"user_id": "bo", "user_info": None}
+    member: dict[str, Any] = {"user_id": "bo", "user_info": None}
     server.say("sockudo_internal:member_added", "presence-room", member)
     member = {"user_id": "ana", "user_info": {"n": 2}}
     server.say("sockudo_internal:presence_update", "presence-room", member)
@@ -363,8 +363,8 @@ def test_presence_is_kept() -> None:
 
 
 def test_the_beginning_of_a_message_is_read_once_at_a_time() -> None:
-    """Also after an error, which does not say what it answers."""
-    _, server, _, room = started()
+    """Also after an error, which does not say what it answers; again over a new connection."""
+    core, server, _, room = started()
 
     def append(serial: int, of: int) -> None:
         headers = {
@@ -392,6 +392,13 @@ def test_the_beginning_of_a_message_is_read_once_at_a_time() -> None:
     assert server.heard() == []
     server.say("sockudo:error", data={"code": 4009, "message": "no history"})
     append(4, 9)
+    [(_, data)] = server.heard()
+    assert data["start_serial"] == 9
+    core.disconnected()
+    server.connect()
+    server.resumed("room")
+    server.heard()
+    server.accept(serial=4)
     [(_, data)] = server.heard()
     assert data["start_serial"] == 9
     assert all(message.is_partial for message in room.view.messages)

@@ -123,40 +123,50 @@ async def test_a_writer_waits_only_when_the_buffer_is_full() -> None:
 async def test_an_exception_cancels_the_message_and_is_what_is_raised() -> None:
     """What was written is sent with it, even if the server has something to say against it."""
     recorder = Recorder()
-    with pytest.raises(ZeroDivisionError):
+
+    async def write_and_fail() -> None:
         async with recorder.stream() as stream:
             await stream.write("a")
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await write_and_fail()
     assert recorder.texts == ["", "a"]
     assert recorder.statuses == ["streaming", "cancelled"]
     recorder.refusal = PublishRefused(413, "payload_too_large", "too much", 40009)
     with pytest.raises(ZeroDivisionError):
-        async with recorder.stream():
-            raise ZeroDivisionError
+        await write_and_fail()
 
 
 async def test_a_refusal_ends_the_stream() -> None:
     """The next write raises it, one that waits as well, and so does the end of the block."""
     recorder = Recorder()
     recorder.refusal = PublishRefused(413, "payload_too_large", "too much", 40009)
-    with pytest.raises(PublishRefused) as refused:
+
+    async def write_twice() -> None:
         async with recorder.stream() as stream:
             await stream.write("a")
             await settle()
             with pytest.raises(PublishRefused):
                 await stream.write("b")
-    assert refused.value.ai_code == 40009
-    with pytest.raises(PublishRefused):
-        async with recorder.stream():
-            pass
-    recorder.gate.clear()
-    with pytest.raises(PublishRefused):
+
+    async def write_too_much() -> None:
         async with recorder.stream(max_buffered=1) as stream:
             await stream.write("a")
             await settle()
             await stream.write("b")
             asyncio.get_running_loop().call_soon(recorder.gate.set)
             await stream.write("c")
+
+    with pytest.raises(PublishRefused) as refused:
+        await write_twice()
+    assert refused.value.ai_code == 40009
+    with pytest.raises(PublishRefused):
+        async with recorder.stream():
+            pass
+    recorder.gate.clear()
+    with pytest.raises(PublishRefused):
+        await write_too_much()
 
 
 async def test_only_an_open_stream_takes_tokens() -> None:

@@ -15,7 +15,7 @@ STREAM = "s-1"
 def frame(
     action: str, serial: int, *, of: int | None = None, data: Any = "", **fields: Any
 ) -> dict[str, Any]:
-    """A frame of message `of`, which is also its history serial; by default a message of its own."""
+    """A frame of message `of`, its history serial too; by default a message of its own."""
     place = serial if of is None else of
     event = fields.pop("event", "chat" if action == "create" else f"sockudo:message.{action}")
     extras = {
@@ -182,8 +182,7 @@ def test_a_rewind_that_breaks_off_begins_anew(monkeypatch: pytest.MonkeyPatch) -
     assert not room.messages
     room.attached(STREAM, 10, rewinds=True)
     with pytest.raises(BadFrame, match="without an end"):
-        for _ in range(101):
-            feed(room, frame("create", 3))
+        feed(room, *[frame("create", 3)] * 101)
 
 
 def test_a_beginning_that_is_not_known_is_asked_for_once() -> None:
@@ -192,8 +191,9 @@ def test_a_beginning_that_is_not_known_is_asked_for_once() -> None:
     feed(room, frame("append", 21, of=5, data="c"), frame("append", 22, of=5, data="d"))
     assert room.messages[0].is_partial
     assert room.messages[0].data == "cd"
-    assert room.next_unfinished() == 5
-    assert room.next_unfinished() is None
+    assert room.unfinished == 5
+    room.was_asked(5)
+    assert room.unfinished is None
     feed(room, frame("append", 23, of=5, data="e"))
     room.fill(read_operation(frame("append", 22, of=5, data="abcd", name="chat")))
     assert (room.messages[0].data, room.messages[0].is_partial) == ("abcde", False)
@@ -210,6 +210,7 @@ def test_an_update_makes_a_partial_message_whole() -> None:
     """It says all there is."""
     room = view(at=20)
     feed(room, frame("append", 21, of=5, data="c"), frame("update", 22, of=5, data="new"))
+    assert room.unfinished is None
     room.fill(read_operation(frame("append", 21, of=5, data="abc")))
     assert (room.messages[0].data, room.messages[0].is_partial) == ("new", False)
 
@@ -324,7 +325,8 @@ def test_any_replay_gives_the_state_of_the_operations(seed: int) -> None:
     states = {message.serial: message for message in clean.messages}
     for made in frames[30:]:
         feed(joined, made)
-        if rng.random() < 0.3 and (wanted := joined.next_unfinished()) is not None:
+        if rng.random() < 0.3 and (wanted := joined.unfinished) is not None:
+            joined.was_asked(wanted)
             upto = rng.randrange(made["serial"], 60)
             then = view()
             feed(then, *frames[:upto])

@@ -11,10 +11,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from tidelog.client import sync_changes
+from tidelog.client.backoff import Backoff
 from tidelog.client.sync import ClientOffline, DraftInvalid, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
 from tidelog.client.sync_changes import Changes
-from tidelog.client.backoff import Backoff
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_output import Change
 from tidelog.sync.profiles import Model

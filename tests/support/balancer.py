@@ -1,0 +1,92 @@
+"""A TCP balancer before one server: it stays reachable while the server is away."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+RETRY_SECONDS = 0.02
+
+
+class Balancer:
+    """Passes bytes on, lets connections wait while the server is away, and can cut them.
+
+    Both client libraries need that to be tested in seconds: after one refused attempt
+    `sockudo-python` gives up for good, and `pusher-js` tries again 15 s later.
+    """
+
+    def __init__(self, port: int) -> None:
+        """Prepare to pass on to that port of the loopback."""
+        self._upstream = port
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+        self.accepted = 0
+        """Connections so far."""
+
+    @property
+    def port(self) -> int:
+        """Where clients connect."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def cut(self) -> None:
+        """Reset every connection, both ways and without a word."""
+        for task in self._open:
+            task.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        self.accepted += 1
+        writers = [writer]
+        try:
+            up_reader, up_writer = await self._reach()
+            writers.append(up_writer)
+            ways = [
+                asyncio.create_task(_copy(reader, up_writer)),
+                asyncio.create_task(_copy(up_reader, writer)),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        except asyncio.CancelledError:
+            pass  # cut: the streams' own callback would report it as an error
+        finally:
+            self._open.discard(task)
+            for end in writers:
+                end.transport.abort()
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while True:
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection("127.0.0.1", self._upstream)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        if self._open:
+            await asyncio.wait(set(self._open))
+        await self._server.wait_closed()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
