@@ -21,9 +21,8 @@ async def test_an_answer_is_streamed_as_printed(tmp_path: Path) -> None:
     serve, commands = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     (tmp_path / "answer.py").write_text(answer, encoding="utf-8")
     (tmp_path / "watch.py").write_text(watch, encoding="utf-8")
-    setting, *command = shlex.split(serve)
+    command = shlex.split(serve)
     assert command[:2] == ["tidelog", "serve"]
-    name, _, value = setting.partition("=")
 
     async def start(line: str) -> asyncio.subprocess.Process:
         program, *arguments = shlex.split(line, comments=True)
@@ -38,9 +37,7 @@ async def test_an_answer_is_streamed_as_printed(tmp_path: Path) -> None:
         assert process.returncode == 0, errors.decode()
         return out.decode().splitlines()
 
-    with ServerProcess(
-        data_dir=tmp_path / "data", arguments=tuple(command[2:]), environment={name: value}
-    ) as server:
+    with ServerProcess(data_dir=tmp_path / "data", arguments=tuple(command[2:])) as server:
         await asyncio.to_thread(server.start)
         first, second, third = commands.replace("8080", str(server.port)).splitlines()
         watching = await start(first.replace(" & ", " "))

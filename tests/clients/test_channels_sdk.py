@@ -30,7 +30,6 @@ from sockudo_python import (
     ChannelAuthorizationOptions,
     ChannelHistoryParams,
     ConnectionState,
-    SockudoClient,
     SockudoException,
     SubscriptionOptions,
     SubscriptionRewind,
@@ -39,6 +38,7 @@ from sockudo_python import (
 from support.balancer import Balancer
 from support.channels_peer import APP, token, unique
 from support.channels_process import (
+    WAIT_SECONDS,
     Heard,
     answer,
     http_sdk,
@@ -70,35 +70,38 @@ async def create(http: AsyncSockudo, channel: str, data: str, **options: Any) ->
 async def test_what_is_published_arrives_once(server: ServerProcess) -> None:
     """One, many, batched and repeated publishes reach V2 and V1 clients once each, in order."""
     room, other = unique("room:a;b,c=d@e"), unique("room")
-    async with http_sdk(server) as http, sdk_client(server) as v2:
-        async with sdk_client(server, protocol_version=1) as v1:
-            (_, heard), (_, heard_v1) = await subscribed(v2, room), await subscribed(v1, room)
-            _, heard_other = await subscribed(v2, other)
-            assert answer(await http.trigger(room, "chat.message", {"n": 1})) == {"ok": True}
-            many = answer(await http.trigger([room, other], "chat.message", {"n": 2}, ACKED))
-            assert {name: many["channels"][name]["delivery_serial"] for name in (room, other)} == {
-                room: 2,
-                other: 1,
-            }
-            assert many["channels"][room]["subscription_count"] == 2
-            batch = [Event(room, "chat.message", {"n": n}) for n in (3, 4)]
-            batch.append(Event(other, "chat.message", {"n": 5}, info="subscription_count"))
-            *plain, asking = answer(await http.trigger_batch(batch))["batch"]
-            assert plain == [{}, {}]
-            assert asking["channels"][other]["delivery_serial"] == 2
-            for repeated in (
-                TriggerOptions(idempotency_key=unique("key"), info="subscription_count"),
-                TriggerOptions(
-                    extras=MessageExtras(idempotency_key=unique("key")), info="subscription_count"
-                ),
-            ):
-                once = await http.trigger(room, "chat.message", {"n": 6}, repeated)
-                again = await http.trigger(room, "chat.message", {"n": 6}, repeated)
-                assert answer(once) == answer(again)
-            excluded = TriggerOptions(socket_id=v2.socket_id)
-            answer(await http.trigger(room, "chat.message", {"n": 7}, excluded))
-            answer(await http.trigger(room, "chat.message", "last"))
-            await until(lambda: heard[-1:] == heard_v1[-1:] == [("chat.message", "last")])
+    async with (
+        http_sdk(server) as http,
+        sdk_client(server) as v2,
+        sdk_client(server, protocol_version=1) as v1,
+    ):
+        (_, heard), (_, heard_v1) = await subscribed(v2, room), await subscribed(v1, room)
+        _, heard_other = await subscribed(v2, other)
+        assert answer(await http.trigger(room, "chat.message", {"n": 1})) == {"ok": True}
+        many = answer(await http.trigger([room, other], "chat.message", {"n": 2}, ACKED))
+        assert {name: many["channels"][name]["delivery_serial"] for name in (room, other)} == {
+            room: 2,
+            other: 1,
+        }
+        assert many["channels"][room]["subscription_count"] == 2
+        batch = [Event(room, "chat.message", {"n": n}) for n in (3, 4)]
+        batch.append(Event(other, "chat.message", {"n": 5}, info="subscription_count"))
+        *plain, asking = answer(await http.trigger_batch(batch))["batch"]
+        assert plain == [{}, {}]
+        assert asking["channels"][other]["delivery_serial"] == 2
+        for repeated in (
+            TriggerOptions(idempotency_key=unique("key"), info="subscription_count"),
+            TriggerOptions(
+                extras=MessageExtras(idempotency_key=unique("key")), info="subscription_count"
+            ),
+        ):
+            once = await http.trigger(room, "chat.message", {"n": 6}, repeated)
+            again = await http.trigger(room, "chat.message", {"n": 6}, repeated)
+            assert answer(once) == answer(again)
+        excluded = TriggerOptions(socket_id=v2.socket_id)
+        answer(await http.trigger(room, "chat.message", {"n": 7}, excluded))
+        answer(await http.trigger(room, "chat.message", "last"))
+        await until(lambda: heard[-1:] == heard_v1[-1:] == [("chat.message", "last")])
     numbers = [1, 2, 3, 4, 6, 6]
     assert heard == [("chat.message", {"n": n}) for n in numbers] + [("chat.message", "last")]
     assert heard_v1 == [("chat.message", {"n": n}) for n in [*numbers, 7]] + heard[-1:]
@@ -377,6 +380,14 @@ async def test_client_events(sqlite_server: ServerProcess) -> None:
         await until(lambda: errors == [4301])
 
 
+async def greeted(http: AsyncSockudo, user: str, greeting: str, inbox: list[str]) -> None:
+    """Send to a user until it arrives: nothing tells when a sign-in has subscribed its channel."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while greeting not in inbox:
+            answer(await http.send_to_user(user, "hello", greeting))
+            await asyncio.sleep(0.01)
+
+
 async def test_signin_with_capabilities(server: ServerProcess) -> None:
     """A signed-in socket may do what its capabilities say and is reached and ended as a user."""
     room, eve = unique("private-ai:room"), unique("eve")
@@ -390,7 +401,7 @@ async def test_signin_with_capabilities(server: ServerProcess) -> None:
         client.bind("hello", lambda data, _: inbox.append(data))
         for signing in (client, other):
             await signing.signin()
-            await until(lambda: signing.user.user_id is not None)
+        await until(lambda: client.user.user_id == ana["id"] and other.user.user_id == eve)
         _, heard = await subscribed(client, room)
         serial = await create(http, room, "mine", socket_id=client.socket_id)
         ack = answer(await http.append_message(room, serial, " too", client.socket_id))
@@ -410,15 +421,12 @@ async def test_signin_with_capabilities(server: ServerProcess) -> None:
         foreign = await create(http, room, "theirs", socket_id=other.socket_id)
         refused = await http.append_message(room, foreign, "x", client.socket_id)
         assert f"is not allowed to append message owned by '{eve}'" in refused.json()["error"]
-        for greeting in ("before", "after"):  # until the sign-in has subscribed the user's channel
-            while greeting not in inbox:
-                answer(await http.send_to_user(str(ana["id"]), "hello", greeting))
-                await asyncio.sleep(0.01)
-            if greeting == "before":
-                socket_id = client.socket_id
-                answer(await http.force_reconnect_user(str(ana["id"])))
-                await until(lambda: client.socket_id != socket_id)
-                await until(lambda: client.channel(room).is_subscribed)
+        await greeted(http, str(ana["id"]), "before", inbox)
+        socket_id = client.socket_id
+        answer(await http.force_reconnect_user(str(ana["id"])))
+        await until(lambda: client.socket_id != socket_id)
+        await until(lambda: client.channel(room).is_subscribed)
+        await greeted(http, str(ana["id"]), "after", inbox)
         answer(await http.terminate_user_connections(str(ana["id"])))
         await until(lambda: client.connection_state is ConnectionState.DISCONNECTED)
         assert other.connection_state is ConnectionState.CONNECTED
@@ -528,31 +536,31 @@ async def check_resumed(
     room = unique("private-stream")
     writer = Writer(server, room)
     resumes: list[Any] = []
-    async with Balancer(server.port) as balancer:
-        async with sdk_client(
-            balancer, connection_recovery=True, max_reconnect_attempts=None
-        ) as client:
-            client.bind("sockudo:resume_success", lambda data, _: resumes.append(data))
-            _, heard = await subscribed(client, room)
+    async with (
+        Balancer(server.port) as balancer,
+        sdk_client(balancer, connection_recovery=True, max_reconnect_attempts=None) as client,
+    ):
+        client.bind("sockudo:resume_success", lambda data, _: resumes.append(data))
+        _, heard = await subscribed(client, room)
 
-            async def more() -> None:
-                at_least = len(heard) + 12
-                await until(lambda: len(heard) >= at_least)
+        async def more() -> None:
+            at_least = len(heard) + 12
+            await until(lambda: len(heard) >= at_least)
 
-            writing = asyncio.create_task(writer.run())
-            try:
-                await more()
-                await disturb(balancer, more)
-                await more()
-            finally:
-                writer.finish()
-                await writing
-            await until(lambda: len(messages(heard)) >= len(writer.written))
-            reconnects = balancer.accepted - 1
+        writing = asyncio.create_task(writer.run())
+        try:
+            await more()
+            await disturb(balancer, more)
+            await more()
+        finally:
+            writer.finish()
+            await writing
+        await until(lambda: len(messages(heard)) >= len(writer.written))
+        reconnects = balancer.accepted - 1
     assert messages(heard) == writer.written
     assert reconnects >= 1
     assert len(resumes) == reconnects
-    assert all(not answer_["failed"] for answer_ in resumes)
+    assert not any(resume["failed"] for resume in resumes)
     return writer
 
 

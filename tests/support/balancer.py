@@ -42,7 +42,7 @@ class Balancer:
         self.accepted += 1
         writers = [writer]
         try:
-            up_reader, up_writer = await self._reach()
+            up_reader, up_writer = await self._reach(await reader.read(65536), writer)
             writers.append(up_writer)
             ways = [
                 asyncio.create_task(_copy(reader, up_writer)),
@@ -61,10 +61,25 @@ class Balancer:
             for end in writers:
                 end.transport.abort()
 
-    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _reach(
+        self, request: bytes, client: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Pass the upgrade request on until its answer begins.
+
+        A dying server's port still takes connections for a moment, which then end unanswered.
+        """
         while True:
             with contextlib.suppress(OSError):
-                return await asyncio.open_connection("127.0.0.1", self._upstream)
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+                try:
+                    writer.write(request)
+                    if answer := await reader.read(65536):
+                        client.write(answer)
+                        return reader, writer
+                    writer.transport.abort()
+                except BaseException:
+                    writer.transport.abort()
+                    raise
             await asyncio.sleep(RETRY_SECONDS)
 
     async def __aenter__(self) -> Self:

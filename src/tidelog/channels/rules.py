@@ -617,10 +617,10 @@ class Floors:
         return Names(streams=(self._channel.stream,), rows=(self._stored,))
 
     def decide(self, view: View) -> Accept:
-        """See `Item.decide`; the answer is the floor before and the one now."""
+        """See `Item.decide`; the answer is the epoch before and the one now."""
         channel = self._channel
         [(epoch, _, old_floor, replay_floor, *_)] = view.rows(*self._stored)
-        epoch = max(epoch, channel.epoch)
+        old_epoch = epoch = max(epoch, channel.epoch)
         old_floor = max(old_floor, channel.history_floor)
         replay_floor = max(replay_floor, channel.replay_floor)
         floor = channel.history_serial if self._is_reset else self._history_floor
@@ -629,7 +629,7 @@ class Floors:
             epoch, replay_floor = epoch + 1, view.serial(channel.stream)
         change = RowChange("channels_set_floors", (channel.stream, epoch, floor, replay_floor))
         return Accept(
-            (old_floor, floor),
+            (old_epoch, epoch),
             rows=(change,),
             states=(_Floored(channel, epoch, floor, replay_floor),),
         )

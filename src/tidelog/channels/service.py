@@ -604,7 +604,7 @@ class ChannelsService:
             before = await self._history.continuity(place, state, self.clock.now_ms())
             item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
             answers = await submit_and_wait(self.committer, item.names(), 256, (item,))
-            _without_failure(answers)
+            [(old_epoch, new_epoch)] = _without_failure(answers)
             self._nodes.tell(HistoryChanged((state.stream,)))
             after = await self._history.continuity(place, state, self.clock.now_ms())
             answer = {
@@ -616,8 +616,8 @@ class ChannelsService:
                 **told,
             }
             if floor is None:
-                answer["previous_stream_id"] = place.stream_id
-                answer["new_stream_id"] = self._stream_ids.of(place.stream, state.epoch)
+                answer["previous_stream_id"] = self._stream_ids.of(place.stream, old_epoch)
+                answer["new_stream_id"] = self._stream_ids.of(place.stream, new_epoch)
             return _encode(answer)
         finally:
             self._states.release(state)

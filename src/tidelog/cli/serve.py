@@ -27,7 +27,12 @@ def serve(
     store: StoreOption = None,
     config: ConfigOption = None,
     dev: Annotated[
-        bool, typer.Option("--dev", help="Development: accept a PostgreSQL that does not sync.")
+        bool,
+        typer.Option(
+            "--dev",
+            help="Development, on this machine only: serves an app that everybody knows "
+            "(app-id, app-key, app-secret) and accepts a PostgreSQL that does not sync.",
+        ),
     ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
@@ -59,8 +64,44 @@ def serve(
     from tidelog.web import logs
 
     logs.configure(settings.log_level, settings.log_format, _secrets(settings))
+    if settings.dev:
+        settings = _for_development(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, as_json=as_json))
+
+
+def _for_development(settings: "Settings") -> "Settings":
+    """Say loudly what `--dev` opens, and keep it on this machine.
+
+    Without apps of its own the configuration says nothing of channels either: then the known app
+    gets messages that can change, which is what one comes to try.
+    """
+    import ipaddress
+    import logging
+
+    import msgspec
+
+    from tidelog.base.errors import ConfigError
+
+    host = settings.host
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    if not is_local:
+        raise ConfigError(
+            "--dev serves an app whose secret everybody knows, so it listens on this machine "
+            f"only, not on {host}. Leave --host out, or configure [[apps]] and leave --dev out."
+        )
+    logging.getLogger("tidelog").warning(
+        "DEVELOPMENT MODE: app-id / app-key / app-secret is served; never expose this port"
+    )
+    if settings.apps:
+        return settings
+    channels = settings.channels
+    versioned = msgspec.structs.replace(channels.versioned_messages, enabled=True)
+    channels = msgspec.structs.replace(channels, versioned_messages=versioned)
+    return msgspec.structs.replace(settings, channels=channels)
 
 
 def _secrets(settings: "Settings") -> Sequence[str]:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NoReturn, TypeGuard, cast
+from typing import Any, Final, Literal, NoReturn, TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -197,10 +197,10 @@ def make_envelope(
     reply_to = "" if reply_to_id is None else reply_to_id
     return Envelope(
         envelope_version=envelope_version,
-        destination_kind=cast("Kind", destination_kind),
+        destination_kind=destination_kind,
         destination_ref=ref,
         reply_to_id=_reference(reply_to, "reply_to_id", "reply_to_invalid"),
-        priority=cast("Priority", priority),
+        priority=priority,
         meta=canonical_meta(with_mentions(meta, mentions)),
         body=body,
     )
@@ -256,7 +256,7 @@ def choose_client_message_id(
     if not is_client_message_id(given):
         _refuse(
             "client_message_id_invalid",
-            f"a client_message_id is one text of 1 to {MAX_CLIENT_ID_LENGTH} characters from ! to ~",
+            f"a client_message_id has 1 to {MAX_CLIENT_ID_LENGTH} characters, each from ! to ~",
         )
     return given
 

@@ -268,6 +268,26 @@ async def test_authorization_comes_before_the_replay(node: ChannelsNode, api: Ap
         assert response.json()["status"] == "duplicate"
 
 
+async def test_an_operation_is_its_actors_own(node: ChannelsNode, api: Api) -> None:
+    """5.6: the same operation under the same id by somebody else is another payload."""
+    channel = unique()
+    async with node.v2() as ana, node.v2() as again, node.v2() as bo:
+        for peer, name in ((ana, "ana"), (again, "ana"), (bo, "bo")):
+            await peer.signin(name, ALL_ANY)
+        ack = await api.publish(channel, "x")
+        serial = ack["message_serial"]
+        first = await attempt(api, "append", channel, serial, ana, op_id="o")
+        assert first.json()["status"] == "applied"
+        response = await attempt(api, "append", channel, serial, again, op_id="o")
+        assert response.json() == {**first.json(), "status": "duplicate"}
+        response = await attempt(api, "append", channel, serial, bo, op_id="o")
+        text = refused(response, 400, "invalid_input")
+        assert "idempotency key was already used with a different payload" in text
+        response = await api.try_mutate("append", channel, serial, data="x", op_id="o")
+        refused(response, 400, "invalid_input")
+        assert (await api.item(channel, serial))["data"] == "xx"
+
+
 async def test_a_missing_message_is_404_to_everybody(node: ChannelsNode, api: Api) -> None:
     """5.7: whether it exists is looked at before the actor."""
     async with node.v2() as nobody:

@@ -513,7 +513,8 @@ async def test_a_node_that_missed_announcements_asks_again(
     """Whether another one failed to tell, or it could not listen itself."""
     channel = unique("presence-missed")
     a, b, _ = pair
-    announce, lost = a.server.store.announce, []
+    announce = a.server.store.announce
+    lost: list[Any] = []
 
     async def unsteady(messages: Any) -> list[int]:
         if not lost and any(b'"Joined"' in payload for _, payload in messages):

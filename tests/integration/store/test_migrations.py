@@ -73,7 +73,8 @@ async def test_every_earlier_version_becomes_the_newest(
     await start(fresh_location)
     assert await old.schema() == await fresh.schema()
     for table in filled:
-        kept = table != "writer"  # a start forgets the writers of long ago
+        # A start forgets the writers of long ago; an embedded store has only one and asks for none.
+        kept = table != "writer" or engine == "sqlite"
         assert await old.run(f"SELECT count(*) FROM {table}") == [(kept,)], table
 
 

@@ -1,4 +1,4 @@
-"""What other nodes tell, without nodes: who is where, what was missed, what a silence takes away."""
+"""What other nodes tell, without nodes: who is where, what was missed, what silence takes."""
 
 from tidelog.channels import elsewhere as module
 from tidelog.channels.elsewhere import Difference, Elsewhere, Part, Presence, Revocation, in_parts
