@@ -33,6 +33,27 @@ class FaultPoint(StrEnum):
     FLUSHING = "fanout.flushing"
     """Before the bytes of answers and deliveries are given to the sockets."""
 
+    DAEMON_ACCEPTING = "D1"
+    """A send was read from the IPC; its row is written and not committed."""
+    DAEMON_ACCEPTED = "D2"
+    """The row of a send is committed, its caller has no answer."""
+    DAEMON_CLAIMED = "D3"
+    """A row is `inflight`, nothing of it has been sent."""
+    DAEMON_SENT = "D4"
+    """An attempt was sent, its answer is not read."""
+    DAEMON_ANSWERED = "D5"
+    """The broker's answer was read, its row does not say so."""
+    DAEMON_REQUEUEING = "D6"
+    """The old row of a requeue is changed, the transaction is open."""
+    DAEMON_RECOVERED = "D7"
+    """At start: rows left `inflight` are `pending` again, the IPC is closed."""
+    RECEIVING = "R1"
+    """A delivery was read, its inbox row is not committed."""
+    RECEIVED = "R2"
+    """The inbox row is committed, the broker has no acknowledgement."""
+    PUBLISHING = "R3"
+    """The inbox row is committed, no event says so."""
+
 
 _EFFECTS = ("kill", "enospc", "eio", "cut")
 

@@ -285,6 +285,10 @@ class Hub:
             return None
         return SocketFacts(connection.version, connection.session.actor)
 
+    def clients(self, app_id: str) -> "list[Connection]":
+        """All connections of an app."""
+        return [c for (owner, _), c in self._sockets.items() if owner == app_id]
+
     def end_user(self, app_id: str, user_id: str, code: int) -> None:
         """Close the connections that are signed in as a user."""
         for connection in tuple(self._users.get((app_id, user_id), ())):
@@ -293,9 +297,9 @@ class Hub:
     def end_revoked(self, app_id: str, revocations: "Revocations") -> int:
         """Close the connections whose token is revoked; answers how many that were."""
         closed = 0
-        for (owner, _), connection in tuple(self._sockets.items()):
+        for connection in self.clients(app_id):
             claims = connection.session.claims
-            if owner == app_id and claims is not None and revocations.covers(app_id, claims):
+            if claims is not None and revocations.covers(app_id, claims):
                 connection.revoke()
                 closed += 1
         return closed

@@ -20,6 +20,7 @@ from tidelog.channels.connection import Connection
 from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds, live_version
 from tidelog.channels.elsewhere import Elsewhere, Revocation
 from tidelog.channels.fault import Fault
+from tidelog.channels.floors import Floors
 from tidelog.channels.history import HistoryReader, Place
 from tidelog.channels.hub import Hub
 from tidelog.channels.names import USER_PREFIX, name_fault, stream_name
@@ -37,7 +38,6 @@ from tidelog.channels.requests import (
 from tidelog.channels.retention import Retention
 from tidelog.channels.revocations import Revocations
 from tidelog.channels.rules import (
-    Floors,
     Mode,
     Mutate,
     Publish,

@@ -170,9 +170,7 @@ def read_key(path: Path) -> MemberKey:
         matches = False
         key = None
     if key is None or not matches:
-        raise KeyRefused(
-            f"{path} holds no ed25519 key pair. Restore it from a backup, or remove it."
-        )
+        raise KeyRefused(f"{path} holds no ed25519 key pair. Restore it from a backup.")
     return key
 
 

@@ -33,9 +33,9 @@ class FrameInvalid(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 def max_frame_bytes(inline_bytes: int) -> int:
-    """Largest frame where bodies may have `inline_bytes`.
+    r"""Largest frame where bodies may have `inline_bytes`.
 
-    JSON writes a byte of a body as up to six (`\\u0000`), so that much room is left for it.
+    JSON writes a byte of a body as up to six (`\u0000`), so that much room is left for it.
     """
     return inline_bytes * 6 + ENVELOPE_ALLOWANCE_BYTES
 
@@ -229,7 +229,7 @@ DaemonFrame = TypedDaemonFrame | Send
 encode = msgspec.json.Encoder().encode
 """Any frame but `Send`; see `send_frame`."""
 
-_broker_frame = msgspec.json.Decoder(BrokerFrame)
+_broker_frame: msgspec.json.Decoder[BrokerFrame] = msgspec.json.Decoder(BrokerFrame)
 
 
 def read_broker_frame(data: bytes | str) -> BrokerFrame | None:
@@ -258,9 +258,10 @@ def read_daemon_frame(data: bytes) -> DaemonFrame:
             raise FrameInvalid("a send has no positive integer ref")
         return Send(ref=ref, fields=fields, fault=fault)
     try:
-        return msgspec.convert(fields, TypedDaemonFrame)
+        frame: TypedDaemonFrame = msgspec.convert(fields, TypedDaemonFrame)
     except msgspec.ValidationError as error:
         raise FrameInvalid(str(error)) from None
+    return frame
 
 
 def send_frame(

@@ -95,7 +95,7 @@ def test_max_age(case: mesh_cases.Case) -> None:
             negotiation.judge({negotiation.DEDUPE: {"params": params}})
         assert (failed.value.kind, failed.value.close_code) == (case["refuse"], case["close_code"])
         return
-    options = {"override": case.get("override")}
+    options: dict[str, Any] = {"override": case.get("override")}
     if "max_age_hours_default" in case:
         options["default"] = case["max_age_hours_default"]
     if "refuse" in case:
@@ -105,7 +105,7 @@ def test_max_age(case: mesh_cases.Case) -> None:
         return
     assert max_age_hours(mode, days, **options) == case["max_age_hours"]
     if "safety_margin_hours" in case:
-        assert safety_margin_hours(days) == case["safety_margin_hours"]
+        assert safety_margin_hours(case["dedupe_retention_days"]) == case["safety_margin_hours"]
     if "override_ceiling" in case:
         assert override_ceiling_hours(mode, days) == case["override_ceiling"]
 
