@@ -11,6 +11,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 LOCKED = Path(__file__).parents[1] / "clients" / "pusher"
@@ -66,9 +67,9 @@ def pusher_home() -> Path:
     home = Path(sys.prefix) / "node" / hashlib.sha256(lock).hexdigest()[:16]
     if home.exists():
         return home
-    making = home.with_suffix(".making")  # renamed when it is whole: an aborted install is not it
-    shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(parents=True)
+    home.parent.mkdir(exist_ok=True)
+    # Renamed when it is whole: an aborted install, or one beside this one, is not mistaken for it.
+    making = Path(tempfile.mkdtemp(dir=home.parent))
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(LOCKED / name, making / name)
     _, npm = programs()
@@ -82,7 +83,10 @@ def pusher_home() -> Path:
     )
     if done.returncode:
         raise RuntimeError(f"npm ci failed: {done.stderr[-1000:]}")
-    making.rename(home)
+    try:
+        making.rename(home)
+    except OSError:  # another process was first
+        shutil.rmtree(making)
     return home
 
 

@@ -24,8 +24,9 @@ FILE_NAME = "tidelog.toml"
 """Read from the working directory when no file is named."""
 
 _PREFIX = "TIDELOG_"
-_NOT_SETTINGS = "TIDELOG_TEST_"
-"""Beginning of the variables that steer tests (`tidelog.base.faultpoint`)."""
+_NOT_SETTINGS = ("TIDELOG_TEST_", "TIDELOG_DAEMON_")
+"""Beginnings of the variables that steer tests (`tidelog.base.faultpoint`), and of those that are
+the mesh daemon's (`tidelog.daemon.settings`): an environment may hold both programs' variables."""
 
 _EXCERPT_LENGTH = 40
 """Longest piece of a refused value that a message repeats."""
@@ -74,15 +75,24 @@ def load(
 
 
 def load_as(
-    schema: type[S], flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+    schema: type[S],
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    *,
+    prefix: str = _PREFIX,
+    default_file: Path = Path(FILE_NAME),
 ) -> Loaded[S]:
-    """`load` for any Struct; its sections are Structs whose fields have defaults."""
+    """`load` for any Struct; its sections are Structs whose fields have defaults.
+
+    `prefix` begins the names of its variables, `default_file` is read if `file` is `None`.
+    """
     given: dict[str, Any] = {}
-    if file is not None or Path(FILE_NAME).exists():
-        path = file or Path(FILE_NAME)
+    if file is not None or default_file.exists():
+        path = file or default_file
         given = _tagged(schema, _parsed(path), str(path), "", _known(schema))
     leaves = dict(_leaves(schema))
-    for key, value in _from_environment(environ, leaves):
+    for key, value in _from_environment(environ, leaves, prefix):
         _place(given, key, value)
     for key, value in _from_flags(flags, leaves):
         _place(given, key, value)
@@ -178,11 +188,12 @@ def _tagged(
 
 
 def _from_environment(
-    environ: Mapping[str, str], leaves: Mapping[str, Any]
+    environ: Mapping[str, str], leaves: Mapping[str, Any], prefix: str
 ) -> Iterator[tuple[str, _Given]]:
-    keys = {_PREFIX + key.replace(".", "_").upper(): key for key in leaves}
+    keys = {prefix + key.replace(".", "_").upper(): key for key in leaves}
+    others = tuple(other for other in _NOT_SETTINGS if other != prefix)
     for name, value in environ.items():
-        if not name.startswith(_PREFIX) or name.startswith(_NOT_SETTINGS):
+        if not name.startswith(prefix) or name.startswith(others):
             continue
         if name not in keys:
             raise _unknown("variable", name, name, keys, "environment")

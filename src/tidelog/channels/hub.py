@@ -4,6 +4,7 @@ All of it lives on the event loop of one node and is gone with it; nothing here 
 other nodes have is in `elsewhere`; a user is a member of a channel wherever it is connected.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -244,6 +245,8 @@ class Hub:
         """By stream; only those with subscribers."""
         self._sockets: dict[tuple[str, str], Connection] = {}
         """By app id and socket id."""
+        self._connections: Counter[str] = Counter()
+        """How many of them, by app id."""
         self._users: dict[tuple[str, str], set[Connection]] = {}
         """By app id and signed-in user."""
 
@@ -255,10 +258,12 @@ class Hub:
     def add(self, connection: "Connection") -> None:
         """Count a connection in."""
         self._sockets[connection.app.id, connection.socket_id] = connection
+        self._connections[connection.app.id] += 1
 
     def remove(self, connection: "Connection") -> None:
         """Count a connection out; its subscriptions were ended before."""
-        self._sockets.pop((connection.app.id, connection.socket_id), None)
+        if self._sockets.pop((connection.app.id, connection.socket_id), None) is not None:
+            self._connections[connection.app.id] -= 1
         user_id = connection.session.user_id
         if user_id is not None:
             sockets = self._users.get((connection.app.id, user_id), set())
@@ -268,7 +273,7 @@ class Hub:
 
     def count(self, app_id: str) -> int:
         """Connections of an app."""
-        return sum(1 for owner, _ in self._sockets if owner == app_id)
+        return self._connections[app_id]
 
     def socket(self, app_id: str, socket_id: str) -> "Connection | None":
         """The connection with that socket id."""

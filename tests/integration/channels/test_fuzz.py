@@ -6,6 +6,7 @@ answer is known, and requests that schemathesis makes of the OpenAPI document.
 
 import asyncio
 import json
+import logging
 import random
 import re
 import time
@@ -36,8 +37,8 @@ from support.channels_raw import Answer, Json, RawClient, signed_target
 
 FRAMES = 9_000
 DAMAGED = 2_500
-REQUESTS = 7_500
-CASES = 1_000
+REQUESTS = 8_000
+CASES = 500
 """Of schemathesis, at least."""
 WINDOW = 50
 SOCKETS = 4
@@ -187,7 +188,7 @@ def _subscribe(rng: random.Random, is_v2: bool) -> Refusal:
 
 def _client_event(rng: random.Random, is_v2: bool) -> Refusal:
     del is_v2
-    channel = rng.choice(
+    channel: Any = rng.choice(
         [None, 5, [], "", ROOM, PRIVATE, "presence-x", "private-encrypted-x", "\0"]
     )
     event = f"client-{rng.choice(['', 'typing', 'x' * 300, chr(0)])}"
@@ -588,7 +589,7 @@ class Requests:
         """Requests that HTTP itself does not know."""
         line = rng.choice(
             [
-                *("GET", "GET /", "GET / HTTP/9.9", "\0 / HTTP/1.1"),
+                *("GET", "GET / HTTP/9.9", "\0 / HTTP/1.1"),
                 *("NONSENSE / HTTP/1.1", "get / HTTP/1.1", "{} {} {}", "GET / HTTP/1.1 x"),
             ]
         )
@@ -627,7 +628,7 @@ async def send_requests(node: ChannelsNode, serial: str, number: int, count: int
         attempt = requests.make(rng)
         try:
             answer = await client.send_bytes(attempt.request)
-        except BaseException as error:
+        except Exception as error:
             raise AssertionError(attempt.request[:300]) from error
         assert answer.status == attempt.status, (answer, attempt.request[:400])
         check_answer(answer, attempt.request[:400])
@@ -684,8 +685,11 @@ async def stored(node: ChannelsNode) -> tuple[Any, ...]:
     return await store.head(), await store.dedupe_count(), tuple(map(tuple, floors))
 
 
-async def test_nothing_malformed_gets_through(tmp_path: Path) -> None:
-    """19,000 broken frames and requests: each its own refusal, log and neighbours as they were."""
+async def test_nothing_malformed_gets_through(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """19,500 broken frames and requests: each its own refusal, log and neighbours as they were."""
+    caplog.set_level(logging.CRITICAL, "uvicorn.error")  # it tells of every malformed request
     async with (
         prepared(tmp_path) as (node, serial),
         node.v2() as neighbour,
@@ -843,7 +847,7 @@ class Explorer:
 
 
 async def test_the_document_describes_what_the_server_does(tmp_path: Path) -> None:
-    """1,000 signed requests out of the OpenAPI document: no 5xx, answers as the document says."""
+    """500 signed requests out of the OpenAPI document: no 5xx, answers as the document says."""
     async with prepared(tmp_path) as (node, serial), node.v2() as neighbour:
         document = (await node.client.get(f"{node.server.url}/openapi.json")).json()
         operations = sum(

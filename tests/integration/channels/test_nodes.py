@@ -485,6 +485,7 @@ async def test_a_node_that_starts_learns_and_one_that_ends_is_forgotten(
     a, b, _ = pair
     async with a.v2() as ana, b.v2() as both:
         await ana.subscribe(channel, {"user_id": "ana", "user_info": 1})
+        await heard(a, b)
         await both.subscribe(channel, {"user_id": "both"})
         await ana.expect("_member_added", channel)
         async with channels_server(tmp_path, pair.store) as c:

@@ -1,0 +1,316 @@
+"""HTTP/1.1 for callers on this machine: a Unix socket, and a loopback port if wanted (mesh 11).
+
+A small server of our own, because a web framework would cost the daemon its start time and its
+memory. Heads are judged before bodies are read; a caller can hold one request, for a limited time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import httptools
+
+from tidelog.daemon.gate import Gate
+from tidelog.daemon.http import Request, Response, Stream, Transport, refuse
+from tidelog.daemon.metrics import DaemonMetrics
+from tidelog.daemon.settings import IpcSettings
+from tidelog.daemon.token_file import TokenFile
+
+_log = logging.getLogger(__name__)
+
+SOCKET_NAME = "daemon.sock"
+
+_DISCARDED_BODIES = 8
+"""A refused request's body is read and dropped up to so many times the allowed size, so that the
+caller gets to read why it was refused; then the connection is cut."""
+
+_PIPELINED = 16
+"""Requests of one connection that may wait for their turn."""
+
+Respond = Callable[[Request], Awaitable[Response | Stream]]
+
+
+class IpcServer:
+    """The listening sockets and what all connections share."""
+
+    def __init__(
+        self,
+        respond: Respond,
+        settings: IpcSettings,
+        metrics: DaemonMetrics,
+        token: TokenFile | None = None,
+    ) -> None:
+        """`token` is needed for `start_tcp` only."""
+        self.respond = respond
+        self.settings = settings
+        self.metrics = metrics
+        self.gate = Gate(settings, token, lambda: time.monotonic() * 1000)
+        self.connections: set[_Connection] = set()
+        self.in_flight = 0
+        """Requests whose head was let in and that are not answered."""
+        self.streams = 0
+        self._has_token = token is not None
+        self._servers: list[asyncio.Server] = []
+        self._socket_path: Path | None = None
+
+    async def start_unix(self, path: Path) -> None:
+        """Listen on a Unix socket that only this user can open.
+
+        A socket left behind by a killed daemon is replaced: the caller holds the directory's lock.
+        """
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            old = os.umask(0o177)  # the mode must be right from the first moment
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(old)
+            loop = asyncio.get_running_loop()
+            self._servers.append(
+                await loop.create_unix_server(lambda: _Connection(self, "unix"), sock=listener)
+            )
+        except BaseException:
+            listener.close()
+            raise
+        self._socket_path = path
+
+    async def start_tcp(self, port: int = 0) -> int:
+        """Listen on 127.0.0.1; answers the port."""
+        if not self._has_token:
+            raise ValueError("a TCP port needs a token")
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Connection(self, "tcp"), "127.0.0.1", port)
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self, grace_s: float = 2.0) -> None:
+        """Take no new connection, let requests finish, then cut what is left."""
+        for server in self._servers:
+            server.close()
+        deadline = time.monotonic() + grace_s
+        while self.in_flight and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.cut()
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
+        await asyncio.sleep(0)
+
+
+class _Exchange:
+    """A request and its answer, in the order of its connection."""
+
+    __slots__ = ("answer", "body", "body_bytes", "counted", "keep_alive", "request")
+
+    def __init__(self, request: Request, *, keep_alive: bool) -> None:
+        self.request = request
+        self.keep_alive = keep_alive
+        self.body: list[bytes] = []
+        self.body_bytes = 0
+        self.answer: Response | Stream | None = None
+        self.counted = False
+        """Whether it is one of the server's requests in flight."""
+
+
+class _Connection(asyncio.Protocol):
+    """One caller."""
+
+    def __init__(self, server: IpcServer, kind: Transport) -> None:
+        self._server = server
+        self._settings = server.settings
+        self._kind: Transport = kind
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._exchanges: deque[_Exchange] = deque()
+        self._arriving: _Exchange | None = None
+        """The exchange whose body is being read."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._url = b""
+        self._headers: list[tuple[str, str]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._port: _StreamPort | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ending = False
+        """Whether the connection ends with what is already to be answered."""
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        server = self._server
+        if len(server.connections) >= self._settings.max_connections:
+            self._is_ending = True
+            busy = refuse(429, "daemon_busy", "too many connections", ("retry-after", "1"))
+            self._transport.write(busy.encode(closing=True))
+            self._transport.close()
+            return
+        server.connections.add(self)
+        self._watch(self._settings.keep_alive_timeout_ms, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        self._server.connections.discard(self)
+        for exchange in self._exchanges:
+            self._release(exchange)
+        if self._port is not None:
+            self._port.lost()
+
+    def pause_writing(self) -> None:
+        if self._port is None:
+            self._transport.pause_reading()
+            self._watch(self._settings.body_timeout_ms, None)
+
+    def resume_writing(self) -> None:
+        if self._port is not None:
+            self._port.resume()
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._watch(self._settings.keep_alive_timeout_ms, None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_ending or self._port is not None:
+            return  # nothing more is read from this caller
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._end(refuse(400, "schema_invalid", "there is nothing to upgrade to"))
+        except httptools.HttpParserError:
+            self._end(refuse(400, "schema_invalid", "not an HTTP request"))
+        if self._in_head and self._head_bytes > self._settings.max_header_bytes:
+            self._end(refuse(431, "headers_too_large", "the request's head is too large"))
+
+    def cut(self) -> None:
+        """End it now."""
+        self._transport.abort()
+
+    # httptools' side; none of these may raise
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        self._url = b""
+        self._headers = []
+        self._watch(self._settings.header_timeout_ms, "the request's head did not arrive in time")
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._arriving is None:  # what follows a body is no header
+            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._watch(self._settings.body_timeout_ms, "the request's body did not arrive in time")
+        path, _, query = self._url.decode("latin-1").partition("?")
+        request = Request(
+            method=self._parser.get_method().decode("latin-1"),
+            path=path,
+            query_string=query,
+            headers=self._headers,
+            transport=self._kind,
+        )
+        exchange = _Exchange(request, keep_alive=self._parser.should_keep_alive())
+        self._arriving = exchange
+        self._exchanges.append(exchange)
+        refusal = self._judge(request)
+        if refusal is not None:
+            exchange.answer = refusal
+            self._flush()
+        elif ("expect", "100-continue") in self._headers and len(self._exchanges) == 1:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _judge(self, request: Request) -> Response | None:
+        server = self._server
+        size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+        if size > self._settings.max_header_bytes:
+            return refuse(431, "headers_too_large", "the request's head is too large")
+        refusal = server.gate.check(request)
+        if refusal is not None:
+            return refusal
+        if server.in_flight >= self._settings.max_in_flight or len(self._exchanges) > _PIPELINED:
+            return refuse(429, "daemon_busy", "too many requests at once", ("retry-after", "1"))
+        server.in_flight += 1
+        self._exchanges[-1].counted = True
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._arriving
+        if exchange is None or self._is_ending:
+            return
+        exchange.body_bytes += len(body)
+        if exchange.body_bytes <= self._settings.max_body_bytes:
+            if exchange.answer is None:
+                exchange.body.append(body)
+            return
+        if exchange.answer is None:
+            exchange.body.clear()
+            exchange.answer = refuse(
+                413,
+                "payload_too_large",
+                f"a request has at most {self._settings.max_body_bytes} bytes",
+            )
+            self._flush()
+        if exchange.body_bytes > self._settings.max_body_bytes * _DISCARDED_BODIES:
+            self.cut()
+
+    def on_message_complete(self) -> None:
+        exchange, self._arriving = self._arriving, None
+        self._watch(self._settings.keep_alive_timeout_ms, None)
+        if exchange is None or self._is_ending:
+            return
+        if exchange.answer is None:
+            exchange.request.body = b"".join(exchange.body)
+            exchange.body.clear()
+            self._unwatch()
+            task = self._loop.create_task(self._answer(exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._flush()
+
+    # Answers, in the order of their requests
+
+    async def _answer(self, exchange: _Exchange) -> None:
+        try:
+            exchange.answer = await self._server.respond(exchange.request)
+        except Exception:
+            _log.exception("an IPC request failed: %s", exchange.request.path)
+            exchange.answer = refuse(500, "internal", "the daemon failed; its log says why")
+        if not self._transport.is_closing():
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._exchanges and self._exchanges[0].answer is not None and self._port is None:
+            exchange = self._exchanges[0]
+            answer = exchange.answer
+            if isinstance(answer, Stream):
+                self._exchanges.popleft()
+                self._release(exchange)
+                self._start_stream(exchange, answer)
+                return
+            if exchange is self._arriving:
+                # The body still comes: say why now, and go on only when it has been dropped.
+                if exchange.counted or not exchange.body_bytes < 0:
+                    self._write(exchange, answer)
+                return
+            self._exchanges.popleft()
+            self._write(exchange, answer)
+            if not exchange.keep_alive or self._is_ending:
+                self._is_ending = True
+                self._transport.close()
+                return
+        if not self._exchanges and self._arriving is None and not self._in_head:
+            self._watch(self._settings.keep_alive_timeout_ms, None)

@@ -1,0 +1,495 @@
+"""The outbox: every send this daemon ever accepted, and how far it got (mesh 4, 5).
+
+An id that is in here is never released: no statement deletes a row. Every method that changes
+something is one transaction, every change of status a compare-and-set on status and attempts, and
+what a method returns has been committed. All of it runs on the event loop's thread.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import StoreError, TidelogError
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.ids import UlidFactory
+from tidelog.daemon.database import Database, StorageFull, WallClock
+from tidelog.daemon.pressure import Level, Pressure
+from tidelog.mesh.fingerprint import Envelope
+from tidelog.mesh.negotiation import Parameters
+from tidelog.mesh.policy import (
+    CLAIM_ROWS,
+    MAX_AGE_EXCEEDED,
+    MIN_BACKOFF_MS,
+    STATUSES,
+    Existing,
+    Status,
+    Verdict,
+    look_up,
+    max_age_hours,
+    retire_error,
+)
+
+APPLICATION_ID = 0x74646F62
+FILE_NAME = "outbox.db"
+
+MAX_LIST = 500
+DEFAULT_LIST = 50
+MAX_CHAIN = 1000
+"""Rows of a chain that are shown; each is a requeue somebody asked for."""
+
+MAX_DELAY_MS = 600_000
+"""No attempt is put off for longer, whatever a broker asks for. A row that is due later than this
+from now was scheduled by a clock that ran ahead, and is due at once."""
+
+_MARK_EVERY_MS = 10_000
+"""How far the clock runs before its mark is stored again; a crash loses at most this much of it."""
+
+_HOUR_MS = 3_600_000
+_STEP_ROWS = 1000
+"""Rows changed in one transaction by expiry and pruning; sends wait meanwhile."""
+
+_REMEDY = "Stop the daemon and run: tidelog mesh recover"
+
+
+class OutboxRefused(TidelogError):  # noqa: N818 - the failure is the noun
+    """A requeue or drop that cannot be; nothing was changed."""
+
+    def __init__(self, status: int, code: str, **details: Any) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.details = details
+        """More members of the answer."""
+
+
+class Accept(NamedTuple):
+    """A send that passed every check."""
+
+    client_message_id: str
+    fingerprint: bytes
+    payload: bytes
+
+
+class Row(NamedTuple):
+    """One row; `payload` is empty where it was not asked for."""
+
+    id: str
+    client_message_id: str
+    request_fingerprint: bytes
+    payload: bytes
+    enqueued_at: int
+    attempts: int
+    next_attempt_at: int
+    status: Status
+    last_error: str | None
+    delivered_at: int | None
+    broker_message_id: str | None
+    history_id: int | None
+    aborted_at: int | None
+    aborted_by: str | None
+    superseded_by: str | None
+
+    @property
+    def maybe_delivered(self) -> bool:
+        """Whether the broker may have the message although the row does not say so."""
+        refused = self.status == "dead" and self.last_error != MAX_AGE_EXCEEDED
+        return self.attempts > 0 and self.status != "done" and not refused
+
+
+class Claim(NamedTuple):
+    """An attempt under way: what to send, and what its result must match."""
+
+    row_id: str
+    client_message_id: str
+    request_fingerprint: bytes
+    payload: bytes
+    attempts: int
+    """The number of this attempt."""
+    supersedes: str | None
+    """The client's id that this row replaced."""
+
+
+class Settlement(Struct, frozen=True, kw_only=True):
+    """What became of an attempt."""
+
+    claim: Claim
+    status: Status
+    """`done`, `pending` or `dead`."""
+    broker_message_id: str | None = None
+    history_id: int | None = None
+    error: str | None = None
+    delay_ms: int = MIN_BACKOFF_MS
+    """For `pending`: until the next attempt; see `tidelog.mesh.policy.retry_delay_ms`."""
+
+
+class Requeued(NamedTuple):
+    """The answer to a requeue."""
+
+    aborted_row_id: str
+    new_row_id: str
+    new_client_message_id: str
+    maybe_delivered: bool
+
+
+class Outbox:
+    """The file `outbox.db`."""
+
+    def __init__(self, path: Path, pressure: Pressure, clock: Clock | None = None) -> None:
+        """Open or create the file.
+
+        Args:
+            path: the file.
+            pressure: says when there is no room for more.
+            clock: a wall clock that may step back; the mark is kept here.
+        """
+        self._clock = clock or WallClock()
+        self._pressure = pressure
+        self._database = Database(
+            path, kind="outbox", application_id=APPLICATION_ID, remedy=_REMEDY
+        )
+        self._mark_ms = int(self._state("clock_mark") or 0)
+        self._stored_mark_ms = self._mark_ms
+        self._ids = UlidFactory(_Marked(self._now_ms))
+        self._counts = Counter(dict.fromkeys(STATUSES, 0))
+        self._counts.update(dict(self._database.run("outbox_counts").fetchall()))
+        self._max_age_ms = 0
+        self.parameters = Parameters()
+        """What was negotiated last, also when that was in an earlier process."""
+        self.on_work: Callable[[], None] | None = None
+        """Called after a commit that made a row `pending`."""
+        stored = self._state("parameters")
+        if stored is not None:
+            self.parameters = msgspec.json.decode(stored, type=Parameters)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._database.close()
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the file's schema."""
+        return self._database.schema_version
+
+    def mint(self) -> str:
+        """A new ULID, greater than every one before it."""
+        return self._ids.mint()
+
+    # The clock and what was negotiated.
+
+    def _now_ms(self) -> int:
+        """The time by which rows age: the wall clock, or its highest mark (mesh 5.5)."""
+        self._mark_ms = max(self._mark_ms, self._clock.now_ms())
+        return self._mark_ms
+
+    def adopt(self, parameters: Parameters, max_age_override_hours: int | None = None) -> None:
+        """Live by what was negotiated from now on, rows that are here already included.
+
+        Raises:
+            MaxAgeRefused: the override does not suit it; nothing was changed.
+        """
+        hours = max_age_hours(
+            parameters.mode, parameters.dedupe_retention_days, override=max_age_override_hours
+        )
+        if parameters != self.parameters:
+            with self._changes():
+                self._set_state("parameters", msgspec.json.encode(parameters).decode())
+        self.parameters = parameters
+        self._max_age_ms = hours * _HOUR_MS
+
+    @property
+    def max_age_ms(self) -> int:
+        """How old a row may get."""
+        if not self._max_age_ms:
+            kept = self.parameters
+            self._max_age_ms = max_age_hours(kept.mode, kept.dedupe_retention_days) * _HOUR_MS
+        return self._max_age_ms
+
+    # Accepting (4.1).
+
+    def accept(self, sends: Sequence[Accept]) -> list[Verdict | StoreError]:
+        """Decide sends in one transaction; each has the outcome it would have had alone.
+
+        Returns:
+            For each send its answer, or why it could not be stored. Nothing is half done: an
+            answer that speaks of a row was committed.
+        """
+        try:
+            return self._accept(sends)
+        except StorageFull as error:
+            if len(sends) == 1:
+                return [error]
+        except StoreError as error:
+            return [error] * len(sends)
+        results: list[Verdict | StoreError] = []
+        for send in sends:  # one of them was too much: the others must not suffer
+            results += self.accept([send])
+        return results
+
+    def _accept(self, sends: Sequence[Accept]) -> list[Verdict | StoreError]:
+        verdicts: list[Verdict | StoreError] = []
+        with self._changes() as changes:
+            for send in sends:
+                found = self._database.row("outbox_find", send.client_message_id)
+                existing = None if found is None else Existing(*found)
+                verdict = look_up(send.client_message_id, send.fingerprint, existing)
+                if verdict.inserts:
+                    if self._level(changes["pending"]) >= Level.REFUSING:
+                        verdicts.append(StorageFull("the outbox is full"))
+                        continue
+                    self._insert(send.client_message_id, send.fingerprint, send.payload)
+                    changes["pending"] += 1
+                verdicts.append(verdict)
+            reach(FaultPoint.DAEMON_ACCEPTING)
+        reach(FaultPoint.DAEMON_ACCEPTED)
+        return verdicts
+
+    def _insert(self, client_message_id: str, fingerprint: bytes, payload: bytes) -> str:
+        row_id = self._ids.mint()
+        times = (self._now_ms(), self._clock.now_ms())
+        self._database.run("outbox_insert", row_id, client_message_id, fingerprint, payload, *times)
+        return row_id
+
+    # Attempts (5.2).
+
+    def recover_inflight(self) -> int:
+        """At start, before anything else: attempts of an earlier process are to be repeated."""
+        with self._changes() as changes:
+            due = self._clock.now_ms() + MIN_BACKOFF_MS
+            count = self._database.run("outbox_recover", due).rowcount
+            _move(changes, "inflight", "pending", count)
+        reach(FaultPoint.DAEMON_RECOVERED)
+        return count
+
+    def expire(self) -> int:
+        """Give up the rows that are too old; called now and then, connected or not."""
+        expired = 0
+        while True:
+            self._keep_mark()
+            oldest = self._now_ms() - self.max_age_ms
+            found = self._database.run("outbox_too_old", oldest, _STEP_ROWS).fetchall()
+            if not found:
+                return expired
+            with self._changes() as changes:
+                for row_id, attempts in found:
+                    changed = self._database.run(
+                        "outbox_expire", MAX_AGE_EXCEEDED, row_id, attempts
+                    ).rowcount
+                    _move(changes, "pending", "dead", changed)
+                    expired += changed
+
+    def claim(self, limit: int = CLAIM_ROWS) -> list[Claim]:
+        """Start attempts for due rows, the oldest first; rows that are too old die instead."""
+        self.expire()
+        now = self._clock.now_ms()
+        window: dict[str, object] = {"now": now, "latest": now + MAX_DELAY_MS, "limit": limit}
+        due = self._database.run_named("outbox_due", window).fetchall()
+        if not due:
+            return []
+        claims = []
+        with self._changes() as changes:
+            for row_id, client_id, fingerprint, payload, attempts, supersedes in due:
+                changed = self._database.run("outbox_claim", row_id, attempts).rowcount
+                _move(changes, "pending", "inflight", changed)
+                if changed:
+                    claims.append(
+                        Claim(row_id, client_id, fingerprint, payload, attempts + 1, supersedes)
+                    )
+        return claims
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Record results; False for one whose attempt was superseded, which changes nothing."""
+        results = []
+        with self._changes() as changes:
+            for settlement in settlements:
+                changed = self._settle(settlement)
+                _move(changes, "inflight", settlement.status, changed)
+                results.append(changed == 1)
+        return results
+
+    def _settle(self, settlement: Settlement) -> int:
+        claim = (settlement.claim.row_id, settlement.claim.attempts)
+        match settlement.status:
+            case "done":
+                result = (settlement.broker_message_id, settlement.history_id, self._now_ms())
+                return self._database.run("outbox_done", *result, *claim).rowcount
+            case "pending":
+                due = self._clock.now_ms() + min(settlement.delay_ms, MAX_DELAY_MS)
+                return self._database.run("outbox_retry", settlement.error, due, *claim).rowcount
+            case "dead":
+                return self._database.run("outbox_bury", settlement.error, *claim).rowcount
+            case other:
+                raise ValueError(f"an attempt cannot end {other}")
+
+    def next_due_in_ms(self) -> int | None:
+        """Until the next row is due, 0 if one is; None when nothing waits."""
+        found = self._database.row("outbox_next_due")
+        if found is None or found[0] is None:
+            return None
+        wait: int = found[0] - self._clock.now_ms()
+        return 0 if wait < 0 or wait > MAX_DELAY_MS else wait
+
+    # What an operator does (5.6).
+
+    def requeue(
+        self, row_id: str, new_client_message_id: str | None = None, patch: Envelope | None = None
+    ) -> Requeued:
+        """Retire a row that waits or has failed, and send its content under a fresh id.
+
+        Args:
+            row_id: the row to retire.
+            new_client_message_id: the fresh id; None mints one.
+            patch: the new content; None sends the old payload with its old fingerprint.
+
+        Raises:
+            OutboxRefused: nothing was changed.
+        """
+        with self._changes() as changes:
+            old = self._retirable(row_id)
+            client_id = new_client_message_id or self._ids.mint()
+            if self._database.row("outbox_find", client_id) is not None:
+                raise OutboxRefused(409, "requeue_client_id_in_use", client_message_id=client_id)
+            fingerprint, payload = old.request_fingerprint, old.payload
+            if patch is not None:
+                fingerprint, payload = patch.fingerprint(), patch.payload()
+            new_id = self._insert(client_id, fingerprint, payload)
+            self._retire(old, new_id, changes)
+            changes["pending"] += 1
+            reach(FaultPoint.DAEMON_REQUEUEING)
+        return Requeued(old.id, new_id, client_id, old.maybe_delivered)
+
+    def drop(self, row_id: str) -> Row:
+        """Retire a row without a successor; it stays as the record of its id."""
+        with self._changes() as changes:
+            self._retire(self._retirable(row_id), None, changes)
+        return self.row(row_id)
+
+    def _retirable(self, row_id: str) -> Row:
+        row = self.row(row_id)
+        code = retire_error(row.status)
+        if code is not None:
+            details = {"superseded_by": row.superseded_by} if row.status == "aborted" else {}
+            raise OutboxRefused(409, code, id=row.id, **details)
+        return row
+
+    def _retire(self, old: Row, successor: str | None, changes: Counter[str]) -> None:
+        changed = self._database.run(
+            "outbox_retire", self._now_ms(), successor, old.id, old.status, old.attempts
+        ).rowcount
+        _move(changes, old.status, "aborted", changed)
+
+    def prune(self) -> int:
+        """Empty the payloads of final rows; the rows stay."""
+        pruned = 0
+        while True:
+            with self._changes():
+                count = self._database.run("outbox_prune", _STEP_ROWS).rowcount
+            pruned += count
+            if count < _STEP_ROWS:
+                return pruned
+
+    # Reading.
+
+    def row(self, row_id: str) -> Row:
+        """A row by its own id; `OutboxRefused` if there is none."""
+        found = self._database.row("outbox_row", row_id)
+        if found is None:
+            raise OutboxRefused(404, "outbox_row_not_found")
+        return Row(*found)
+
+    def inspect(self, name: str) -> tuple[Row, list[Row]]:
+        """A row by its own id or its client's, and the chain it is part of, oldest first."""
+        found = self._database.row("outbox_row", name)
+        found = found or self._database.row("outbox_row_by_client_id", name)
+        if found is None:
+            raise OutboxRefused(404, "outbox_row_not_found")
+        row = Row(*found)
+        chain = [row]
+        while len(chain) < MAX_CHAIN:
+            earlier = self._database.row("outbox_predecessor", chain[0].id)
+            if earlier is None:
+                break
+            chain.insert(0, Row(*earlier))
+        while len(chain) < MAX_CHAIN and chain[-1].superseded_by is not None:
+            chain.append(self.row(chain[-1].superseded_by))
+        return row, chain
+
+    def rows(self, status: Status | None = None, limit: int = DEFAULT_LIST) -> list[Row]:
+        """The newest rows first, without payloads."""
+        wanted: dict[str, object] = {"status": status, "limit": min(max(limit, 1), MAX_LIST)}
+        return [Row(*found) for found in self._database.run_named("outbox_list", wanted)]
+
+    def counts(self) -> dict[str, int]:
+        """Rows by status."""
+        return dict(self._counts)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that the broker does not have yet."""
+        return self._counts["pending"] + self._counts["inflight"]
+
+    def oldest_age_ms(self) -> int:
+        """Age of the oldest row that waits; 0 when none does."""
+        found = self._database.row("outbox_oldest")
+        return 0 if found is None or found[0] is None else max(0, self._now_ms() - found[0])
+
+    def level(self) -> Level:
+        """How full it is."""
+        return self._level(0)
+
+    def shares(self) -> dict[str, float]:
+        """How much of each thing that can run out is used up."""
+        used = self._database.used_bytes()
+        return self._pressure.shares(waiting_rows=self.waiting, used_bytes=used)
+
+    def _level(self, added: int) -> Level:
+        used = self._database.used_bytes()
+        return self._pressure.level(waiting_rows=self.waiting + added, used_bytes=used)
+
+    # Inside a transaction.
+
+    @contextmanager
+    def _changes(self) -> Iterator[Counter[str]]:
+        """A transaction; what is counted into it becomes true with its commit."""
+        changes: Counter[str] = Counter()
+        mark = self._now_ms()
+        is_due = mark - self._stored_mark_ms >= _MARK_EVERY_MS
+        with self._database.transaction():
+            yield changes
+            if is_due:
+                self._set_state("clock_mark", str(mark))
+        if is_due:
+            self._stored_mark_ms = mark
+        self._counts.update(changes)
+        if changes["pending"] > 0 and self.on_work is not None:
+            self.on_work()
+
+    def _keep_mark(self) -> None:
+        """Store the clock's mark if it has run on: a later step back must not make rows younger."""
+        if self._now_ms() - self._stored_mark_ms >= _MARK_EVERY_MS:
+            with self._changes():
+                pass
+
+    def _state(self, key: str) -> str | None:
+        found = self._database.row("outbox_state", key)
+        return None if found is None else str(found[0])
+
+    def _set_state(self, key: str, value: str) -> None:
+        self._database.run("outbox_set_state", key, value)
+
+
+class _Marked:
+    """The marked time as a `Clock`."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms
+
+
+def _move(changes: Counter[str], before: str, after: str, count: int) -> None:
+    changes[before] -= count
+    changes[after] += count

@@ -1,0 +1,104 @@
+-- name: outbox_find
+-- The row that has a client's id; what the lookup of an accept needs.
+SELECT request_fingerprint, status, broker_message_id, history_id, last_error
+FROM outbox WHERE client_message_id = ?;
+
+-- name: outbox_insert
+-- A new send. No upsert: a conflict must be reported, never overwritten.
+INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, enqueued_at, next_attempt_at, status)
+VALUES (?, ?, ?, ?, ?, ?, 'pending');
+
+-- name: outbox_due
+-- Pending rows whose time has come, oldest first; a time too far ahead comes from a clock that was.
+SELECT o.id, o.client_message_id, o.request_fingerprint, o.payload, o.attempts,
+       (SELECT p.client_message_id FROM outbox p WHERE p.superseded_by = o.id)
+FROM outbox o
+WHERE o.status = 'pending' AND (o.next_attempt_at <= :now OR o.next_attempt_at > :latest)
+ORDER BY o.enqueued_at, o.id LIMIT :limit;
+
+-- name: outbox_next_due
+-- When the next pending row is due.
+SELECT min(next_attempt_at) FROM outbox WHERE status = 'pending';
+
+-- name: outbox_claim
+-- Start an attempt.
+UPDATE outbox SET status = 'inflight', attempts = attempts + 1
+WHERE id = ? AND status = 'pending' AND attempts = ?;
+
+-- name: outbox_too_old
+-- Pending rows that have reached their age.
+SELECT id, attempts FROM outbox WHERE status = 'pending' AND enqueued_at <= ? LIMIT ?;
+
+-- name: outbox_expire
+-- A row dies of age; no attempt was started past the limit.
+UPDATE outbox SET status = 'dead', last_error = ? WHERE id = ? AND status = 'pending' AND attempts = ?;
+
+-- name: outbox_done
+-- The broker has it.
+UPDATE outbox
+SET status = 'done', broker_message_id = ?, history_id = ?, delivered_at = ?, last_error = NULL
+WHERE id = ? AND status = 'inflight' AND attempts = ?;
+
+-- name: outbox_retry
+-- An attempt failed and may be repeated.
+UPDATE outbox SET status = 'pending', last_error = ?, next_attempt_at = ?
+WHERE id = ? AND status = 'inflight' AND attempts = ?;
+
+-- name: outbox_bury
+-- The broker refused it for good.
+UPDATE outbox SET status = 'dead', last_error = ? WHERE id = ? AND status = 'inflight' AND attempts = ?;
+
+-- name: outbox_recover
+-- At start: an attempt that was under way when the last process ended counts as one more.
+UPDATE outbox SET status = 'pending', attempts = attempts + 1, next_attempt_at = ? WHERE status = 'inflight';
+
+-- name: outbox_row
+-- All columns of a row by its own id.
+SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+FROM outbox WHERE id = ?;
+
+-- name: outbox_row_by_client_id
+-- All columns of a row by its client's id.
+SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+FROM outbox WHERE client_message_id = ?;
+
+-- name: outbox_predecessor
+-- The row that another one replaced.
+SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+FROM outbox WHERE superseded_by = ?;
+
+-- name: outbox_list
+-- Newest first, without payloads.
+SELECT id, client_message_id, request_fingerprint, x'', enqueued_at, attempts, next_attempt_at, status,
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+FROM outbox WHERE :status IS NULL OR status = :status
+ORDER BY rowid DESC LIMIT :limit;
+
+-- name: outbox_retire
+-- A requeue or a drop; only rows that wait or have failed.
+UPDATE outbox SET status = 'aborted', aborted_at = ?, aborted_by = 'operator', superseded_by = ?
+WHERE id = ? AND status = ? AND attempts = ?;
+
+-- name: outbox_prune
+-- Empty the payloads of rows that are final; the rows stay, or their ids would be free.
+UPDATE outbox SET payload = x''
+WHERE id IN (SELECT id FROM outbox WHERE status IN ('done', 'aborted') AND length(payload) > 0 LIMIT ?);
+
+-- name: outbox_counts
+-- Rows by status.
+SELECT status, count(*) FROM outbox GROUP BY status;
+
+-- name: outbox_oldest
+-- When the oldest row that still waits was accepted.
+SELECT min(enqueued_at) FROM outbox WHERE status = 'pending';
+
+-- name: outbox_state
+-- One remembered value.
+SELECT value FROM daemon_state WHERE key = ?;
+
+-- name: outbox_set_state
+-- Remember a value.
+INSERT INTO daemon_state (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;

@@ -1,0 +1,71 @@
+"""What the IPC needs of the connection to the broker."""
+
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from tidelog.base.errors import TidelogError
+
+
+class BrokerUnreachable(TidelogError):  # noqa: N818 - the failure is the noun
+    """There is no negotiated connection, or it ended before the answer came."""
+
+
+class Reply(Struct, frozen=True):
+    """The broker's answer to a question."""
+
+    status: int
+    """The `code` of its `ack`."""
+    body: dict[str, Any]
+    """The other members of it, `ref` and `type` excepted."""
+
+
+class Uplink(Protocol):
+    """The connection to the broker, seen from the IPC; all calls are made on the event loop."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether sends can leave: connected and negotiated."""
+
+    @property
+    def broker_version(self) -> str | None:
+        """What the broker said in its hello; None before the first."""
+
+    async def resolve(self, name: str) -> str | None:
+        """The public key of the one member of this name; None if there is none, or several.
+
+        Never fails: without a connection it answers from what it knows.
+        """
+
+    async def subscribe(self, topic: str) -> Reply:
+        """Receive a topic; `BrokerUnreachable` when that cannot be asked."""
+
+    async def unsubscribe(self, topic: str) -> Reply:
+        """Stop receiving a topic; `BrokerUnreachable` when that cannot be asked."""
+
+    async def topics(self) -> Reply:
+        """Which topics there are; `BrokerUnreachable` when that cannot be asked."""
+
+
+class NoUplink:
+    """Stands for a broker that was never reached."""
+
+    connected = False
+    broker_version: str | None = None
+
+    async def resolve(self, name: str) -> str | None:
+        """Nobody is known."""
+        del name
+        return None
+
+    async def subscribe(self, topic: str) -> Reply:
+        """It cannot be asked."""
+        raise BrokerUnreachable(f"cannot subscribe to {topic!r}: the broker is not connected")
+
+    async def unsubscribe(self, topic: str) -> Reply:
+        """It cannot be asked."""
+        raise BrokerUnreachable(f"cannot unsubscribe from {topic!r}: the broker is not connected")
+
+    async def topics(self) -> Reply:
+        """It cannot be asked."""
+        raise BrokerUnreachable("cannot list topics: the broker is not connected")
