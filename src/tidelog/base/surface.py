@@ -123,6 +123,8 @@ class Endpoint(Struct, frozen=True):
     """Whether the web room pings an idle peer and drops a silent one; else the surface does."""
     slow_consumer_code: int = 1013
     """What `Conversation.closed` is told when the peer did not read fast enough and was dropped."""
+    shutdown_code: int = 1001
+    """What its connections are closed with when the server stops in good order."""
 
 
 class Surface(Protocol):

@@ -165,6 +165,7 @@ class ChannelsService:
                 max_message_bytes=self.settings.max_message_bytes,
                 heartbeat=False,
                 slow_consumer_code=wire.OVER_CAPACITY,
+                shutdown_code=wire.RECONNECT,
             ),
         )
 

@@ -109,7 +109,7 @@ class IpcServer:
 class _Exchange:
     """A request and its answer, in the order of its connection."""
 
-    __slots__ = ("answer", "body", "body_bytes", "counted", "keep_alive", "request")
+    __slots__ = ("answer", "body", "body_bytes", "counted", "is_written", "keep_alive", "request")
 
     def __init__(self, request: Request, *, keep_alive: bool) -> None:
         self.request = request
@@ -119,6 +119,7 @@ class _Exchange:
         self.answer: Response | Stream | None = None
         self.counted = False
         """Whether it is one of the server's requests in flight."""
+        self.is_written = False
 
 
 class _Connection(asyncio.Protocol):
@@ -293,24 +294,147 @@ class _Connection(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        while self._exchanges and self._exchanges[0].answer is not None and self._port is None:
+        """Write what can be written; an early refusal stays first until its body was dropped."""
+        while self._exchanges and self._port is None:
             exchange = self._exchanges[0]
-            answer = exchange.answer
-            if isinstance(answer, Stream):
-                self._exchanges.popleft()
-                self._release(exchange)
-                self._start_stream(exchange, answer)
+            if exchange.answer is None:
                 return
+            if isinstance(exchange.answer, Stream):
+                self._release(exchange)
+                self._start_stream(exchange.answer)
+                return
+            if not exchange.is_written:
+                self._write(exchange, exchange.answer)
             if exchange is self._arriving:
-                # The body still comes: say why now, and go on only when it has been dropped.
-                if exchange.counted or not exchange.body_bytes < 0:
-                    self._write(exchange, answer)
                 return
             self._exchanges.popleft()
-            self._write(exchange, answer)
             if not exchange.keep_alive or self._is_ending:
                 self._is_ending = True
                 self._transport.close()
                 return
-        if not self._exchanges and self._arriving is None and not self._in_head:
+        if self._arriving is None and not self._in_head:
             self._watch(self._settings.keep_alive_timeout_ms, None)
+
+    def _write(self, exchange: _Exchange, answer: Response) -> None:
+        exchange.is_written = True
+        self._release(exchange)
+        self._count(exchange.request, answer.status)
+        closing = self._is_ending or not exchange.keep_alive
+        self._transport.write(answer.encode(closing=closing))
+
+    def _count(self, request: Request, status: int) -> None:
+        known = "/".join(request.path.split("/")[:3]) if request.path.startswith("/v1/") else ""
+        path = known if status not in (404, 405) else "unknown"
+        self._server.metrics.ipc_requests[path, str(status)] += 1
+
+    def _release(self, exchange: _Exchange) -> None:
+        if exchange.counted:
+            exchange.counted = False
+            self._server.in_flight -= 1
+
+    def _end(self, refusal: Response) -> None:
+        """Refuse, unless an earlier request is unanswered: it would take this for its answer."""
+        if self._is_ending or self._transport.is_closing():
+            return
+        self._is_ending = True
+        self._unwatch()
+        if self._arriving is not None and not self._arriving.is_written:
+            self._arriving.answer = refusal
+            self._arriving = None
+            self._flush()
+        elif not self._exchanges:
+            self._transport.write(refusal.encode(closing=True))
+            self._transport.close()
+        elif self._exchanges[0].is_written:
+            self._transport.close()
+
+    # Event streams
+
+    def _start_stream(self, stream: Stream) -> None:
+        server = self._server
+        request = self._exchanges[0].request
+        if server.streams >= self._settings.max_streams:
+            busy = refuse(429, "too_many_streams", "too many event streams", ("retry-after", "5"))
+            self._exchanges[0].answer = busy
+            self._flush()
+            return
+        server.streams += 1
+        self._unwatch()
+        self._count(request, 200)
+        self._port = _StreamPort(self._transport, self._settings.stream_buffer_bytes)
+        self._transport.write(stream.head())
+        task = self._loop.create_task(self._serve(stream, self._port))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, stream: Stream, port: "_StreamPort") -> None:
+        try:
+            await stream.serve(port)
+        except Exception:
+            _log.exception("an event stream failed")
+        finally:
+            self._server.streams -= 1
+            self._transport.close()
+
+    # Time
+
+    def _watch(self, timeout_ms: int, fault: str | None) -> None:
+        """From now on the caller has so long; then it is told the fault, or just closed."""
+        self._unwatch()
+        self._timer = self._loop.call_later(timeout_ms / 1000, self._on_timeout, fault)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timeout(self, fault: str | None) -> None:
+        self._timer = None
+        if fault is None:
+            self.cut()
+            return
+        self._end(refuse(408, "request_timeout", fault))
+
+
+class _StreamPort:
+    """A reader of events, cut off when it does not read."""
+
+    def __init__(self, transport: asyncio.Transport, max_bytes: int) -> None:
+        self._transport = transport
+        self._max_bytes = max_bytes
+        self._closed = asyncio.Event()
+        self._drained = asyncio.Event()
+        transport.set_write_buffer_limits(high=max_bytes // 4)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed.is_set() and not self._transport.is_closing()
+
+    def send(self, data: bytes) -> None:
+        if not self.is_open:
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > self._max_bytes:
+            _log.warning("an event stream was cut off: its reader is too slow")
+            self._transport.abort()
+
+    async def drain(self) -> None:
+        while self.is_open and self._transport.get_write_buffer_size() > self._max_bytes // 4:
+            self._drained.clear()
+            await self._drained.wait()
+        await asyncio.sleep(0)
+
+    async def wait_closed(self, timeout_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._closed.wait()
+        return self._closed.is_set()
+
+    def resume(self) -> None:
+        """The buffer is low again."""
+        self._drained.set()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._closed.set()
+        self._drained.set()

@@ -54,9 +54,7 @@ async def read_post(fields: Mapping[str, Any], max_bytes: int, resolve: Resolve)
     return await read_send(others | topic, max_bytes, resolve)
 
 
-async def read_patch(
-    payload: bytes, patch: object, max_bytes: int, resolve: Resolve
-) -> Envelope:
+async def read_patch(payload: bytes, patch: object, max_bytes: int, resolve: Resolve) -> Envelope:
     """An outbox row's envelope with the members of a send request that `patch` gives replaced."""
     if not isinstance(patch, dict) or not patch or not patch.keys() <= PATCH_MEMBERS:
         _refuse("schema_invalid", f"a patch is an object of {', '.join(sorted(PATCH_MEMBERS))}")

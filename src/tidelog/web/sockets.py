@@ -5,7 +5,6 @@ from typing import Protocol
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
-from tidelog.web.reader import GOING_AWAY
 
 _SWEEP_MAX_SECONDS = 1.0
 """The longest time between two sweeps, and so the accuracy of long timeouts."""
@@ -82,12 +81,12 @@ class Sockets:
             socket.sweep(now)
         self._timer = self._loop.call_later(self._interval, self._sweep) if self._open else None
 
-    async def close_all(self, code: int = GOING_AWAY, reason: str = "") -> None:
+    async def close_all(self) -> None:
         """Refuse new connections, close all, and return when the last is gone.
 
         Takes at most `close_timeout_ms` and one sweep: a peer that does not answer is dropped.
         """
         self._closing = True
         for socket in tuple(self._open):
-            socket.close(code, reason)
+            socket.shutdown()
         await self._empty.wait()

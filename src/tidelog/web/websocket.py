@@ -155,8 +155,8 @@ class WebSocket(Spout, asyncio.Protocol):
     # uvicorn and the registry call these.
 
     def shutdown(self) -> None:
-        """Close because uvicorn stops."""
-        self.close(GOING_AWAY)
+        """Close because the server stops."""
+        self.close(self._endpoint.shutdown_code if self._endpoint else GOING_AWAY)
 
     def sweep(self, now: float) -> None:
         """Drop a peer that did not answer a close or a ping; ping one that is silent."""
@@ -387,6 +387,6 @@ class WebSocketService:
 
         return BoundWebSocket
 
-    async def close_all(self, code: int = GOING_AWAY, reason: str = "") -> None:
+    async def close_all(self) -> None:
         """Refuse new connections, close all, and return when the last is gone."""
-        await self.sockets.close_all(code, reason)
+        await self.sockets.close_all()

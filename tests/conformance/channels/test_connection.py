@@ -206,6 +206,13 @@ async def test_heartbeat_of_a_silent_socket(
             await deaf.expect_close(4201)
 
 
+async def test_an_orderly_stop_asks_sockets_to_come_back(tmp_path: Path) -> None:
+    """A server that stops closes with 4200: at 1001 some SDKs never come back."""
+    async with channels_server(tmp_path) as node, node.v1() as v1, node.v2() as v2:
+        node.server.stop()
+        assert (await v1.closed(), await v2.closed()) == (4200, 4200)
+
+
 async def test_a_plain_request_to_the_socket_path(node: ChannelsNode) -> None:
     """Without an upgrade the answer is an error in JSON, not a socket and not a server error."""
     response = await node.client.get(f"{node.server.url}/app/{APP.key}?{V1_QUERY}")

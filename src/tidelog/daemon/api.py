@@ -1,0 +1,381 @@
+"""The endpoints of the IPC (mesh 11.2): from a request to an answer."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from tidelog import __version__
+from tidelog.base.errors import StoreError, StoreUntrustworthy
+from tidelog.daemon import inbox as inboxes
+from tidelog.daemon.database import StorageBusy, StorageFull
+from tidelog.daemon.events import Events
+from tidelog.daemon.http import Request, Response, Stream, answer, refuse
+from tidelog.daemon.inbox import CursorInvalid, Inbox, Message
+from tidelog.daemon.metrics import DaemonMetrics
+from tidelog.daemon.outbox import DEFAULT_LIST, MAX_LIST, Accept, Outbox, OutboxRefused, Row
+from tidelog.daemon.pressure import Level
+from tidelog.daemon.requests import Resolve, read_patch, read_post, read_send
+from tidelog.daemon.settings import DaemonSettings
+from tidelog.daemon.times import read_timestamp, timestamp
+from tidelog.daemon.uplink_protocol import BrokerUnreachable, Reply, Uplink
+from tidelog.mesh.fingerprint import (
+    Envelope,
+    RequestRefused,
+    choose_client_message_id,
+    is_client_message_id,
+    read_object,
+)
+from tidelog.mesh.policy import STATUSES, Verdict
+
+_log = logging.getLogger(__name__)
+
+IPC_API = 1
+FEATURES = ("send", "topics", "inbox", "events", "outbox")
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]
+
+
+class Api:
+    """What each endpoint does; `respond` is given to `tidelog.daemon.ipc.IpcServer`."""
+
+    def __init__(
+        self,
+        *,
+        settings: DaemonSettings,
+        outbox: Outbox,
+        inbox: Inbox,
+        events: Events,
+        uplink: Uplink,
+        metrics: DaemonMetrics,
+        member_pubkey: str,
+        on_fatal: Callable[[StoreError], None],
+    ) -> None:
+        """`on_fatal` is called when the outbox can no longer be trusted: end the process."""
+        self._settings = settings
+        self._outbox = outbox
+        self._inbox = inbox
+        self._events = events
+        self._uplink = uplink
+        self._metrics = metrics
+        self._member_pubkey = member_pubkey
+        self._on_fatal = on_fatal
+        self._accepts = _Accepts(outbox)
+        self._started_s = time.monotonic()
+        self._level = Level.NORMAL
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/v1/send": {"POST": self._send},
+            "/v1/topic/post": {"POST": self._post},
+            "/v1/topic/subscribe": {"POST": self._subscribe},
+            "/v1/topic/unsubscribe": {"POST": self._unsubscribe},
+            "/v1/topic/list": {"GET": self._topics},
+            "/v1/inbox": {"GET": self._read_inbox},
+            "/v1/events": {"GET": self._stream},
+            "/v1/outbox": {"GET": self._list},
+            "/v1/outbox/requeue": {"POST": self._requeue},
+            "/v1/outbox/drop": {"POST": self._drop},
+            "/v1/outbox/prune": {"POST": self._prune},
+            "/v1/health": {"GET": self._health},
+            "/v1/metrics": {"GET": self._render_metrics},
+            "/v1/version": {"GET": self._version},
+            "/v1/compat": {"GET": self._compat},
+            "/v1/heartbeat": {"POST": self._heartbeat},
+        }
+
+    async def respond(self, request: Request) -> Response | Stream:
+        """The answer to any request that was let in."""
+        methods = self._routes.get(request.path)
+        if methods is None and request.path.startswith("/v1/outbox/"):
+            methods = {"GET": self._inspect}
+        if methods is None:
+            return refuse(404, "not_found", "there is no such endpoint")
+        handler = methods.get(request.method)
+        if handler is None:
+            allowed = ", ".join(methods)
+            return refuse(405, "method_not_allowed", f"use {allowed}", ("allow", allowed))
+        try:
+            return await handler(request)
+        except RequestRefused as error:
+            return refuse(error.status, error.code, str(error))
+        except OutboxRefused as error:
+            return answer(error.status, {"error": error.code, **error.details})
+        except BrokerUnreachable as error:
+            return refuse(503, "broker_unreachable", str(error), ("retry-after", "1"))
+        except StoreError as error:
+            return self._store_failed(error)
+
+    def _store_failed(self, error: StoreError) -> Response:
+        if isinstance(error, StorageFull):
+            return refuse(507, "insufficient_storage", "there is no room; nothing was stored")
+        if isinstance(error, StorageBusy):
+            return refuse(503, "outbox_busy", "another program holds the file; nothing was stored")
+        _log.error("the store failed: %s", error)
+        if isinstance(error, StoreUntrustworthy):
+            self._on_fatal(error)
+        return refuse(500, "internal", "the store failed; nothing was stored")
+
+    # Sends.
+
+    async def _send(self, request: Request) -> Response:
+        return await self._accept(request, read_send)
+
+    async def _post(self, request: Request) -> Response:
+        return await self._accept(request, read_post)
+
+    async def _accept(
+        self,
+        request: Request,
+        read: Callable[[dict[str, Any], int, Resolve], Awaitable[Envelope]],
+    ) -> Response:
+        fields = read_object(request.body)
+        keys, in_body = request.values("idempotency-key"), fields.get("client_message_id")
+        client_id = choose_client_message_id(keys, in_body, self._outbox.mint)
+        if keys and in_body is not None and in_body != client_id:
+            _log.warning("Idempotency-Key and client_message_id differ; the header is used")
+        envelope = await read(fields, self._outbox.parameters.inline_bytes, self._uplink.resolve)
+        send = Accept(client_id, envelope.fingerprint(), envelope.payload())
+        result = await self._accepts.submit(send)
+        self._watch_pressure()
+        if isinstance(result, StoreError):
+            return self._store_failed(result)
+        return answer(result.status, result.body)
+
+    def _watch_pressure(self) -> None:
+        level, before = self._outbox.level(), self._level
+        self._level = level
+        if before < Level.HIGH <= level:
+            _log.warning("the outbox runs full")
+            self._events.publish("outbox_pressure_high", self._outbox.shares())
+
+    # Topics.
+
+    async def _subscribe(self, request: Request) -> Response:
+        return _replied(await self._uplink.subscribe(_text(read_object(request.body), "topic")))
+
+    async def _unsubscribe(self, request: Request) -> Response:
+        return _replied(await self._uplink.unsubscribe(_text(read_object(request.body), "topic")))
+
+    async def _topics(self, request: Request) -> Response:
+        del request
+        return _replied(await self._uplink.topics())
+
+    # The inbox and events.
+
+    async def _read_inbox(self, request: Request) -> Response:
+        query = request.query()
+        limit = _integer(query, "limit", inboxes.DEFAULT_PAGE, inboxes.MAX_PAGE)
+        after = _place(query["cursor"]) if "cursor" in query else inboxes.START
+        since_ms = _time(query["since"]) if "since" in query else 0
+        found = self._inbox.page(
+            after,
+            limit=limit + 1,
+            since_ms=since_ms,
+            topic=query.get("topic"),
+            sender=query.get("from"),
+        )
+        items, is_cut = self._that_fit(found[:limit])
+        if not is_cut and len(found) <= limit:
+            return _page(items, None)
+        cursor = found[len(items) - 1].cursor
+        next_query = "&".join(
+            f"{name}={quote(value, safe='')}"
+            for name, value in (query | {"cursor": cursor}).items()
+        )
+        return _page(items, cursor, ("link", f'</v1/inbox?{next_query}>; rel="next"'))
+
+    def _that_fit(self, messages: Sequence[Message]) -> tuple[list[bytes], bool]:
+        """The first messages as JSON, at least one, and whether the size ended it."""
+        items: list[bytes] = []
+        size = 0
+        for message in messages:
+            item = msgspec.json.encode(message)
+            size += len(item)
+            if items and size > self._settings.ipc.max_response_bytes:
+                return items, True
+            items.append(item)
+        return items, False
+
+    async def _stream(self, request: Request) -> Response | Stream:
+        if self._outbox.level() is Level.DEGRADED:
+            return refuse(507, "insufficient_storage", "no new streams while storage is full")
+        last = request.values("last-event-id")
+        after = _place(last[-1]) if last and last[-1] else None
+        return Stream(lambda port: self._events.serve(port, after))
+
+    # The outbox.
+
+    async def _list(self, request: Request) -> Response:
+        query = request.query()
+        status = query.get("status")
+        if status is not None and status not in STATUSES:
+            raise RequestRefused(400, "schema_invalid", f"status is none of {', '.join(STATUSES)}")
+        limit = _integer(query, "limit", DEFAULT_LIST, MAX_LIST)
+        rows = self._outbox.rows(status, limit)
+        return answer(200, {"items": [_shown(row) for row in rows]})
+
+    async def _inspect(self, request: Request) -> Response:
+        row, chain = self._outbox.inspect(unquote(request.path.removeprefix("/v1/outbox/")))
+        return answer(200, {**_shown(row), "chain": [_shown(link) for link in chain]})
+
+    async def _requeue(self, request: Request) -> Response:
+        fields = read_object(request.body)
+        row_id, new_id = _text(fields, "id"), fields.get("new_client_id")
+        if (new_id is not None) == (fields.get("auto") is True):
+            raise RequestRefused(400, "schema_invalid", "give either new_client_id or auto: true")
+        if new_id is not None and not is_client_message_id(new_id):
+            raise RequestRefused(400, "client_message_id_invalid", "new_client_id is no id")
+        patch = None
+        if fields.get("patch") is not None:
+            payload = self._outbox.row(row_id).payload
+            limit = self._outbox.parameters.inline_bytes
+            patch = await read_patch(payload, fields["patch"], limit, self._uplink.resolve)
+        return answer(200, self._outbox.requeue(row_id, new_id, patch)._asdict())
+
+    async def _drop(self, request: Request) -> Response:
+        row = self._outbox.drop(_text(read_object(request.body), "id"))
+        return answer(200, {"aborted_row_id": row.id, "maybe_delivered": row.maybe_delivered})
+
+    async def _prune(self, request: Request) -> Response:
+        if read_object(request.body).get("confirm") is not True:
+            raise RequestRefused(400, "schema_invalid", "payloads are gone for good: confirm: true")
+        return answer(200, {"pruned": self._outbox.prune()})
+
+    # About the daemon.
+
+    async def _health(self, request: Request) -> Response:
+        del request
+        counts, level = self._outbox.counts(), self._outbox.level()
+        health = {
+            "status": "degraded" if level is Level.DEGRADED else "ok",
+            "connected": self._uplink.connected,
+            "lag_ms": self._outbox.oldest_age_ms(),
+            "queue_depth": counts["pending"],
+            "inflight": counts["inflight"],
+            "pressure": level.name.lower(),
+            "mesh": self._settings.mesh,
+            "member_pubkey": self._member_pubkey,
+            "uptime_s": int(time.monotonic() - self._started_s),
+            "schema_version": self._outbox.schema_version,
+            "daemon_version": __version__,
+            "broker_version": self._uplink.broker_version,
+        }
+        return answer(200, health)
+
+    async def _render_metrics(self, request: Request) -> Response:
+        del request
+        text = self._metrics.render()
+        return Response(200, text, content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _version(self, request: Request) -> Response:
+        del request
+        version = {
+            "daemon_version": __version__,
+            "mesh": self._settings.mesh,
+            "ipc_api": IPC_API,
+            "ipc_features": FEATURES,
+            "schema_version": self._outbox.schema_version,
+            "broker_features_negotiated": self._outbox.parameters.features,
+        }
+        return answer(200, version)
+
+    async def _compat(self, request: Request) -> Response:
+        del request
+        same = f"{__version__.rsplit('.', 1)[0]}.x"
+        compat = {
+            "daemon": __version__,
+            "compatible_brokers": [same],
+            "required_broker_features": self._settings.features.require,
+            "compatible_clis": [same],
+            "compatible_sdks": [same],
+        }
+        return answer(200, compat)
+
+    async def _heartbeat(self, request: Request) -> Response:
+        del request
+        return answer(200, {"connected": self._uplink.connected, "time": timestamp(_wall_ms())})
+
+
+class _Accepts:
+    """Sends that came in the same turn of the loop share one transaction."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._waiting: list[tuple[Accept, asyncio.Future[Verdict | StoreError]]] = []
+
+    def submit(self, send: Accept) -> "asyncio.Future[Verdict | StoreError]":
+        """Resolved when it is committed."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._commit)
+        future: asyncio.Future[Verdict | StoreError] = loop.create_future()
+        self._waiting.append((send, future))
+        return future
+
+    def _commit(self) -> None:
+        batch, self._waiting = self._waiting, []
+        try:
+            results = self._outbox.accept([send for send, _ in batch])
+        except Exception as error:  # noqa: BLE001 - each caller raises it again, where it is logged
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():  # its caller may be gone; the row is there
+                future.set_result(result)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _replied(reply: Reply) -> Response:
+    return answer(reply.status, reply.body)
+
+
+def _page(items: Sequence[bytes], cursor: str | None, *headers: tuple[str, str]) -> Response:
+    text = b'{"items":[' + b",".join(items) + b'],"next_cursor":'
+    return Response(200, text + msgspec.json.encode(cursor) + b"}", headers)
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    """Every column but the payload's bytes."""
+    shown = row._asdict()
+    del shown["payload"]
+    shown["request_fingerprint"] = row.request_fingerprint.hex()
+    for name in ("enqueued_at", "next_attempt_at", "delivered_at", "aborted_at"):
+        if shown[name] is not None:
+            shown[name] = timestamp(shown[name])
+    return {**shown, "maybe_delivered": row.maybe_delivered}
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise RequestRefused(400, "schema_invalid", f"{name} is missing or no text")
+    return value
+
+
+def _integer(query: dict[str, str], name: str, default: int, highest: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= highest:
+        raise RequestRefused(400, "schema_invalid", f"{name} is no number from 1 to {highest}")
+    return int(text)
+
+
+def _time(text: str) -> int:
+    try:
+        return read_timestamp(text)
+    except (ValueError, OverflowError):
+        raise RequestRefused(400, "schema_invalid", "since is no RFC 3339 time") from None
+
+
+def _place(cursor: str) -> inboxes.Place:
+    try:
+        return inboxes.read_cursor(cursor)
+    except CursorInvalid as error:
+        raise RequestRefused(400, "cursor_invalid", str(error)) from None
