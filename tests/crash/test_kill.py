@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.storm import HttpClient, Storm
-from tidelog.base.faultpoint import FaultPoint
+from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.testing.process import ServerProcess
 
 WRITERS = 32
@@ -22,7 +22,7 @@ def schedule(kills: int, seed: int) -> list[str]:
     Every point is used in turn; every second kill is at a random moment.
     """
     rng = random.Random(seed)
-    points = list(FaultPoint)
+    points = list(COMMIT_PATH)
     plan = []
     for number in range(kills):
         if number % 2:
@@ -41,7 +41,7 @@ async def test_acknowledged_writes_survive_kills(
     seed = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
     rng = random.Random(seed)
     plan = schedule(KILLS, seed)
-    assert {spec.partition("=")[0] for spec in plan} >= {*map(str, FaultPoint), ""}
+    assert {spec.partition("=")[0] for spec in plan} >= {*map(str, COMMIT_PATH), ""}
     with ServerProcess(data_dir=tmp_path / "data", store=store_location) as server:
         server.start(plan[0])
         storm = Storm([server.port], writers=WRITERS)
@@ -65,7 +65,7 @@ async def test_acknowledged_writes_survive_kills(
         print(f"{engine}: {KILLS} kills, {head} entries, {dict(storm.statuses)}")  # noqa: T201
 
 
-@pytest.mark.parametrize("point", list(FaultPoint))
+@pytest.mark.parametrize("point", COMMIT_PATH)
 async def test_each_point_dies_with_sigkill(point: FaultPoint, tmp_path: Path) -> None:
     """Every named fault point is really passed by a write, and the process dies at it."""
     with ServerProcess(data_dir=tmp_path) as server:

@@ -28,7 +28,7 @@ from support.sync_peer import (
     push,
     write_model,
 )
-from tidelog.base.faultpoint import FaultPoint
+from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.log.verify import verify
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
@@ -56,7 +56,7 @@ def schedule(kills: int) -> list[str]:
     rng = random.Random(SEED)
     plan = [""]
     while len(plan) < kills:
-        for point in FaultPoint:
+        for point in COMMIT_PATH:
             busy = point in (FaultPoint.HANDING_OVER, FaultPoint.FLUSHING)
             plan.append(f"{point}=kill@{rng.randint(1, 60 if busy else 12)}")
         plan += [""]
@@ -216,7 +216,7 @@ async def test_acknowledged_events_survive_kills(
         f"model_file = {json.dumps(write_model(tmp_path))}\n"
     )
     plan = schedule(KILLS)
-    assert {spec.partition("=")[0] for spec in plan} == {*map(str, FaultPoint), ""}
+    assert {spec.partition("=")[0] for spec in plan} == {*map(str, COMMIT_PATH), ""}
     rng = random.Random(SEED)
     with ServerProcess(
         data_dir=tmp_path / "data",

@@ -9,15 +9,17 @@ import itertools
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from tidelog.mesh import identity, negotiation
 from tidelog.mesh.fingerprint import read_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SLUG = "harbour"
 

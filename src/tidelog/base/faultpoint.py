@@ -18,10 +18,19 @@ VARIABLE = "TIDELOG_TEST_FAULTS"
 
 
 class FaultPoint(StrEnum):
-    """Every point on the way from a decision to its acknowledgement, in the order it is passed."""
+    """Every point: those on the way from a decision to its acknowledgement, then mesh's own."""
 
     DECIDED = "committer.decided"
     """Decisions made, nothing written."""
+    ENTRIES_WRITTEN = "K3.message"
+    """Entries of the batch written. PostgreSQL writes entries and keys in one statement: there both
+    points lie behind it."""
+    KEYS_WRITTEN = "K3.dedupe"
+    """Dedupe rows of the batch written."""
+    DELIVERIES_WRITTEN = "K3.delivery"
+    """Delivery rows of mesh sends written."""
+    MENTIONS_WRITTEN = "K3.mention"
+    """Mention rows of mesh sends written."""
     WRITTEN = "store.written"
     """All rows of the batch written, COMMIT not yet issued."""
     COMMITTING = "store.committing"
@@ -32,6 +41,13 @@ class FaultPoint(StrEnum):
     """Before a request's answer is handed over; earlier requests of the batch have theirs."""
     FLUSHING = "fanout.flushing"
     """Before the bytes of answers and deliveries are given to the sockets."""
+
+    BROKER_PARSED = "K1"
+    """A mesh send was read and is sound; the rate limiter has not counted it."""
+    BROKER_COUNTED = "K2"
+    """The rate limiter has counted a send; its transaction is not open."""
+    BROKER_ACCEPTED = "K4"
+    """A send is committed; its answer is not written."""
 
     DAEMON_ACCEPTING = "D1"
     """A send was read from the IPC; its row is written and not committed."""
@@ -54,6 +70,16 @@ class FaultPoint(StrEnum):
     PUBLISHING = "R3"
     """The inbox row is committed, no event says so."""
 
+
+COMMIT_PATH = (
+    FaultPoint.DECIDED,
+    FaultPoint.WRITTEN,
+    FaultPoint.COMMITTING,
+    FaultPoint.COMMITTED,
+    FaultPoint.HANDING_OVER,
+    FaultPoint.FLUSHING,
+)
+"""What every durable write of any surface passes, in this order."""
 
 _EFFECTS = ("kill", "enospc", "eio", "cut")
 

@@ -78,6 +78,25 @@ class Metrics:
             registry=r,
         )
 
+        self.mesh_fingerprint_mismatches = Counter(
+            "tidelog_broker_dedupe_fingerprint_mismatch",
+            "Sends whose fingerprint on arrival is not the one their daemon computed",
+            ["client_id", "mesh_id"],
+            registry=r,
+        )
+        self.mesh_rate_refusals = Counter(
+            "tidelog_broker_rate_limit_rejection",
+            "Sends refused because the window of their mesh was full",
+            ["mesh_id"],
+            registry=r,
+        )
+        self.mesh_units_without_message = Counter(
+            "tidelog_broker_rate_limit_consumed_then_b2_rejected",
+            "Sends that were counted by the rate limiter and had no destination",
+            ["mesh_id"],
+            registry=r,
+        )
+
         self._late: list[Callable[[], None]] = []
 
     def before_render(self, move: Callable[[], None]) -> None:

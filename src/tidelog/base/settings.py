@@ -404,6 +404,9 @@ class Channels(Section, frozen=True, kw_only=True):
     """Section `[channels.connection_recovery]`."""
 
 
+DEVELOPMENT_ADMIN_TOKEN = "dev-admin-token"  # noqa: S105 - everybody may know it, as below
+"""Under `dev` without an `admin_token`: what meshes are administered with."""
+
 DEVELOPMENT_APP = App(
     id="app-id",
     key="app-key",
@@ -413,6 +416,58 @@ DEVELOPMENT_APP = App(
 )
 """What `dev` serves besides the configured applications, so that a client library can be tried
 without any configuration."""
+
+
+class Mesh(Section, frozen=True, kw_only=True):
+    """`[mesh]`: the broker; it is served when `admin_token` is set, and under `dev`."""
+
+    hello_timeout_ms: Milliseconds = 10_000
+    """A connection that has not proved its key for so long is closed with 4401 (mesh 17)."""
+
+    max_inline_bytes: Annotated[int, Meta(ge=1024, le=8_388_608)] = 65_536
+    """Largest body of a send. Each is stored, and copied to every receiver; daemons are told it."""
+
+    max_in_flight_sends: Annotated[int, Meta(ge=1, le=4096)] = 256
+    """Sends of one connection received and not yet answered; then reading from it pauses. A daemon
+    has 32 under way."""
+
+    rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 6000
+    """Sends of a new mesh in one window, all members together; more are answered 429 (mesh 8)."""
+
+    rate_window_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 60_000
+    """Window of a new mesh."""
+
+    dedupe_retention_days: Annotated[int, Meta(ge=7, le=36_500)] = 365
+    """How long a new mesh remembers ids. Daemons refuse less than 7 days (mesh 5.5)."""
+
+    invite_lifetime_seconds: Seconds = 86_400
+    """How long an invite can be used unless it says otherwise; at most a day."""
+
+    max_members: Count = 10_000
+    """Members of one mesh."""
+
+    max_topics: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Topics of one mesh; all of them are in one answer."""
+
+    max_topic_subscribers: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Subscribers of one topic. Each gets a row in the transaction of every message, and all
+    writers wait for that."""
+
+    max_queues: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Queues of one mesh."""
+
+    max_webhooks: Annotated[int, Meta(ge=1, le=1000)] = 20
+    """Webhooks of one mesh; like subscribers, each costs a row for every message."""
+
+    max_open_invites: Count = 1000
+    """Invites of one mesh that can still be used."""
+
+    lease_ms: Milliseconds = 30_000
+    """How long a delivery belongs to whom it was pushed to; without an acknowledgement it is then
+    pushed again (mesh 7.2)."""
+
+    reaper_interval_ms: Milliseconds = 15_000
+    """How often leases that have ended are looked for."""
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -463,6 +518,9 @@ class Settings(Section, frozen=True, kw_only=True):
     channels: Channels = Channels()
     """Section `[channels]`."""
 
+    mesh: Mesh = Mesh()
+    """Section `[mesh]`."""
+
     apps: list[App] = field(default_factory=list)
     """Tables `[[apps]]`: the applications of the channels surface. Ids and keys are unique."""
 
@@ -491,6 +549,11 @@ class Settings(Section, frozen=True, kw_only=True):
         if not self.dev or any(app.id == known.id or app.key == known.key for app in self.apps):
             return tuple(self.apps)
         return (*self.apps, known)
+
+    @property
+    def mesh_admin_token(self) -> str:
+        """Token of the mesh's administration; empty if the mesh is not served."""
+        return self.admin_token or (DEVELOPMENT_ADMIN_TOKEN if self.dev else "")
 
     @property
     def is_postgresql(self) -> bool:

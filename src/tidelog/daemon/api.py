@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote, urlencode
 
 import msgspec
 
@@ -30,7 +30,7 @@ from tidelog.mesh.fingerprint import (
     is_client_message_id,
     read_object,
 )
-from tidelog.mesh.policy import STATUSES, Verdict
+from tidelog.mesh.policy import STATUSES, Status, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +85,11 @@ class Api:
             "/v1/compat": {"GET": self._compat},
             "/v1/heartbeat": {"POST": self._heartbeat},
         }
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every path that has a fixed name."""
+        return frozenset(self._routes)
 
     async def respond(self, request: Request) -> Response | Stream:
         """The answer to any request that was let in."""
@@ -181,10 +186,7 @@ class Api:
         if not is_cut and len(found) <= limit:
             return _page(items, None)
         cursor = found[len(items) - 1].cursor
-        next_query = "&".join(
-            f"{name}={quote(value, safe='')}"
-            for name, value in (query | {"cursor": cursor}).items()
-        )
+        next_query = urlencode(query | {"cursor": cursor})
         return _page(items, cursor, ("link", f'</v1/inbox?{next_query}>; rel="next"'))
 
     def _that_fit(self, messages: Sequence[Message]) -> tuple[list[bytes], bool]:
@@ -210,8 +212,10 @@ class Api:
 
     async def _list(self, request: Request) -> Response:
         query = request.query()
-        status = query.get("status")
-        if status is not None and status not in STATUSES:
+        status: Status | None = None
+        if "status" in query:
+            status = next((known for known in STATUSES if known == query["status"]), None)
+        if status is None and "status" in query:
             raise RequestRefused(400, "schema_invalid", f"status is none of {', '.join(STATUSES)}")
         limit = _integer(query, "limit", DEFAULT_LIST, MAX_LIST)
         rows = self._outbox.rows(status, limit)

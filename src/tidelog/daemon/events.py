@@ -4,13 +4,15 @@ Only messages have an `id:`, their cursor in the inbox. A reader that comes back
 it saw gets every message behind it, then what happens next, without a gap and without a copy.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.daemon.inbox import Inbox, Message, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KINDS: Final = (
     "message",

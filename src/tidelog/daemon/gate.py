@@ -59,9 +59,12 @@ class Gate:
             return None
         given = head.values("authorization")
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        if scheme.lower() == "bearer" and self._token is not None:
-            if self._token.accepts(token.strip().encode(errors="replace")):
-                return None
+        if (
+            scheme.lower() == "bearer"
+            and self._token is not None
+            and self._token.accepts(token.strip().encode(errors="replace"))
+        ):
+            return None
         return refuse(
             401,
             "unauthenticated",

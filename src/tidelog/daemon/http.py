@@ -1,6 +1,5 @@
 """Requests and answers of the IPC as values."""
 
-from collections.abc import Awaitable, Callable
 from http.client import responses
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl
@@ -9,6 +8,8 @@ import msgspec
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tidelog.daemon.events import Port
 
 Transport = Literal["unix", "tcp"]

@@ -46,8 +46,10 @@ class IpcServer:
         settings: IpcSettings,
         metrics: DaemonMetrics,
         token: TokenFile | None = None,
+        paths: frozenset[str] = frozenset(),
     ) -> None:
-        """`token` is needed for `start_tcp` only."""
+        """`token` is needed for `start_tcp` only; `paths` are those that metrics name."""
+        self.paths = paths
         self.respond = respond
         self.settings = settings
         self.metrics = metrics
@@ -55,6 +57,9 @@ class IpcServer:
         self.connections: set[_Connection] = set()
         self.in_flight = 0
         """Requests whose head was let in and that are not answered."""
+        self.idle = asyncio.Event()
+        """Set while no request is in flight."""
+        self.idle.set()
         self.streams = 0
         self._has_token = token is not None
         self._servers: list[asyncio.Server] = []
@@ -65,14 +70,8 @@ class IpcServer:
 
         A socket left behind by a killed daemon is replaced: the caller holds the directory's lock.
         """
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = _unix_listener(path)
         try:
-            old = os.umask(0o177)  # the mode must be right from the first moment
-            try:
-                listener.bind(str(path))
-            finally:
-                os.umask(old)
             loop = asyncio.get_running_loop()
             self._servers.append(
                 await loop.create_unix_server(lambda: _Connection(self, "unix"), sock=listener)
@@ -96,14 +95,32 @@ class IpcServer:
         """Take no new connection, let requests finish, then cut what is left."""
         for server in self._servers:
             server.close()
-        deadline = time.monotonic() + grace_s
-        while self.in_flight and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.idle.wait()
         for connection in list(self.connections):
             connection.cut()
         if self._socket_path is not None:
-            self._socket_path.unlink(missing_ok=True)
+            _remove(self._socket_path)
         await asyncio.sleep(0)
+
+
+def _unix_listener(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(0o177)  # the mode must be right from the first moment
+    try:
+        listener.bind(str(path))
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(old)
+    return listener
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 class _Exchange:
@@ -136,6 +153,9 @@ class _Connection(asyncio.Protocol):
         """The exchange whose body is being read."""
         self._in_head = False
         self._head_bytes = 0
+        """Bytes read since a head began; what the parser holds cannot be more."""
+        self._is_head_only = True
+        """Whether what was read last holds nothing of an earlier request."""
         self._url = b""
         self._headers: list[tuple[str, str]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -181,14 +201,15 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_ending or self._port is not None:
             return  # nothing more is read from this caller
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._is_head_only = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._end(refuse(400, "schema_invalid", "there is nothing to upgrade to"))
         except httptools.HttpParserError:
             self._end(refuse(400, "schema_invalid", "not an HTTP request"))
+        if self._in_head and self._is_head_only:
+            self._head_bytes += len(data)
         if self._in_head and self._head_bytes > self._settings.max_header_bytes:
             self._end(refuse(431, "headers_too_large", "the request's head is too large"))
 
@@ -230,7 +251,7 @@ class _Connection(asyncio.Protocol):
         if refusal is not None:
             exchange.answer = refusal
             self._flush()
-        elif ("expect", "100-continue") in self._headers and len(self._exchanges) == 1:
+        elif request.values("expect") == ["100-continue"] and len(self._exchanges) == 1:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _judge(self, request: Request) -> Response | None:
@@ -244,6 +265,7 @@ class _Connection(asyncio.Protocol):
         if server.in_flight >= self._settings.max_in_flight or len(self._exchanges) > _PIPELINED:
             return refuse(429, "daemon_busy", "too many requests at once", ("retry-after", "1"))
         server.in_flight += 1
+        server.idle.clear()
         self._exchanges[-1].counted = True
         return None
 
@@ -269,6 +291,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         exchange, self._arriving = self._arriving, None
+        self._is_head_only = False
         self._watch(self._settings.keep_alive_timeout_ms, None)
         if exchange is None or self._is_ending:
             return
@@ -287,7 +310,7 @@ class _Connection(asyncio.Protocol):
     async def _answer(self, exchange: _Exchange) -> None:
         try:
             exchange.answer = await self._server.respond(exchange.request)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a caller must not end the daemon
             _log.exception("an IPC request failed: %s", exchange.request.path)
             exchange.answer = refuse(500, "internal", "the daemon failed; its log says why")
         if not self._transport.is_closing():
@@ -323,14 +346,15 @@ class _Connection(asyncio.Protocol):
         self._transport.write(answer.encode(closing=closing))
 
     def _count(self, request: Request, status: int) -> None:
-        known = "/".join(request.path.split("/")[:3]) if request.path.startswith("/v1/") else ""
-        path = known if status not in (404, 405) else "unknown"
+        path = request.path if request.path in self._server.paths else "other"
         self._server.metrics.ipc_requests[path, str(status)] += 1
 
     def _release(self, exchange: _Exchange) -> None:
         if exchange.counted:
             exchange.counted = False
             self._server.in_flight -= 1
+            if not self._server.in_flight:
+                self._server.idle.set()
 
     def _end(self, refusal: Response) -> None:
         """Refuse, unless an earlier request is unanswered: it would take this for its answer."""
@@ -370,7 +394,7 @@ class _Connection(asyncio.Protocol):
     async def _serve(self, stream: Stream, port: "_StreamPort") -> None:
         try:
             await stream.serve(port)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a reader must not end the daemon
             _log.exception("an event stream failed")
         finally:
             self._server.streams -= 1

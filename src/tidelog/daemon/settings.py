@@ -10,6 +10,7 @@ from tidelog.base import config
 from tidelog.base.config import Loaded
 from tidelog.base.settings import Bytes, Count, Milliseconds, Section
 from tidelog.mesh.negotiation import REQUIRED
+from tidelog.mesh.policy import REQUEST_TIMEOUT_MS
 
 FILE_NAME = "daemon.toml"
 """In the data directory."""
@@ -91,6 +92,13 @@ class IpcSettings(Section, frozen=True, kw_only=True):
     """Waiting to be read by one event stream; beyond it the reader is cut off and resumes."""
 
 
+class UplinkSettings(Section, frozen=True, kw_only=True):
+    """`[uplink]`: the connection to the broker."""
+
+    request_timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS
+    """An attempt without an answer for so long has failed, and its row is tried again."""
+
+
 class FeatureSettings(Section, frozen=True, kw_only=True):
     """`[features]`: what the broker must offer."""
 
@@ -113,6 +121,7 @@ class DaemonSettings(Section, frozen=True, kw_only=True):
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     ipc: IpcSettings = field(default_factory=IpcSettings)
+    uplink: UplinkSettings = field(default_factory=UplinkSettings)
     features: FeatureSettings = field(default_factory=FeatureSettings)
 
 

@@ -9,11 +9,12 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+import msgspec
 from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -21,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 import tidelog
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.daemon.uplink_protocol import BrokerUnreachable, Reply
 from tidelog.mesh import negotiation, policy, wire
 from tidelog.mesh.identity import CHALLENGE_BYTES, MemberKey, TokenRefused, from_base64url
 from tidelog.mesh.negotiation import NegotiationFailed, Parameters
@@ -41,8 +43,8 @@ DELIVERIES_AHEAD = 256
 """Deliveries read ahead of the inbox, and the most that share a transaction. When it is full the
 daemon stops reading, and TCP tells the broker."""
 
-MAX_PEER_NAMES = 10_000
-"""Names of members that are remembered; beyond it the one heard of first is forgotten."""
+MAX_PEERS = 10_000
+"""Members whose names are remembered; beyond it the one not heard of for longest is forgotten."""
 
 _LASTING = {
     wire.UNAUTHENTICATED: "the broker did not accept this key's signature; "
@@ -56,11 +58,9 @@ _LASTING = {
 
 _log = logging.getLogger("tidelog.daemon.uplink")
 
-Event = Callable[[str, dict[str, Any]], None]
-
-
-class BrokerUnreachable(TidelogError):  # noqa: N818 - the failure is the noun
-    """There is no negotiated connection, or it was lost before the answer came."""
+Publish = Callable[[str, dict[str, Any]], None]
+Receive = Callable[[Sequence[wire.Deliver]], Sequence[wire.Deliver]]
+"""Stores deliveries and answers those that may be acknowledged."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -77,13 +77,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Deliveries(Protocol):
-    """Who stores what the broker delivers."""
-
-    async def receive(self, frames: list[wire.Deliver]) -> list[wire.Deliver]:
-        """Commit the frames and publish their events; answers those that may be acknowledged."""
-
-
 class Uplink:
     """Keeps one negotiated connection to the broker, as far as the network lets it."""
 
@@ -93,9 +86,10 @@ class Uplink:
         slug: str,
         key: MemberKey,
         *,
-        deliveries: Deliveries,
+        receive: Receive,
         on_negotiated: Callable[[Parameters], None],
-        publish: Event,
+        publish: Publish,
+        named_before: Callable[[str], set[str]] = lambda name: set(),
         require: tuple[str, ...] = negotiation.REQUIRED,
         request_timeout_ms: int = policy.REQUEST_TIMEOUT_MS,
         jitter: Callable[[], float] = lambda: random.uniform(*policy.JITTER),  # noqa: S311 - spread
@@ -106,9 +100,10 @@ class Uplink:
             broker_url: where the broker answers HTTP, as `https://host`.
             slug: name of the mesh.
             key: proves who this daemon is.
-            deliveries: stores what arrives.
+            receive: stores what arrives.
             on_negotiated: told the parameters before the first send; may refuse them by raising.
             publish: tells listeners on `/v1/events`.
+            named_before: keys of members of a name, as far as earlier deliveries tell.
             require: features without which the daemon must not run.
             request_timeout_ms: an attempt without an answer for so long has failed.
             jitter: factor on the wait before connecting again.
@@ -116,14 +111,15 @@ class Uplink:
         self._url = socket_url(broker_url, slug)
         self._slug = slug
         self._key = key
-        self._deliveries = deliveries
+        self._receive = receive
         self._on_negotiated = on_negotiated
         self._publish = publish
+        self._named_before = named_before
         self._require = require
         self._timeout_s = request_timeout_ms / 1000
         self._jitter = jitter
         self._conversation: _Conversation | None = None
-        self._names: dict[str, str] = {}
+        self._peers: dict[str, str] = {}
         self._was_lost = False
         self.on_change: Callable[[], None] = lambda: None
         """Called when the connection became ready or was lost."""
@@ -134,20 +130,22 @@ class Uplink:
         """Frames of the broker that could not be understood."""
 
     @property
-    def is_connected(self) -> bool:
+    def connected(self) -> bool:
         """Whether a send would go out now."""
         return self._conversation is not None
 
-    def member_named(self, name: str) -> str | None:
-        """The key of a member this daemon has heard of by name."""
-        return self._names.get(name)
+    async def resolve(self, name: str) -> str | None:
+        """The key of the one member of this name that this daemon has heard of."""
+        keys = {key for key, known in self._peers.items() if known == name}
+        keys = keys or self._named_before(name)
+        return keys.pop() if len(keys) == 1 else None
 
-    def remember(self, name: str, public_hex: str) -> None:
-        """Note the name of a member, as it came in a delivery or with a connection."""
-        self._names.pop(name, None)
-        self._names[name] = public_hex
-        if len(self._names) > MAX_PEER_NAMES:
-            del self._names[next(iter(self._names))]
+    def remember(self, public_hex: str, name: str) -> None:
+        """Note what a member is called, as it came in a delivery or with a connection."""
+        self._peers.pop(public_hex, None)
+        self._peers[public_hex] = name
+        if len(self._peers) > MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
 
     # What the rest of the daemon asks of the broker.
 
@@ -169,19 +167,19 @@ class Uplink:
             self._conversation.end("the broker asks to authenticate again")
         return _answer_of(ack)
 
-    async def subscribe(self, topic: str) -> wire.Ack:
+    async def subscribe(self, topic: str) -> Reply:
         """Receive a topic from now on."""
         return await self._acknowledged(
             lambda ref: wire.encode(wire.Subscribe(ref=ref, topic=topic))
         )
 
-    async def unsubscribe(self, topic: str) -> wire.Ack:
+    async def unsubscribe(self, topic: str) -> Reply:
         """Stop receiving a topic."""
         return await self._acknowledged(
             lambda ref: wire.encode(wire.Unsubscribe(ref=ref, topic=topic))
         )
 
-    async def topics(self) -> wire.Ack:
+    async def topics(self) -> Reply:
         """Which topics there are."""
         return await self._acknowledged(lambda ref: wire.encode(wire.Topics(ref=ref)))
 
@@ -194,11 +192,14 @@ class Uplink:
             raise BrokerUnreachable(f"the broker refused the history: {page.error or page.code}")
         return page
 
-    async def _acknowledged(self, frame: Callable[[int], bytes]) -> wire.Ack:
+    async def _acknowledged(self, frame: Callable[[int], bytes]) -> Reply:
         ack = await self._ask(frame)
         if not isinstance(ack, wire.Ack):
             raise BrokerUnreachable("the broker answered with a frame of another kind")
-        return ack
+        body = msgspec.to_builtins(ack)
+        for name in ("type", "ref", "code"):
+            body.pop(name, None)
+        return Reply(ack.code, body)
 
     async def _ask(
         self, frame: Callable[[int], bytes], sent: Callable[[], None] = lambda: None
@@ -293,7 +294,7 @@ class Uplink:
         )
         await socket.send(wire.encode(answer), text=True)
         welcome = await _expect(socket, wire.Welcome)
-        self.remember(welcome.name, self._key.public_hex)
+        self.remember(self._key.public_hex, welcome.name)
 
     async def _negotiate(self, socket: ClientConnection) -> None:
         request = wire.FeatureRequest(
@@ -331,17 +332,17 @@ class Uplink:
 
     # What arrives on its own.
 
-    async def take_deliveries(self, frames: list[wire.Deliver]) -> list[wire.Deliver]:
+    def take_deliveries(self, frames: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
         """Store deliveries; answers those that may be acknowledged."""
         for frame in frames:
-            self.remember(frame.sender_name, frame.sender_pubkey)
-        return await self._deliveries.receive(frames)
+            self.remember(frame.sender_pubkey, frame.sender_name)
+        return self._receive(frames)
 
     def take_presence(self, frame: wire.PeerJoin | wire.PeerLeave) -> None:
         """Tell listeners who came or went."""
         joined = isinstance(frame, wire.PeerJoin)
         if joined:
-            self.remember(frame.name, frame.member_pubkey)
+            self.remember(frame.member_pubkey, frame.name)
         self._publish(
             "peer_join" if joined else "peer_leave",
             {"member_pubkey": frame.member_pubkey, "name": frame.name},
@@ -432,8 +433,7 @@ class _Conversation:
         while True:
             frames = [await self._delivered.get()]
             frames += [self._delivered.get_nowait() for _ in range(self._delivered.qsize())]
-            for frame in await self._uplink.take_deliveries(frames):
-                reach(FaultPoint.RECEIVED)
+            for frame in self._uplink.take_deliveries(frames):
                 acknowledgement = wire.ClientAck(
                     broker_message_id=frame.broker_message_id,
                     client_message_id=frame.client_message_id,

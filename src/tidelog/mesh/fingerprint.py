@@ -96,7 +96,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
     def payload(self) -> bytes:
         """The envelope as a JSON object, the very bytes that every attempt sends (mesh 5.1)."""
-        text, encoding = _body_text(self.body)
+        text, encoding = body_text(self.body)
         return b"".join(
             (
                 b'{"envelope_version":%d' % self.envelope_version,
@@ -278,7 +278,8 @@ def _reference(value: object, name: str, code: str) -> str:
     return value
 
 
-def _body_text(body: bytes) -> tuple[str, str]:
+def body_text(body: bytes) -> tuple[str, str]:
+    """The text of a body on the wire, and its `body_encoding`."""
     try:
         return body.decode(), "utf8"
     except UnicodeDecodeError:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple, Protocol
 
+from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.queries import load_queries
 from tidelog.store.rows import (
     Announcement,
@@ -28,6 +29,12 @@ however large entries are. One entry is always returned."""
 ANNOUNCED_MS = 60_000
 """How long an announcement can be heard: a node that was away for longer has closed its clients'
 connections or cannot have known of what changed."""
+
+STATEMENT_POINTS: Mapping[str, FaultPoint] = {
+    "mesh_add_delivery": FaultPoint.DELIVERIES_WRITTEN,
+    "mesh_add_mention": FaultPoint.MENTIONS_WRITTEN,
+}
+"""Where a test can stop an engine inside a transaction: behind these statements."""
 
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""

@@ -25,6 +25,7 @@ from tidelog.store.engine import (
     GENESIS_DIGEST,
     PAGE_BYTES,
     PAGE_ENTRIES,
+    STATEMENT_POINTS,
     Extension,
     builtin_queries,
     end_problem,
@@ -226,9 +227,13 @@ class PostgresqlWriter:
             self._node,
             batch_id,
         )
+        reach(FaultPoint.ENTRIES_WRITTEN)
+        reach(FaultPoint.KEYS_WRITTEN)
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             rows = [change.values for change in run]
             await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
+            if statement in STATEMENT_POINTS:
+                reach(STATEMENT_POINTS[statement])
 
     async def rollback(self) -> None:
         """See `Writer.rollback`; a connection that cannot even do that is dropped."""

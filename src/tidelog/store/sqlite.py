@@ -24,6 +24,7 @@ from tidelog.store.engine import (
     GENESIS_DIGEST,
     PAGE_BYTES,
     PAGE_ENTRIES,
+    STATEMENT_POINTS,
     Extension,
     builtin_queries,
     end_problem,
@@ -191,11 +192,15 @@ class SqliteWriter:
     def _write(self, effects: Effects) -> None:
         connection, queries = self._connection, self._queries
         connection.executemany(queries["insert_entry"], effects.entries)
+        reach(FaultPoint.ENTRIES_WRITTEN)
         if effects.forgotten:
             connection.executemany(queries["forget_keys"], effects.forgotten)
         connection.executemany(queries["insert_dedupe"], effects.dedupe)
+        reach(FaultPoint.KEYS_WRITTEN)
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             connection.executemany(queries[statement], [change.values for change in run])
+            if statement in STATEMENT_POINTS:
+                reach(STATEMENT_POINTS[statement])
         connection.execute(
             queries["advance_head"], (effects.committed_id, effects.digest, effects.committed_at)
         )

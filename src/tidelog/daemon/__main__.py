@@ -1,0 +1,69 @@
+"""`python -m tidelog.daemon`: the daemon without the command line's libraries.
+
+`tidelog daemon up` replaces itself by this, so that a daemon that runs for months does not carry
+Typer and Rich with it. It prints one line of JSON on standard output when its socket is open.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.daemon import settings as daemon_settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the daemon; answers its exit code.
+
+    0 stopped as asked, 1 it did not work, 2 the configuration is wrong, 3 broker and daemon cannot
+    work together.
+    """
+    given = _parser().parse_args(arguments)
+    data_dir = Path(given.data_dir).expanduser().absolute()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=given.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    # The library logs whole frames at DEBUG, bodies included.
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    flags = {
+        "mesh": given.mesh,
+        "broker": given.broker,
+        "container": given.container or None,
+        "ipc.tcp_port": given.tcp_port,
+    }
+    try:
+        settings = daemon_settings.load(data_dir, flags, os.environ).settings
+        from tidelog.daemon.process import run
+
+        return run(data_dir, settings)
+    except ConfigError as error:
+        sys.stderr.write(f"tidelog daemon: {error}\n")
+        return 2
+    except TidelogError as error:
+        sys.stderr.write(f"tidelog daemon: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tidelog.daemon",
+        description="Run the mesh daemon until SIGTERM.",
+        epilog="Example: python -m tidelog.daemon --data-dir ~/.tidelog/harbour",
+    )
+    parser.add_argument("--data-dir", required=True, help="directory of everything it writes")
+    parser.add_argument("--mesh", help="slug of the mesh; default from daemon.toml")
+    parser.add_argument("--broker", help="URL of the broker; default from daemon.toml")
+    parser.add_argument("--tcp-port", type=int, help="also listen on 127.0.0.1; 0 takes any port")
+    parser.add_argument("--container", action="store_true", help="Unix socket only")
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""The daemon as a process: what is opened in which order, and how it ends (mesh 9.1, 12.1).
+
+Whatever could make two daemons send for one outbox, or send from a damaged one, is ruled out before
+the IPC opens; the broker comes last, because a daemon without one still accepts sends.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from tidelog.base.errors import StoreDamaged, StoreError, TidelogError
+from tidelog.base.ids import parse_ulid
+from tidelog.base.sqlitefile import DirectoryLock
+from tidelog.daemon import inbox as inboxes
+from tidelog.daemon import outbox as outboxes
+from tidelog.daemon import recovery, token_file
+from tidelog.daemon.api import Api
+from tidelog.daemon.clock import DaemonClock
+from tidelog.daemon.events import Events
+from tidelog.daemon.inbox import Inbox
+from tidelog.daemon.ipc import SOCKET_NAME, IpcServer
+from tidelog.daemon.metrics import DaemonMetrics
+from tidelog.daemon.outbox import Outbox
+from tidelog.daemon.pressure import Level, Pressure
+from tidelog.daemon.receiver import RebuildMarker, Receiver
+from tidelog.daemon.settings import DaemonSettings
+from tidelog.daemon.token_file import TokenFile
+from tidelog.daemon.uplink import Uplink
+from tidelog.daemon.uplink_protocol import BrokerUnreachable
+from tidelog.daemon.worker import Worker
+from tidelog.mesh.identity import MemberKey, read_key
+from tidelog.mesh.negotiation import NegotiationFailed, Parameters
+from tidelog.mesh.policy import MaxAgeRefused
+from tidelog.mesh.wire import FrameInvalid
+
+KEY_NAME = "key.json"
+LOCK_NAME = "lock"
+
+STOP_GRACE_S = 5.0
+"""How long an orderly stop waits for answers under way; what is left is repeated at the start."""
+
+PRESSURE_EVERY_S = 5.0
+RETENTION_EVERY_S = 3600.0
+
+EXIT_NEGOTIATION = 3
+"""Exit code when the broker and this daemon cannot work together; starting again does not help."""
+
+MAX_SOCKET_PATH = 107
+"""Bytes that the kernel allows for the path of a Unix socket."""
+
+_log = logging.getLogger("tidelog.daemon")
+
+
+class Daemon:
+    """Everything a running daemon has; `open` in the order of mesh 9.1, then `run`."""
+
+    def __init__(
+        self, data_dir: Path, settings: DaemonSettings, clock: DaemonClock | None = None
+    ) -> None:
+        self.data_dir = data_dir
+        self.settings = settings
+        self.metrics = DaemonMetrics()
+        self.tcp_port: int | None = None
+        self._clock = clock or DaemonClock()
+        self._stopping = asyncio.Event()
+        self._fatal: BaseException | None = None
+
+    async def open(self) -> None:
+        """Everything up to the open IPC; raises what an operator has to mend."""
+        self._check_socket_path()
+        self._lock = DirectoryLock(self.data_dir / LOCK_NAME)
+        self.data_dir.chmod(0o700)
+        recovery.refuse_unfinished(self.data_dir)
+        self.key: MemberKey = self._read_key()
+        self.outbox = self._open_outbox()
+        self.inbox = self._open_inbox()
+        recovered = self.outbox.recover_inflight()
+        if recovered:
+            _log.info("%s attempts of the last process will be repeated", recovered)
+        self._assemble()
+        await self._ipc.start_unix(self.data_dir / SOCKET_NAME)
+        if self.settings.ipc.tcp_port is not None and not _is_container(self.settings):
+            self.tcp_port = await self._ipc.start_tcp(self.settings.ipc.tcp_port)
+
+    def _check_socket_path(self) -> None:
+        if len(os.fsencode(self.data_dir.absolute() / SOCKET_NAME)) > MAX_SOCKET_PATH:
+            raise TidelogError(
+                f"the path {self.data_dir} is too long for a Unix socket. Name a shorter --data-dir"
+            )
+
+    def _read_key(self) -> MemberKey:
+        path = self.data_dir / KEY_NAME
+        if not path.exists():
+            raise TidelogError(
+                f"there is no key at {path}. Ask for an invite and run: "
+                f"tidelog mesh join INVITE --data-dir {self.data_dir}"
+            )
+        return read_key(path)
+
+    def _open_outbox(self) -> Outbox:
+        pressure = Pressure(
+            self.settings.outbox, self.settings.disk, self.data_dir, self._clock.now_ms
+        )
+        outbox = Outbox(self.data_dir / outboxes.FILE_NAME, pressure, self._clock)
+        # Ids are minted at the outbox's own time, which is not before its stored mark.
+        self._clock.raise_to(parse_ulid(outbox.mint()).unix_ms)
+        return outbox
+
+    def _open_inbox(self) -> Inbox:
+        path = self.data_dir / inboxes.FILE_NAME
+        try:
+            return Inbox(path, self._clock)
+        except StoreDamaged as error:
+            aside = recovery.move_aside(path, self._clock.now_ms())
+            RebuildMarker(self.data_dir).set(0)
+            _log.error("inbox_corruption_recovered: %s Moved to %s", error, aside)
+            return Inbox(path, self._clock)
+
+    def _assemble(self) -> None:
+        settings, metrics = self.settings, self.metrics
+        self.events = Events(self.inbox)
+        self.receiver = Receiver(self.inbox, self.events, metrics, self.key.public_hex)
+        self.uplink = Uplink(
+            settings.broker,
+            settings.mesh,
+            self.key,
+            receive=self.receiver.receive,
+            on_negotiated=self._adopt,
+            publish=self.events.publish,
+            named_before=self.receiver.named,
+            require=tuple(settings.features.require),
+            request_timeout_ms=settings.uplink.request_timeout_ms,
+        )
+        self.worker = Worker(self.outbox, self.uplink, metrics)
+        self.outbox.on_work = self.worker.wake
+        self.uplink.on_change = self._connection_changed
+        self._reconnected = asyncio.Event()
+        metrics.connected = lambda: self.uplink.connected
+        metrics.outbox_depth = self.outbox.counts
+        metrics.outbox_age_ms = self.outbox.oldest_age_ms
+        metrics.disk_shares = self.outbox.shares
+        api = Api(
+            settings=settings,
+            outbox=self.outbox,
+            inbox=self.inbox,
+            events=self.events,
+            uplink=self.uplink,
+            metrics=metrics,
+            member_pubkey=self.key.public_hex,
+            on_fatal=self._die,
+        )
+        token = TokenFile(
+            self.data_dir / token_file.FILE_NAME, lambda: time.monotonic_ns() / 1_000_000
+        )
+        self._ipc = IpcServer(api.respond, settings.ipc, metrics, token)
+
+    def _adopt(self, parameters: Parameters) -> None:
+        self.outbox.adopt(parameters, self.settings.outbox.max_age_hours_override)
+        expired = self.outbox.expire()
+        if expired:
+            _log.warning("%s rows are older than what was negotiated allows", expired)
+
+    def _connection_changed(self) -> None:
+        self.metrics.invalid_inbound = self.uplink.invalid_inbound
+        self.worker.wake()
+        if self.uplink.connected:
+            self._reconnected.set()
+
+    # Running and ending.
+
+    def stop(self) -> None:
+        """End in an orderly way."""
+        self._stopping.set()
+
+    def _die(self, error: BaseException) -> None:
+        self._fatal = self._fatal or error
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until `stop`, or until something fails that must not be lived with: that is raised."""
+        tasks = [
+            asyncio.create_task(self._vital(self.uplink.run())),
+            asyncio.create_task(self._vital(self._watch_pressure())),
+            asyncio.create_task(self._vital(self._keep_inbox())),
+            asyncio.create_task(self._vital(self._rebuild_inbox())),
+        ]
+        working = asyncio.create_task(self._vital(self.worker.run()))
+        try:
+            await self._stopping.wait()
+            await self._ipc.close()
+            self.worker.stop()
+            if self._fatal is None:
+                await asyncio.wait([working], timeout=STOP_GRACE_S)
+        finally:
+            for task in (*tasks, working):
+                task.cancel()
+            await asyncio.gather(*tasks, working, return_exceptions=True)
+            self.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def close(self) -> None:
+        """Give the files and the directory back."""
+        self.outbox.close()
+        self.inbox.close()
+        self._lock.release()
+
+    async def _vital(self, work: Coroutine[Any, Any, None]) -> None:
+        """A part without which the daemon must not go on."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - whatever it is, `run` raises it
+            self._die(error)
+
+    async def _watch_pressure(self) -> None:
+        """Tell when the outbox fills up, also when nobody sends."""
+        before = Level.NORMAL
+        told: set[str] = set()
+        self.events.listeners.append(lambda kind, data: told.add(kind))
+        while True:
+            level = self.outbox.level()
+            if level < Level.HIGH:
+                told.clear()
+            elif "outbox_pressure_high" not in told:
+                self.events.publish("outbox_pressure_high", self.outbox.shares())
+            if level is not before:
+                _log.warning("storage pressure is %s", level.name.lower())
+            before = level
+            await asyncio.sleep(PRESSURE_EVERY_S)
+
+    async def _keep_inbox(self) -> None:
+        while True:
+            await asyncio.sleep(RETENTION_EVERY_S)
+            await _tolerant(self._prune)
+
+    async def _prune(self) -> None:
+        removed = self.inbox.prune()
+        vacuumed = self.inbox.vacuum_if_due()
+        _log.info("inbox: %s old messages removed, vacuumed: %s", removed, vacuumed)
+
+    async def _rebuild_inbox(self) -> None:
+        marker = RebuildMarker(self.data_dir)
+        while marker.place() is not None:
+            await self._reconnected.wait()
+            self._reconnected.clear()
+            try:
+                await self.receiver.rebuild(marker, self.uplink.history)
+            except (BrokerUnreachable, FrameInvalid) as error:
+                _log.warning("the inbox is not rebuilt yet: %s", error)
+
+
+async def _tolerant(work: Callable[[], Awaitable[None]]) -> None:
+    """Housekeeping that may fail now and be done later."""
+    try:
+        await work()
+    except StoreError as error:
+        _log.warning("housekeeping failed and is repeated later: %s", error)
+
+
+def _is_container(settings: DaemonSettings) -> bool:
+    """Where other containers may share the loopback, the Unix socket is all there is (11.1)."""
+    if settings.container or "KUBERNETES_SERVICE_HOST" in os.environ:
+        return True
+    if Path("/.dockerenv").exists():
+        return True
+    with contextlib.suppress(OSError):
+        groups = Path("/proc/1/cgroup").read_text(encoding="utf-8", errors="replace")
+        return any(word in groups for word in ("docker", "kubepods", "containerd", "lxc"))
+    return False
+
+
+def run(data_dir: Path, settings: DaemonSettings) -> int:
+    """The whole life of the process; answers its exit code."""
+    try:
+        asyncio.run(_live(data_dir, settings))
+    except (NegotiationFailed, MaxAgeRefused) as error:
+        sys.stderr.write(f"tidelog daemon: {error}\n")
+        return EXIT_NEGOTIATION
+    return 0
+
+
+async def _live(data_dir: Path, settings: DaemonSettings) -> None:
+    daemon = Daemon(data_dir, settings)
+    await daemon.open()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    ready = {
+        "socket": str(data_dir / SOCKET_NAME),
+        "tcp_port": daemon.tcp_port,
+        "mesh": settings.mesh,
+        "member_pubkey": daemon.key.public_hex,
+        "pid": os.getpid(),
+    }
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+    await daemon.run()

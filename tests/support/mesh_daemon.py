@@ -1,0 +1,201 @@
+"""The real daemon as a process that a test can start, kill, ask and start again."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from support.mesh_broker import SLUG
+from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
+from tidelog.daemon.clock import TEST_OFFSET_VARIABLE
+from tidelog.mesh.identity import MemberKey, write_key
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class DaemonProcess:
+    """`python -m tidelog.daemon` in a directory of its own; gone when the block ends."""
+
+    def __init__(
+        self, broker_url: str, *, slug: str = SLUG, settings: str = "", key: MemberKey | None = None
+    ) -> None:
+        # A Unix socket's path may have 107 bytes; pytest's directories are longer.
+        self.data_dir = Path(tempfile.mkdtemp(prefix="tdl-"))
+        self.key = key or MemberKey.generate()
+        write_key(self.data_dir / "key.json", self.key)
+        self._arguments = ["--mesh", slug, "--broker", broker_url]
+        (self.data_dir / "daemon.toml").write_text(settings)
+        self.clock_file = self.data_dir / "clock_offset"
+        self.clock_file.write_text("0")
+        self.log_path = self.data_dir / "daemon.log"
+        self._process: subprocess.Popen[str] | None = None
+        self.ready: Json = {}
+
+    @property
+    def public_hex(self) -> str:
+        """The member's address."""
+        return self.key.public_hex
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self, faults: str = "") -> None:
+        """Start the process without waiting for it."""
+        environment = {
+            **os.environ,
+            TEST_OFFSET_VARIABLE: str(self.clock_file),
+            FAULTS_VARIABLE: faults,
+        }
+        command = [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(self.data_dir)]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._arguments],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=tempfile.gettempdir(),
+            )
+
+    def start(self, faults: str = "") -> None:
+        """Start and wait until the IPC is open."""
+        self.launch(faults)
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.wait()
+            raise RuntimeError(f"the daemon did not start:\n{self.log_text()[-2000:]}")
+        self.ready = json.loads(line)
+
+    def wait(self, timeout_seconds: float = 20.0) -> int:
+        """Wait for its end; answers the exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_seconds)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and wait."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def log_text(self) -> str:
+        """What it logged over all starts."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    def shift_clock(self, hours: float) -> None:
+        """Set how far its wall clock is from the true one."""
+        fresh = self.clock_file.with_suffix(".new")
+        fresh.write_text(str(int(hours * 3_600_000)))
+        fresh.replace(self.clock_file)
+
+    # Asking it.
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+        """One request over the Unix socket."""
+        connection = _UnixConnection(self.data_dir / "daemon.sock")
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, body=data, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def send(self, to: str, message: str, client_message_id: str | None = None) -> tuple[int, Any]:
+        """`POST /v1/send`."""
+        fields: Json = {"to": to, "message": message}
+        if client_message_id is not None:
+            fields["client_message_id"] = client_message_id
+        return self.ask("POST", "/v1/send", fields)
+
+    def health(self) -> Json:
+        """`GET /v1/health`."""
+        answer: Json = self.ask("GET", "/v1/health")[1]
+        return answer
+
+    def outbox(self, name: str) -> Json:
+        """`GET /v1/outbox/{name}`."""
+        answer: Json = self.ask("GET", f"/v1/outbox/{quote(name, safe='')}")[1]
+        return answer
+
+    def inbox(self) -> list[Json]:
+        """`GET /v1/inbox`, all of it."""
+        items: list[Json] = self.ask("GET", "/v1/inbox?limit=1000")[1]["items"]
+        return items
+
+    def rows(self) -> dict[str, Json]:
+        """Every outbox row by client id, straight from the file."""
+        path = self.data_dir / "outbox.db"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            connection.row_factory = sqlite3.Row
+            found = connection.execute("SELECT * FROM outbox").fetchall()
+        connection.close()
+        return {row["client_message_id"]: dict(row) for row in found}
+
+    def statuses(self) -> list[str]:
+        """Status of every row."""
+        return [row["status"] for row in self.rows().values()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            self.kill()
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def eventually(what: Callable[[], T], timeout_seconds: float = 15.0) -> T:
+    """Repeat until it is true; answers that value."""
+    deadline = time.monotonic() + timeout_seconds
+    value: T | None = None
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            value = what()
+            if value:
+                return value
+        time.sleep(0.05)
+    raise AssertionError(f"it did not happen; last seen: {value!r}")
