@@ -7,7 +7,7 @@ import typer
 
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli import backup, config, log, serve, sync
+from tidelog.cli import backup, config, daemon, log, mesh, serve, sync
 
 app = typer.Typer(
     name="tidelog",
@@ -21,6 +21,8 @@ app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.add_typer(log.app, name="log")
 app.add_typer(sync.app, name="sync")
+app.add_typer(mesh.app, name="mesh")
+app.add_typer(daemon.app, name="daemon")
 app.add_typer(config.app, name="config")
 
 

@@ -31,7 +31,8 @@ def serve(
         typer.Option(
             "--dev",
             help="Development, on this machine only: serves an app that everybody knows "
-            "(app-id, app-key, app-secret) and accepts a PostgreSQL that does not sync.",
+            "(app-id, app-key, app-secret), administers meshes with dev-admin-token, and accepts "
+            "a PostgreSQL that does not sync.",
         ),
     ] = False,
     log_level: Annotated[
@@ -94,7 +95,8 @@ def _for_development(settings: "Settings") -> "Settings":
             f"only, not on {host}. Leave --host out, or configure [[apps]] and leave --dev out."
         )
     logging.getLogger("tidelog").warning(
-        "DEVELOPMENT MODE: app-id / app-key / app-secret is served; never expose this port"
+        "DEVELOPMENT MODE: app-id / app-key / app-secret and dev-admin-token are served; "
+        "never expose this port"
     )
     if settings.apps:
         return settings
@@ -156,6 +158,8 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
         mounts.append(_mount_channels)
     if settings.sync.is_served:
         mounts.append(_mount_sync)
+    if settings.mesh_admin_token:
+        mounts.append(_mount_mesh)
     if os.environ.get("TIDELOG_TEST_PROBE") == "1":
         from tidelog.testing.probe.service import EXTENSION
         from tidelog.testing.server import mount_probe
@@ -175,3 +179,9 @@ async def _mount_sync(node: "Node") -> "Surface":
     from tidelog.sync.surface import SyncSurface
 
     return await SyncSurface.open(node.committer, node.store, node.settings, node.clock)
+
+
+async def _mount_mesh(node: "Node") -> "Surface":
+    from tidelog.mesh.surface import MeshSurface
+
+    return await MeshSurface.open(node.committer, node.store, node.settings, node.clock)

@@ -6,24 +6,33 @@ from tidelog.client.channel_http import PublishFailed, PublishRefused
 from tidelog.client.channel_message import Message, Reset
 from tidelog.client.channel_publisher import ChannelPublisher, Receipt
 from tidelog.client.channel_stream import MessageStream, StreamEnded
+from tidelog.client.mesh import InboxMessage, MeshClient, MeshRefused, Sent
+from tidelog.client.mesh_blocking import BlockingMeshClient
+from tidelog.client.mesh_http import DaemonUnavailable
 from tidelog.client.sync import ClientOffline, DraftInvalid, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
 
 __all__ = [
     "Authorization",
+    "BlockingMeshClient",
     "BlockingSyncClient",
     "Channel",
     "ChannelClient",
     "ChannelOffline",
     "ChannelPublisher",
     "ClientOffline",
+    "DaemonUnavailable",
     "DraftInvalid",
+    "InboxMessage",
+    "MeshClient",
+    "MeshRefused",
     "Message",
     "MessageStream",
     "PublishFailed",
     "PublishRefused",
     "Receipt",
     "Reset",
+    "Sent",
     "StreamEnded",
     "SubscriptionRefused",
     "SyncClient",

@@ -91,7 +91,8 @@ def _check_query(head: Request) -> Response | None:
 
 def _without_port(host: str) -> str:
     if host.startswith("["):
-        return host[: host.find("]") + 1].lower()
+        address, bracket, port = host.partition("]")
+        return address + bracket if not port or port.startswith(":") else host
     return host.partition(":")[0].lower()
 
 

@@ -5,6 +5,7 @@ than on everything else. What waits while one read is under way goes with the ne
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -18,6 +19,8 @@ BATCH = 256
 
 MAX_WAITING = 8192
 """Questions waiting; more are refused, because each belongs to a request held in memory."""
+
+_log = logging.getLogger(__name__)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -58,13 +61,11 @@ class Gathered(Generic[Q, A]):
     async def _answer(self, batch: Sequence[tuple[Q, "asyncio.Future[A]"]]) -> None:
         try:
             answers = await self._ask([question for question, _ in batch])
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-            known = isinstance(error, StoreError)
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error if known else StoreError("a read failed"))
-            if not known:
-                raise
+        except StoreError as error:
+            self._fail(batch, error)
+        except Exception:  # noqa: BLE001 - a mistake of ours; those who wait must hear of it
+            _log.exception("%s failed", self._name)
+            self._fail(batch, StoreError("the store could not be asked"))
         except BaseException:
             for _, future in batch:
                 future.cancel()
@@ -73,6 +74,11 @@ class Gathered(Generic[Q, A]):
             for (_, future), answer in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
+
+    def _fail(self, batch: Sequence[tuple[Q, "asyncio.Future[A]"]], error: StoreError) -> None:
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(error)
 
 
 class Lookups:

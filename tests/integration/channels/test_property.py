@@ -51,11 +51,14 @@ STEPS = int(os.environ.get("TIDELOG_TEST_SOAK_STEPS", "50"))
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 ACTORS = 6
 RESTARTS = 3
+MAX_JOINERS = 16
 MAX_TEXT = 300
 MAX_APPENDS = 25
 MAX_OPEN = 3
 WINDOW_SECONDS = 25
 
+ACTIONS = ("create", "append", "update", "delete")
+WEIGHTS = (2, 9, 3, 2)
 WORDS = (
     *("a", "Hello ", 'quo"te', "back\\slash", "\u00e9", "\U0001f30a", "\u2028", "\ue0000", "\t\n"),
     *("x" * 40, "0", "null", '{"a":1}', "\x7f", "e\u0301", "\0"),
@@ -170,12 +173,12 @@ class World:
         channel = rng.choice(self.channels)
         known = self.messages[channel]
         tag = f"{self._seed}-{len(self.ops)}"
-        action = rng.choice(["create", "append", "append", "append", "update", "update", "delete"])
+        action = rng.choices(ACTIONS, WEIGHTS)[0]
         if not known:
             action = "create"
         is_keyed = rng.random() < 0.7
         is_invalid = rng.random() < 0.08
-        serial = "" if action == "create" else rng.choice(known[-8:])
+        serial = "" if action == "create" else rng.choice(known[-5:])
         body = getattr(self, f"_{action}")(rng, tag)
         if action == "create":
             body["channel"] = channel
@@ -507,6 +510,8 @@ class Joiner:
         self.views: list[View] = []
         self.historical: int | None = None
         """Frames of the past; None until all of them are there."""
+        self.held = 0
+        """Frames that went live while it read the past."""
         self._world = world
 
     async def run(self) -> None:
@@ -529,6 +534,7 @@ class Joiner:
             assert told["complete"], told
             assert told["historical_count"] + told["live_count"] == len(self.views), told
             self.historical = told["historical_count"]
+            self.held = told["live_count"]
         elif "extras" in frame:
             self.views.append(of_frame(frame))
 
@@ -543,6 +549,8 @@ class Joiner:
         assert [v.history_serial for v in past] == list(range(1, len(past) + 1))
         serials = [v.delivery_serial for v in live]
         assert serials == sorted(set(serials))
+        shown = {v.message_serial: v.delivery_serial for v in past}
+        assert all(v.delivery_serial > shown.get(v.message_serial, 0) for v in live), "twice"
         assert latest_of(self.views, is_full=self.is_full) == folded
 
     def _highest(self) -> int:
@@ -610,8 +618,8 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every boundary of folding, collapsing, reading and forgetting is crossed all the time."""
     monkeypatch.setattr(states, "UNFOLDED_VERSIONS", 5)
     monkeypatch.setattr(states, "UNFOLDED_BYTES", 48)
-    monkeypatch.setattr(states, "_COLLAPSE_AT", 6)
-    monkeypatch.setattr(states, "_COLLAPSE_TO", 2)
+    monkeypatch.setattr(states, "_COLLAPSE_AT", 3)
+    monkeypatch.setattr(states, "_COLLAPSE_TO", 1)
     monkeypatch.setattr(states, "VERSIONS_PER_READ", 4)
     monkeypatch.setattr(states, "MAX_IDLE_MESSAGES", 4)
     monkeypatch.setattr(states, "MAX_IDLE_CHANNELS", 1)
@@ -629,6 +637,8 @@ class Everybody:
         ]
         self.followers = [(each, asyncio.create_task(each.run())) for each in made]
         self.joiners: list[tuple[Joiner, asyncio.Task[None]]] = []
+        self.held = 0
+        """Frames that went live while a joiner read the past."""
 
     async def attached(self) -> None:
         """All followers have subscribed."""
@@ -645,6 +655,7 @@ class Everybody:
     async def leave(self) -> None:
         """The late joiners are not needed any more."""
         await _end([task for _, task in self.joiners])
+        self.held += sum(joiner.held for joiner, _ in self.joiners)
         self.joiners.clear()
 
     async def end(self) -> None:
@@ -673,9 +684,11 @@ async def run_program(world: World) -> Counter[str]:
                     assert not any(actor.done() for actor in actors)
                     await asyncio.sleep(0.002)
     async with world.running():
-        for channel in world.channels:
-            everybody.join(world, channel)
         async with asyncio.timeout(60):
+            while not all(actor.done() for actor in actors):
+                if len(everybody.joiners) < MAX_JOINERS:
+                    everybody.join(world, world.rng.choice(world.channels))
+                await asyncio.sleep(0.01)
             await asyncio.gather(*actors)
         await check_all(world, everybody)
     async with world.running():
@@ -683,6 +696,7 @@ async def run_program(world: World) -> Counter[str]:
     await everybody.end()
     seen = Counter(op.action for tag, op in world.ops.items() if tag in world.acknowledged)
     seen += Counter(refused=len(world.is_refused), retried=world.retries, lost=world.lost)
+    seen["held"] = everybody.held
     for follower, _ in everybody.followers:
         seen["replayed"] += follower.replayed
         seen.update(f"from {source}" for source in follower.sources)

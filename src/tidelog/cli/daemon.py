@@ -1,0 +1,317 @@
+"""`tidelog daemon`: run the mesh daemon of this machine, and talk through it."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tidelog.base.errors import TidelogError
+from tidelog.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from tidelog.client.mesh_blocking import BlockingMeshClient
+
+app = typer.Typer(
+    help="Run the mesh daemon of this machine, and talk through it.", no_args_is_help=True
+)
+
+DaemonDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", help="Directory of the daemon; default ~/.local/state/tidelog/mesh/MESH."
+    ),
+]
+MeshOption = Annotated[
+    str | None, typer.Option("--mesh", help="Slug of the mesh; not needed where there is one only.")
+]
+
+_PATIENCE_S = 2.0
+"""How long a command waits for a daemon that is away or busy."""
+
+
+def daemon_dir(data_dir: Path | None, mesh: str | None) -> Path:
+    """The directory a command means."""
+    from tidelog.client import mesh_place
+
+    return mesh_place.find(data_dir, mesh)
+
+
+def client(data_dir: Path | None, mesh: str | None) -> "BlockingMeshClient":
+    """The daemon a command means; use it as `with`."""
+    from tidelog.client.mesh_blocking import BlockingMeshClient
+
+    return BlockingMeshClient(daemon_dir(data_dir, mesh), patience_s=_PATIENCE_S)
+
+
+@app.command()
+def up(
+    *,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    broker: Annotated[
+        str | None, typer.Option(help="URL of the broker; default as joined.")
+    ] = None,
+    tcp_port: Annotated[
+        int | None, typer.Option(help="Also listen on 127.0.0.1, with the token in DIR/token.")
+    ] = None,
+    container: Annotated[
+        bool, typer.Option("--container", help="This is a container: Unix socket only.")
+    ] = False,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="Least severe log line.")
+    ] = "info",
+    as_json: JsonOption = False,
+) -> None:
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C.
+
+    Prints one line of JSON on standard output when its socket is open, with --json or without;
+    logs go to standard error.
+
+    Example: tidelog daemon up --data-dir ./alice
+    """
+    del as_json
+    command = [sys.executable, "-m", "tidelog.daemon"]
+    command += ["--data-dir", str(daemon_dir(data_dir, mesh)), "--log-level", log_level]
+    if mesh is not None:
+        command += ["--mesh", mesh]
+    if broker is not None:
+        command += ["--broker", broker]
+    if tcp_port is not None:
+        command += ["--tcp-port", str(tcp_port)]
+    if container:
+        command.append("--container")
+    sys.stdout.flush()
+    # A process of its own, not a call: the daemon must not carry this command's libraries.
+    os.execv(sys.executable, command)  # noqa: S606 - our own module
+
+
+@app.command()
+def status(
+    *, data_dir: DaemonDirOption = None, mesh: MeshOption = None, as_json: JsonOption = False
+) -> None:
+    """Show whether the daemon runs and is connected, and what waits in its outbox.
+
+    Exits with 1 when it does not answer.
+
+    Example: tidelog daemon status --data-dir ./alice
+    """
+    with client(data_dir, mesh) as daemon:
+        health = daemon.health()
+    if as_json:
+        typer.echo(json.dumps(health))
+        return
+    connection = "connected" if health["connected"] else "NOT connected; sends are kept"
+    typer.echo(
+        f"{health['mesh']}: {connection}; {health['queue_depth']} waiting, "
+        f"{health['inflight']} under way, storage {health['pressure']}, "
+        f"up {health['uptime_s']} s\nmember {health['member_pubkey']}"
+    )
+
+
+@app.command()
+def send(
+    to: Annotated[str, typer.Argument(help="dm:NAME, dm:KEY, topic:NAME or queue:ID.")],
+    message: Annotated[str, typer.Argument(help="The text; - reads standard input.")],
+    *,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Idempotency key: the same key and text is the same message."),
+    ] = None,
+    priority: Annotated[
+        Literal["now", "next", "low"] | None, typer.Option(help="How urgent it is; default next.")
+    ] = None,
+    meta: Annotated[
+        str | None, typer.Option(help="A JSON object that travels with the message.")
+    ] = None,
+    reply_to: Annotated[
+        str | None, typer.Option(help="broker_message_id of the message being answered.")
+    ] = None,
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds to wait until the broker has it.")
+    ] = None,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a message through the daemon; when this returns it is on the disk.
+
+    Example: tidelog daemon send dm:bob "the tide is in" --key tide-17
+    """
+    text = sys.stdin.read() if message == "-" else message
+    with client(data_dir, mesh) as daemon:
+        sent = daemon.send(
+            to,
+            text,
+            idempotency_key=key,
+            priority=priority,
+            meta=None if meta is None else _object(meta),
+            reply_to=reply_to,
+        )
+        shown: dict[str, Any] = dict(sent._asdict())
+        if wait is not None:
+            shown |= _waited(daemon, sent.client_message_id, wait)
+    if as_json:
+        typer.echo(json.dumps(shown))
+    else:
+        typer.echo(f"{shown['client_message_id']} {shown['status']}")
+    if shown["status"] in ("dead", "aborted"):
+        raise typer.Exit(1)
+
+
+def _waited(daemon: "BlockingMeshClient", client_message_id: str, wait_s: float) -> dict[str, Any]:
+    try:
+        row = daemon.wait(client_message_id, timeout=wait_s)
+    except TimeoutError:
+        row = daemon.outcome(client_message_id)
+    names = ("status", "broker_message_id", "history_id", "last_error", "attempts")
+    return {name: row[name] for name in names}
+
+
+def _object(text: str) -> dict[str, Any]:
+    from tidelog.base.errors import InvalidJson
+    from tidelog.base.strictjson import read
+
+    try:
+        value = read(text)
+    except InvalidJson as error:
+        raise TidelogError(f"--meta is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TidelogError("--meta is not a JSON object. Write it as '{\"job\": 17}'.")
+    return value
+
+
+@app.command()
+def inbox(
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come.")] = False,
+    after: Annotated[
+        str | None, typer.Option(help="Cursor to go on behind; shown with --json.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Of this topic only.")] = None,
+    limit: Annotated[int, typer.Option(help="Messages of one page, at most 1000.")] = 100,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the daemon has received, oldest first; with --json one object per line.
+
+    Example: tidelog daemon inbox --follow --topic alerts
+    """
+    with client(data_dir, mesh) as daemon:
+        messages = (
+            daemon.inbox(after, topic=topic)
+            if follow
+            else daemon.received(after=after, topic=topic, limit=limit)
+        )
+        for message in messages:
+            if as_json:
+                typer.echo(json.dumps(message._asdict()))
+            else:
+                where = f" #{message.topic}" if message.topic else ""
+                typer.echo(f"{message.received_at} {message.sender_name}{where}: {message.body}")
+            sys.stdout.flush()
+
+
+@app.command()
+def subscribe(
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    *,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Receive a topic from now on.
+
+    Example: tidelog daemon subscribe alerts
+    """
+    with client(data_dir, mesh) as daemon:
+        daemon.subscribe(topic)
+    typer.echo(json.dumps({"subscribed": topic}) if as_json else f"subscribed to {topic}")
+
+
+UNIT = """\
+[Unit]
+Description=tidelog mesh daemon ({directory})
+After=network-online.target
+
+[Service]
+Type=exec
+ExecStart={command}
+Restart=on-failure
+RestartSec=2
+# The broker and this daemon cannot work together, or the configuration is wrong.
+RestartPreventExitStatus=2 3
+TimeoutStopSec=15
+UMask=0077
+MemoryMax=256M
+LimitNOFILE=1024
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ReadWritePaths={directory}
+PrivateUsers=yes
+PrivateTmp=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+
+[Install]
+WantedBy=default.target
+"""
+
+
+@app.command("install-service")
+def install_service(
+    *,
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Show the unit; change nothing.")
+    ] = False,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Install the daemon as a systemd service of this user, started at login.
+
+    Example: tidelog daemon install-service --data-dir ~/.local/state/tidelog/mesh/harbour --print
+    """
+    directory = daemon_dir(data_dir, mesh)
+    arguments = [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(directory)]
+    unit = UNIT.format(
+        command=" ".join(_for_systemd(argument) for argument in arguments),
+        directory=_for_systemd(str(directory)),
+    )
+    if only_print:
+        typer.echo(json.dumps({"unit": unit}) if as_json else unit, nl=as_json)
+        return
+    configuration = os.environ.get("XDG_CONFIG_HOME")
+    folder = Path(configuration) if configuration else Path.home() / ".config"
+    path = folder / "systemd" / "user" / f"tidelog-{directory.name}.service"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(unit, encoding="utf-8")
+    enable = ["systemctl", "--user", "enable", "--now", path.name]
+    try:
+        subprocess.run(["systemctl", "--user", "daemon-reload"], check=True)  # noqa: S607 - PATH
+        subprocess.run(enable, check=True)  # noqa: S603 - our own unit
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise TidelogError(
+            f"{path} is written, but systemd did not take it ({error}). Run: {shlex.join(enable)}"
+        ) from error
+    typer.echo(json.dumps({"unit": str(path)}) if as_json else f"installed and started: {path}")
+
+
+def _for_systemd(argument: str) -> str:
+    """An argument that systemd reads as one, and as nothing else."""
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if any(character in escaped for character in " \t'\";$") else escaped

@@ -1,0 +1,434 @@
+"""`tidelog mesh`: make a mesh, join it, and look after a daemon's outbox."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
+from tidelog.cli.options import ConfigOption, JsonOption, settings_from
+
+app = typer.Typer(
+    help="Make a mesh, join it, and look after a daemon's outbox.", no_args_is_help=True
+)
+outbox = typer.Typer(help="What this daemon has accepted, and what became of it.")
+app.add_typer(outbox, name="outbox")
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Where the broker answers; default from the settings.")
+]
+SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
+
+_TIMEOUT_S = 30
+
+
+# The broker.
+
+
+@app.command()
+def create(
+    slug: SlugArgument,
+    *,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a mesh on a running broker; needs the broker's admin token in TIDELOG_ADMIN_TOKEN.
+
+    Example: tidelog mesh create harbour --url http://127.0.0.1:8080
+    """
+    base, token = _administration(config, url)
+    answer = _call(base, "POST", "/mesh", {"slug": slug}, token)
+    _show(answer, f"mesh {slug} is ready. Next: tidelog mesh invite {slug}", as_json=as_json)
+
+
+@app.command()
+def invite(
+    slug: SlugArgument,
+    *,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print an invite for one new member: a secret, good for one use, until it expires.
+
+    Example: tidelog mesh invite harbour
+    """
+    base, token = _administration(config, url)
+    answer = _call(base, "POST", f"/mesh/{quote(slug, safe='')}/invites", {}, token)
+    link = f"{base}/mesh/{quote(slug, safe='')}#{answer['invite']}"
+    _show({**answer, "link": link}, link, as_json=as_json)
+
+
+@app.command()
+def join(
+    link: Annotated[str, typer.Argument(help="What `tidelog mesh invite` printed.")],
+    *,
+    name: Annotated[str, typer.Option(help="What the other members call this one.")],
+    data_dir: DaemonDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Join a mesh: makes a key in the daemon's directory and registers it with the broker.
+
+    Safe to repeat: a key that is there is used again, and the broker answers as the first time.
+
+    Example: tidelog mesh join "http://127.0.0.1:8080/mesh/harbour#INVITE" --name alice
+    """
+    from tidelog.client.mesh_place import KEY_NAME
+    from tidelog.mesh.identity import MemberKey, read_key, write_key
+
+    base, slug, secret = _read_link(link)
+    directory = daemon_dir(data_dir, slug)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key_path = directory / KEY_NAME
+    if not key_path.exists():
+        write_key(key_path, MemberKey.generate())
+    key = read_key(key_path)
+    request = {
+        "invite": secret,
+        "member_pubkey": key.public_hex,
+        "name": name,
+        "signature": key.sign_join(slug, secret, name),
+    }
+    answer = _call(base, "POST", f"/mesh/{quote(slug, safe='')}/members", request, None)
+    _configure(directory / "daemon.toml", slug, base)
+    place = "" if data_dir is None else f" --data-dir {data_dir}"
+    text = f"{name} is {key.public_hex}. Next: tidelog daemon up{place}"
+    _show({**answer, "data_dir": str(directory)}, text, as_json=as_json)
+
+
+def _read_link(link: str) -> tuple[str, str, str]:
+    parts = urlsplit(link)
+    before, _, slug = parts.path.rpartition("/mesh/")
+    if parts.scheme not in ("http", "https") or not slug or "/" in slug or not parts.fragment:
+        raise ConfigError(
+            "that is no invite. It looks like https://broker/mesh/SLUG#SECRET; put it in quotes, "
+            "because a shell may take # for a comment."
+        )
+    return f"{parts.scheme}://{parts.netloc}{before}", slug, parts.fragment
+
+
+def _configure(path: Path, slug: str, base: str) -> None:
+    """Write where the daemon belongs; a file that an operator has made is left alone."""
+    if not path.exists():
+        lines = [f"mesh = {json.dumps(slug)}", f"broker = {json.dumps(base)}"]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _administration(config: Path | None, url: str | None) -> tuple[str, str]:
+    settings = settings_from(config)
+    if not settings.admin_token:
+        raise ConfigError(
+            "admin_token is not set, and the broker takes administration only from who knows it. "
+            "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
+        )
+    scheme = "https" if settings.tls_certificate else "http"
+    base = url or f"{scheme}://{settings.host}:{settings.port}"
+    return base.rstrip("/"), settings.admin_token
+
+
+def _call(base: str, method: str, path: str, body: object, token: str | None) -> dict[str, Any]:
+    headers = {"content-type": "application/json"}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(  # noqa: S310 - the operator names the broker
+        base + path, data=json.dumps(body).encode(), headers=headers, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
+            result: dict[str, Any] = json.load(answer)
+            return result
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read().decode("utf-8", "replace")[:300]
+        raise TidelogError(f"{base} answered {error.code}: {text}{_advice(text)}") from error
+    except OSError as error:
+        raise TidelogError(
+            f"{base} does not answer ({error}). Is the broker running? Start it with "
+            "`tidelog serve`, or name another with --url."
+        ) from error
+
+
+_ADVICE = {
+    "mesh_exists": "Use it, or choose another slug.",
+    "mesh_not_found": "Make it with `tidelog mesh create`.",
+    "invite_used": "Ask for a new one: `tidelog mesh invite`.",
+    "invite_expired": "Ask for a new one: `tidelog mesh invite`.",
+    "invite_invalid": "Copy it whole, or ask for a new one: `tidelog mesh invite`.",
+    "name_taken": "Choose another --name.",
+    "already_a_member": "This key has joined under another name; use that name.",
+    "member_revoked": "This key was revoked for good; join with another --data-dir.",
+    "unauthenticated": "Is TIDELOG_ADMIN_TOKEN the same here and for the server?",
+}
+
+
+def _advice(text: str) -> str:
+    try:
+        code = json.loads(text).get("error")
+    except (ValueError, AttributeError):
+        return ""
+    return f" {_ADVICE[code]}" if code in _ADVICE else ""
+
+
+# Without a broker.
+
+
+@app.command()
+def fingerprint(
+    to: Annotated[str, typer.Argument(help="topic:NAME, queue:ID or dm:KEY.")],
+    message: Annotated[str, typer.Argument(help="The text.")],
+    *,
+    priority: Annotated[
+        Literal["now", "next", "low"], typer.Option(help="How urgent it is.")
+    ] = "next",
+    meta: Annotated[str | None, typer.Option(help="The JSON object that travels with it.")] = None,
+    reply_to: Annotated[str | None, typer.Option(help="broker_message_id being answered.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute a send's fingerprint, to compare with the prefix in a 409 answer.
+
+    Example: tidelog mesh fingerprint topic:alerts "disk 91% on db-3"
+    """
+    from tidelog.mesh.fingerprint import RequestRefused, make_envelope, prefix, read_object
+
+    kind, _, ref = to.partition(":")
+    try:
+        envelope = make_envelope(
+            destination_kind=kind,
+            destination_ref=ref,
+            body=message.encode(),
+            reply_to_id=reply_to,
+            priority=priority,
+            meta=None if meta is None else read_object(meta.encode()),
+        )
+    except RequestRefused as error:
+        raise TidelogError(f"{error.code}: {error}") from error
+    digest = envelope.fingerprint()
+    shown = {
+        "request_fingerprint": digest.hex(),
+        "prefix": prefix(digest),
+        "preimage_bytes": len(envelope.preimage()),
+        "meta_canonical": envelope.meta.decode(),
+    }
+    _show(shown, digest.hex(), as_json=as_json)
+
+
+@app.command()
+def recover(
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new outbox from what can be read of a damaged one; the daemon must not run.
+
+    The damaged file is kept beside it. Ids that can be read stay taken; where their content is
+    lost, their rows are `aborted`.
+
+    Example: tidelog mesh recover --data-dir ./alice
+    """
+    import time
+
+    import msgspec
+
+    from tidelog.daemon.process import LOCK_NAME
+    from tidelog.daemon.recovery import recover as recover_outbox
+
+    directory = daemon_dir(data_dir, mesh)
+    report = recover_outbox(
+        directory,
+        directory / LOCK_NAME,
+        time.time_ns() // 1_000_000,
+        lambda damage: yes or typer.confirm(f"{damage}\nMake a new outbox from it?", err=True),
+    )
+    if as_json:
+        typer.echo(msgspec.json.encode(report).decode())
+        return
+    if report.was_sound:
+        typer.echo(f"{directory}: the outbox is sound; nothing was done")
+        return
+    typer.echo(
+        f"{report.copied} rows copied, {report.retired_count} kept as aborted, "
+        f"{report.unreadable_rows} unreadable; the damaged file is {report.moved_to}"
+    )
+    for client_message_id in report.retired:
+        typer.echo(f"  content lost: {client_message_id}")
+
+
+# The outbox.
+
+
+@outbox.callback(invoke_without_command=True)
+def outbox_command(
+    context: typer.Context,
+    *,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List what the broker will never have.")
+    ] = False,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What this daemon has accepted, and what became of it.
+
+    Example: tidelog mesh outbox --failed
+    """
+    if context.invoked_subcommand is None:
+        _list("dead" if failed else None, 50, data_dir, mesh, as_json=as_json)
+
+
+@outbox.command("list")
+def list_rows(
+    *,
+    status: Annotated[
+        Literal["pending", "inflight", "done", "dead", "aborted"] | None,
+        typer.Option(help="Only rows in this state."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many, newest first.")] = 50,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List rows, newest first.
+
+    Example: tidelog mesh outbox list --status dead
+    """
+    _list(status, limit, data_dir, mesh, as_json=as_json)
+
+
+def _list(
+    status: str | None, limit: int, data_dir: Path | None, mesh: str | None, *, as_json: bool
+) -> None:
+    wanted = "" if status is None else f"&status={status}"
+    with client(data_dir, mesh) as daemon:
+        answer = daemon.ask("GET", f"/v1/outbox?limit={limit}{wanted}")
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for row in answer["items"]:
+        typer.echo(_line(row))
+
+
+@outbox.command()
+def inspect(
+    name: Annotated[str, typer.Argument(help="A row's id, or a client's id.")],
+    *,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a row and the chain of rows it was requeued from and to.
+
+    Example: tidelog mesh outbox inspect tide-17
+    """
+    with client(data_dir, mesh) as daemon:
+        row = daemon.outcome(name)
+    if as_json:
+        typer.echo(json.dumps(row))
+        return
+    for field, value in row.items():
+        if field != "chain" and value is not None:
+            typer.echo(f"{field:20} {value}")
+    if len(row["chain"]) > 1:
+        typer.echo("chain, oldest first:")
+        for link in row["chain"]:
+            typer.echo(f"  {_line(link)}")
+
+
+@outbox.command()
+def requeue(
+    *,
+    row_id: Annotated[str, typer.Option("--id", help="The row to retire.")],
+    new_client_id: Annotated[str | None, typer.Option(help="The fresh id of the new send.")] = None,
+    auto: Annotated[bool, typer.Option("--auto", help="Let the daemon make the fresh id.")] = False,
+    patch_payload: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with the members to replace: message, to, meta, priority ..."),
+    ] = None,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a dead or waiting row again under a fresh id; the old row is kept as aborted.
+
+    Example: tidelog mesh outbox requeue --id 01JB8Z5Q4T9W2X7M3K6N0P1R5S --auto
+    """
+    if (new_client_id is not None) == auto:
+        raise typer.BadParameter("give either --new-client-id ID or --auto")
+    body: dict[str, Any] = {"id": row_id}
+    body |= {"auto": True} if auto else {"new_client_id": new_client_id}
+    if patch_payload is not None:
+        body["patch"] = _read_patch(patch_payload)
+    with client(data_dir, mesh) as daemon:
+        answer = daemon.ask("POST", "/v1/outbox/requeue", body)
+    if answer.get("maybe_delivered"):
+        typer.echo(
+            "warning: the broker may have the old message already; then there are two", err=True
+        )
+    text = f"{answer['new_row_id']} is queued as {answer['new_client_message_id']}"
+    _show(answer, text, as_json=as_json)
+
+
+def _read_patch(path: Path) -> Any:
+    from tidelog.base.errors import InvalidJson
+    from tidelog.base.strictjson import read
+
+    try:
+        return read(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; name a readable JSON file") from error
+    except InvalidJson as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+
+
+@outbox.command()
+def drop(
+    row_id: Annotated[str, typer.Argument(help="The row to give up.")],
+    *,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give up a dead or waiting row; it is kept as aborted, and its id stays taken.
+
+    Example: tidelog mesh outbox drop 01JB8Z5Q4T9W2X7M3K6N0P1R5S
+    """
+    with client(data_dir, mesh) as daemon:
+        answer = daemon.ask("POST", "/v1/outbox/drop", {"id": row_id})
+    _show(answer, f"{row_id} is aborted", as_json=as_json)
+
+
+@outbox.command()
+def prune(
+    *,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Yes: the contents are gone for good.")
+    ] = False,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Empty the contents of done and aborted rows; the rows and their ids stay.
+
+    Example: tidelog mesh outbox prune --confirm
+    """
+    if not confirm:
+        raise typer.BadParameter("contents are gone for good after this; say --confirm")
+    with client(data_dir, mesh) as daemon:
+        answer = daemon.ask("POST", "/v1/outbox/prune", {"confirm": True})
+    _show(answer, f"{answer['pruned']} rows emptied", as_json=as_json)
+
+
+def _line(row: dict[str, Any]) -> str:
+    error = f" ({row['last_error']})" if row["last_error"] else ""
+    return f"{row['id']} {row['status']:8} {row['client_message_id']}{error}"
+
+
+def _show(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(answer) if as_json else text)

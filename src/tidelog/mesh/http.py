@@ -1,0 +1,259 @@
+"""The broker's HTTP routes (mesh 17): who asks, what is asked, and `{"error": ...}` if refused.
+
+Every answer is made here, also that of a store which does not answer: a daemon reads codes, not the
+web room's texts.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from tidelog.base.errors import TidelogError
+from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.mesh import answers
+from tidelog.mesh.answers import Refused, Reply, refusal
+from tidelog.mesh.fingerprint import (
+    PUBLIC_KEY,
+    RequestRefused,
+    choose_client_message_id,
+    read_object,
+)
+from tidelog.mesh.history import MAX_PLACE
+from tidelog.mesh.identity import TokenRefused, verify_token
+from tidelog.mesh.once import UsedTokens
+from tidelog.mesh.openapi import MESH, OPERATIONS
+from tidelog.mesh.rules import Member, Mesh
+from tidelog.mesh.service import MeshService, reply_of
+from tidelog.mesh.wire import MAX_HISTORY_PAGE, max_frame_bytes
+
+_log = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+
+Handler = Callable[[HttpRequest], Awaitable[Reply]]
+MemberHandler = Callable[[HttpRequest, Mesh, Member], Awaitable[Reply]]
+MeshHandler = Callable[[HttpRequest, Mesh], Awaitable[Reply]]
+
+
+class MeshHttp:
+    """The routes under `/mesh`."""
+
+    def __init__(self, service: MeshService, admin_token: str) -> None:
+        self._service = service
+        self._admin_token = admin_token
+        self._used_tokens = UsedTokens(service.store)
+        self._max_body_bytes = max_frame_bytes(service.settings.max_inline_bytes)
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        member, admin = self._member_only, self._admin_only
+        handlers: dict[tuple[str, str], Handler] = {
+            ("POST", f"{MESH}/messages"): member(self._post_message),
+            ("GET", f"{MESH}/history"): member(self._get_history),
+            ("GET", f"{MESH}/mentions"): member(self._get_mentions),
+            ("GET", f"{MESH}/topics"): member(self._get_topics),
+            ("POST", f"{MESH}/topics"): member(self._post_topic),
+            ("PUT", f"{MESH}/topics/{{topic}}/subscription"): member(self._put_subscription),
+            ("DELETE", f"{MESH}/topics/{{topic}}/subscription"): member(self._delete_subscription),
+            ("GET", f"{MESH}/queues"): member(self._get_queues),
+            ("POST", f"{MESH}/queues"): member(self._post_queue),
+            ("POST", f"{MESH}/queues/{{queue}}/claim"): member(self._claim),
+            ("POST", f"{MESH}/queues/{{queue}}/ack"): member(self._complete),
+            ("GET", f"{MESH}/members"): member(self._get_members),
+            ("POST", f"{MESH}/members"): self._in_mesh(self._join),
+            ("POST", "/mesh"): self._admin(self._create_mesh),
+            ("POST", f"{MESH}/invites"): admin(self._invite),
+            ("DELETE", f"{MESH}/members/{{pubkey}}"): admin(self._revoke),
+            ("GET", f"{MESH}/webhooks"): admin(self._get_webhooks),
+            ("POST", f"{MESH}/webhooks"): admin(self._post_webhook),
+            ("DELETE", f"{MESH}/webhooks/{{webhook}}"): admin(self._delete_webhook),
+        }
+        return tuple(
+            Route(method, path, self._answered(handle), OPERATIONS[method, path])
+            for (method, path), handle in handlers.items()
+        )
+
+    # Who asks.
+
+    def _answered(self, handle: Handler) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+        async def answered(request: HttpRequest) -> HttpResponse:
+            try:
+                if len(request.body) > self._max_body_bytes:
+                    reply = refusal(413, "payload_too_large")
+                else:
+                    reply = await handle(request)
+            except Refused as refused:
+                reply = refused.reply
+            except RequestRefused as error:
+                reply = answers.of_request(error)
+            except TidelogError as error:
+                _log.warning("%s failed: %s", request.method, error)
+                reply = reply_of(error)
+            except Exception:  # noqa: BLE001 - whatever it is, the caller is told nothing of it
+                _log.exception("%s failed", request.method)
+                reply = answers.internal()
+            headers: tuple[tuple[bytes, bytes], ...] = ()
+            if reply.retry_after_s is not None:
+                headers = ((b"retry-after", b"%d" % reply.retry_after_s),)
+            return HttpResponse(reply.status, _encode(reply.body), headers=headers)
+
+        return answered
+
+    def _in_mesh(self, handle: MeshHandler) -> Handler:
+        async def in_mesh(request: HttpRequest) -> Reply:
+            return await handle(request, await self._mesh(request))
+
+        return in_mesh
+
+    def _admin(self, handle: Handler) -> Handler:
+        async def admin(request: HttpRequest) -> Reply:
+            if not is_bearer(request, self._admin_token):
+                return answers.unauthenticated()
+            return await handle(request)
+
+        return admin
+
+    def _admin_only(self, handle: MeshHandler) -> Handler:
+        return self._admin(self._in_mesh(handle))
+
+    def _member_only(self, handle: MemberHandler) -> Handler:
+        async def member_only(request: HttpRequest) -> Reply:
+            mesh, member = await self._authenticated(request)
+            return await handle(request, mesh, member)
+
+        return member_only
+
+    async def _mesh(self, request: HttpRequest) -> Mesh:
+        mesh = await self._service.mesh(request.params["slug"])
+        if mesh is None:
+            raise Refused(answers.mesh_not_found())
+        return mesh
+
+    async def _authenticated(self, request: HttpRequest) -> tuple[Mesh, Member]:
+        """The gate of mesh 6.1: a genuine token, a mesh, a member; then the token is used up."""
+        scheme, _, token = (request.header(b"authorization") or b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise Refused(answers.unauthenticated("a member token is needed"))
+        unix_now = self._service.clock.now_ms() / 1000
+        try:
+            claims = verify_token(token.decode("latin-1"), request.params["slug"], unix_now)
+        except TokenRefused as error:
+            raise Refused(answers.unauthenticated(str(error))) from None
+        mesh = await self._mesh(request)
+        member = await self._service.member(mesh, claims.public_hex)
+        if member is None:
+            raise Refused(answers.not_a_member())
+        if not await self._used_tokens.use(mesh, claims, unix_now):
+            raise Refused(answers.unauthenticated("the token was used before"))
+        return mesh, member
+
+    # What is asked by members.
+
+    async def _post_message(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        fields = read_object(request.body)
+        headers = [
+            value.decode("latin-1") for key, value in request.headers if key == b"idempotency-key"
+        ]
+        # Nobody behind a broker mints an id: without one a retry would be a second message.
+        client_message_id = choose_client_message_id(
+            headers, fields.get("client_message_id", ""), str
+        )
+        return await self._service.accept(mesh, member, client_message_id, fields)
+
+    async def _get_history(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        query = _query(request)
+        after = _number(query, "after", 0, least=0, most=MAX_PLACE)
+        limit = _number(query, "limit", 100, least=1, most=MAX_HISTORY_PAGE)
+        page = await self._service.history(mesh, member, after, limit)
+        return Reply(
+            200, {"items": page.items, "next_after": page.next_place, "has_more": page.has_more}
+        )
+
+    async def _get_mentions(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        query = _query(request)
+        mentioned = query.get("member", member.public_hex)
+        if not PUBLIC_KEY.fullmatch(mentioned):
+            raise RequestRefused(400, "schema_invalid", "member is no public key")
+        before = _number(query, "before", MAX_PLACE, least=1, most=MAX_PLACE)
+        limit = _number(query, "limit", 100, least=1, most=MAX_HISTORY_PAGE)
+        page = await self._service.mentions(mesh, member, mentioned, before, limit)
+        return Reply(
+            200, {"items": page.items, "next_before": page.next_place, "has_more": page.has_more}
+        )
+
+    async def _get_topics(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        del request
+        return Reply(200, {"topics": await self._service.topics(mesh, member)})
+
+    async def _post_topic(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        fields = read_object(request.body)
+        return await self._service.create_topic(mesh, member, fields.get("topic"))
+
+    async def _put_subscription(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        topic = request.params["topic"]
+        return await self._service.subscribe(mesh, member, topic, is_wanted=True)
+
+    async def _delete_subscription(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        topic = request.params["topic"]
+        return await self._service.subscribe(mesh, member, topic, is_wanted=False)
+
+    async def _get_queues(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        del request, member
+        return Reply(200, {"queues": await self._service.queues(mesh)})
+
+    async def _post_queue(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        fields = read_object(request.body)
+        return await self._service.create_queue(mesh, member, fields.get("queue"))
+
+    async def _claim(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        fields = read_object(request.body or b"{}")
+        return await self._service.delivery.claim(mesh, member, request.params["queue"], fields)
+
+    async def _complete(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        fields = read_object(request.body)
+        return await self._service.delivery.complete(mesh, member, request.params["queue"], fields)
+
+    async def _get_members(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        del member
+        return await self._service.members(mesh, _query(request).get("after", ""))
+
+    # What is asked by others.
+
+    async def _join(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.join(mesh, read_object(request.body))
+
+    async def _create_mesh(self, request: HttpRequest) -> Reply:
+        return await self._service.create_mesh(read_object(request.body))
+
+    async def _invite(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.invite(mesh, read_object(request.body or b"{}"))
+
+    async def _revoke(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.revoke(mesh, request.params["pubkey"])
+
+    async def _get_webhooks(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        del request
+        return Reply(200, {"webhooks": await self._service.webhooks(mesh)})
+
+    async def _post_webhook(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.add_webhook(mesh, read_object(request.body))
+
+    async def _delete_webhook(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.remove_webhook(mesh, request.params["webhook"])
+
+
+def _query(request: HttpRequest) -> Mapping[str, str]:
+    """The parameters of the query, each once; of several of one name the last."""
+    return dict(parse_qsl(request.query_string.decode("latin-1"), keep_blank_values=True))
+
+
+def _number(query: Mapping[str, Any], name: str, default: int, *, least: int, most: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < least:
+        raise RequestRefused(400, "schema_invalid", f"{name} is not an integer from {least} on")
+    return min(int(text), most)

@@ -1,0 +1,193 @@
+"""Reading what was received: pages, live events, replay (mesh 10.3, 11.2)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from support.local_daemon import LocalDaemon, delivery, running, until, with_ipc
+from tidelog.testing.clock import FakeClock
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[LocalDaemon]:
+    """A daemon whose clock stands still."""
+    async with running(tmp_path, clock=FakeClock()) as started:
+        yield started
+
+
+def receive(daemon: LocalDaemon, *numbers: int, **changes: Any) -> None:
+    """Store deliveries and publish them, as the uplink does."""
+    for message in daemon.inbox.receive([delivery(number, **changes) for number in numbers]):
+        if message is not None:
+            daemon.events.publish_message(message)
+
+
+class Reader:
+    """An event stream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, daemon: LocalDaemon, last: str | None = None) -> "Reader":
+        """A reader that may have seen something before."""
+        reader, writer = await asyncio.open_unix_connection(str(daemon.socket))
+        header = f"Last-Event-ID: {last}\r\n" if last else ""
+        writer.write(f"GET /v1/events HTTP/1.1\r\n{header}\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"text/event-stream" in head
+        before = daemon.events.readers
+        if last is None:
+            await until(lambda: daemon.events.readers > before or daemon.events.readers > 0)
+        return cls(reader, writer)
+
+    async def next(self) -> tuple[str | None, str, Any]:
+        """Id, kind and data of the next event."""
+        async with asyncio.timeout(10):
+            while True:
+                fields = {}
+                text = (await self._reader.readuntil(b"\n\n")).decode()
+                for line in text.splitlines():
+                    name, _, value = line.partition(": ")
+                    fields[name] = value
+                if "event" in fields:
+                    return fields.get("id"), fields["event"], json.loads(fields["data"])
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()
+
+
+async def test_pages_have_every_message_once(daemon: LocalDaemon) -> None:
+    """Although all were received in the same millisecond."""
+    receive(daemon, *range(25))
+    seen = []
+    async with daemon.unix() as client:
+        url = "/v1/inbox?limit=10"
+        while True:
+            response = await client.get(url)
+            page = response.json()
+            seen += [item["client_message_id"] for item in page["items"]]
+            if page["next_cursor"] is None:
+                assert "link" not in response.headers
+                break
+            assert response.headers["link"].endswith('>; rel="next"')
+            url = response.headers["link"].split(">")[0].removeprefix("<")
+    assert seen == [f"c-{number}" for number in range(25)]
+
+
+async def test_a_page_can_be_narrowed(daemon: LocalDaemon) -> None:
+    """By topic, by sender and by time, which includes its moment."""
+    receive(daemon, 1)
+    receive(daemon, 2, topic=None)
+    receive(daemon, 3, sender_pubkey="cc" * 32, sender_name="carol")
+    assert isinstance(daemon.clock, FakeClock)
+    daemon.clock.advance(1000)
+    receive(daemon, 4)
+    async with daemon.unix() as client:
+
+        async def ids(**query: str) -> list[int]:
+            page = (await client.get("/v1/inbox", params=query)).json()
+            return [item["history_id"] for item in page["items"]]
+
+        at = (await client.get("/v1/inbox")).json()["items"][3]["received_at"]
+        assert await ids() == [1, 2, 3, 4]
+        assert await ids(topic="alerts") == [1, 3, 4]
+        assert await ids(**{"from": "carol"}) == await ids(**{"from": "cc" * 32}) == [3]
+        assert await ids(since=at) == [4]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("limit=0", "limit=1001", "limit=x", "limit=" + "9" * 5000, "cursor=%00", "cursor=YWJj"),
+        *("since=yesterday", "since=2026-01-01", "since=2026-01-01T00:00:00"),
+    ],
+)
+async def test_a_wrong_query_is_refused(query: str, daemon: LocalDaemon) -> None:
+    """Nothing is guessed."""
+    async with daemon.unix() as client:
+        assert (await client.get(f"/v1/inbox?{query}")).status_code == 400
+
+
+async def test_a_page_has_a_size(tmp_path: Path) -> None:
+    """It ends before it is too large, and the next one goes on there."""
+    settings = with_ipc(max_response_bytes=65_536)
+    async with running(tmp_path, settings=settings) as daemon, daemon.unix() as client:
+        receive(daemon, 1, 2, 3, body="x" * 40_000)
+        first = (await client.get("/v1/inbox")).json()
+        assert len(first["items"]) == 1
+        second = await client.get("/v1/inbox", params={"cursor": first["next_cursor"]})
+        assert [item["history_id"] for item in second.json()["items"]] == [2]
+
+
+async def test_a_message_is_told_once(daemon: LocalDaemon) -> None:
+    """Live, to every reader, and not again when it is delivered again."""
+    one, two = await Reader.open(daemon), await Reader.open(daemon)
+    receive(daemon, 1)
+    receive(daemon, 1)
+    daemon.events.publish("peer_join", {"name": "bob"})
+    for reader in (one, two):
+        cursor, kind, data = await reader.next()
+        assert (kind, data["client_message_id"], data["cursor"]) == ("message", "c-1", cursor)
+        assert await reader.next() == (None, "peer_join", {"name": "bob"})
+        reader.close()
+
+
+async def test_a_reader_that_comes_back_misses_nothing(daemon: LocalDaemon) -> None:
+    """More than a page of messages is replayed, then what is live follows."""
+    reader = await Reader.open(daemon)
+    receive(daemon, 0)
+    last, _, _ = await reader.next()
+    reader.close()
+    receive(daemon, *range(1, 351))
+    again = await Reader.open(daemon, last)
+    receive(daemon, 351)
+    numbers = [(await again.next())[2]["history_id"] for _ in range(351)]
+    assert numbers == list(range(1, 352))
+    again.close()
+
+
+async def test_an_unknown_place_is_refused(daemon: LocalDaemon) -> None:
+    """A reader is not silently started somewhere else."""
+    async with daemon.unix() as client:
+        response = await client.get("/v1/events", headers={"Last-Event-ID": "7"})
+    assert (response.status_code, response.json()["error"]) == (400, "cursor_invalid")
+
+
+async def test_a_slow_reader_is_cut_off(tmp_path: Path) -> None:
+    """Its buffer has a bound; the others go on."""
+    async with running(tmp_path, settings=with_ipc(stream_buffer_bytes=65_536)) as daemon:
+        slow, quick = await Reader.open(daemon), await Reader.open(daemon)
+        await until(lambda: daemon.events.readers == 2)
+        slow._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(40):
+            receive(daemon, number, body="x" * 30_000)
+            assert (await quick.next())[2]["history_id"] == number
+        await until(lambda: daemon.events.readers == 1)
+        slow.close()
+        quick.close()
+
+
+async def test_an_unknown_event_is_a_defect(daemon: LocalDaemon) -> None:
+    """The kinds are the contract's."""
+    with pytest.raises(ValueError, match="no event"):
+        daemon.events.publish("news", {})
+
+
+def test_a_body_that_is_no_text_is_shown_as_base64(tmp_path: Path) -> None:
+    """Text stays text, also text that claims to be something else."""
+    daemon = LocalDaemon(tmp_path)
+    [binary] = daemon.inbox.receive([delivery(1, body="AP8=", body_encoding="base64")])
+    [odd] = daemon.inbox.receive([delivery(2, body="%", body_encoding="base64")])
+    assert binary is not None
+    assert odd is not None
+    assert (binary.body, binary.body_encoding) == ("AP8=", "base64")
+    assert (odd.body, odd.body_encoding) == ("%", "utf8")
+    assert structs.asdict(daemon.inbox.page()[0]) == structs.asdict(binary)

@@ -1,0 +1,20 @@
+"""The daemon stays small: it loads neither the command line nor the web server."""
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = ("api", "events", "inbox", "ipc", "metrics", "outbox", "pressure", "settings")
+HEAVY = ("typer", "rich", "uvicorn", "asyncpg", "pyspark", "prometheus_client", "starlette")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_heavy_is_loaded(module: str) -> None:
+    """Importing a module of the daemon loads none of these."""
+    code = (
+        f"import sys, tidelog.daemon.{module}; "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,146 @@
+"""The inbox stores each id once and keeps its order (mesh 10)."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Raw
+
+from support.local_daemon import delivery
+from tidelog.daemon.inbox import (
+    KEPT_MS,
+    SEEN_MS,
+    VACUUM_EVERY_MS,
+    CursorInvalid,
+    Inbox,
+    read_cursor,
+)
+from tidelog.testing.clock import FakeClock
+
+DAY_MS = 86_400_000
+Open = Callable[[], Inbox]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that may jump."""
+    return FakeClock()
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
+    """Opens the same file again and again, as restarts do."""
+    opened: list[Inbox] = []
+
+    def open_() -> Inbox:
+        for earlier in opened:
+            earlier.close()
+        opened.append(Inbox(tmp_path / "inbox.db", clock))
+        return opened[-1]
+
+    yield open_
+    for inbox in opened:
+        inbox.close()
+
+
+@pytest.fixture
+def inbox(reopen: Open) -> Inbox:
+    """An empty inbox."""
+    return reopen()
+
+
+def test_a_second_copy_is_recognised(inbox: Inbox) -> None:
+    """In the same transaction and in a later one."""
+    first, copy = inbox.receive([delivery(1), delivery(1)])
+    assert first is not None
+    assert first.client_message_id == "c-1"
+    assert copy is None
+    assert inbox.receive([delivery(1)]) == [None]
+    assert inbox.count() == 1
+
+
+def test_a_message_without_a_clients_id_has_the_brokers(inbox: Inbox) -> None:
+    """So that its copies are recognised too."""
+    for expected in (1, 1):
+        inbox.receive([delivery(1, client_message_id=None)])
+        assert inbox.count() == expected
+    assert inbox.page()[0].client_message_id == "01BROKER000001"
+
+
+def test_everything_of_a_message_is_kept(inbox: Inbox) -> None:
+    """What is told live is what is read later."""
+    [stored] = inbox.receive(
+        [delivery(7, meta=Raw(b'{"a":1}'), mention=True, topic=None, reply_to_id="01A")]
+    )
+    assert inbox.page() == [stored]
+    assert stored is not None
+    assert (bytes(stored.meta), stored.mention, stored.reply_to_id) == (b'{"a":1}', True, "01A")
+    assert inbox.history_id == 7
+
+
+def test_order_survives_clocks_and_restarts(reopen: Open, clock: FakeClock) -> None:
+    """A reader that goes on behind the last row sees each later one once (FT-23)."""
+    start = clock.now_ms()
+    seen: list[int | None] = []
+    place = None
+    number = 0
+    for offset in (0, 0, 500, -10_000, -10_000, 400, 600):
+        clock.set(start + offset)
+        inbox = reopen()
+        for _ in range(3):
+            number += 1
+            inbox.receive([delivery(number)])
+        page = inbox.page(place) if place else inbox.page()
+        seen += [message.history_id for message in page]
+        place = page[-1].place
+    assert seen == list(range(1, number + 1))
+    times = [message.received_at for message in reopen().page(limit=1000)]
+    assert times == sorted(times)
+
+
+def test_a_pruned_id_is_still_known(inbox: Inbox, clock: FakeClock) -> None:
+    """For a year; a message that is first delivered late is taken whatever its age."""
+    inbox.receive([delivery(1)])
+    clock.advance(KEPT_MS + 1)
+    inbox.receive([delivery(2)])
+    assert inbox.prune() == 1
+    assert [message.history_id for message in inbox.page()] == [2]
+    assert inbox.receive([delivery(1)]) == [None]
+    clock.advance(SEEN_MS)
+    inbox.prune()
+    assert inbox.receive([delivery(1)]) != [None]
+    assert inbox.receive([delivery(3, created_at="1999-01-01T00:00:00Z")]) != [None]
+
+
+def test_pruning_takes_many_steps(inbox: Inbox, clock: FakeClock) -> None:
+    """However much there is."""
+    inbox.receive([delivery(number) for number in range(2500)])
+    clock.advance(KEPT_MS + 1)
+    assert inbox.prune() == 2500
+    assert inbox.count() == 0
+
+
+def test_space_is_given_back_once_a_week(inbox: Inbox, clock: FakeClock) -> None:
+    """Not at the first start, and not twice."""
+    assert not inbox.vacuum_if_due()
+    clock.advance(VACUUM_EVERY_MS - 1)
+    assert not inbox.vacuum_if_due()
+    clock.advance(1)
+    assert inbox.vacuum_if_due()
+    assert not inbox.vacuum_if_due()
+
+
+def test_the_newest_history_id_is_remembered(reopen: Open) -> None:
+    """Also when its row is gone, and when older ones come later."""
+    inbox = reopen()
+    assert inbox.history_id == 0
+    inbox.receive([delivery(9)])
+    inbox.receive([delivery(3)])
+    assert reopen().history_id == 9
+
+
+@pytest.mark.parametrize("text", ["", "%", "YWJj", "MS4\xe9", "LjE"])
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    """A place is not guessed."""
+    with pytest.raises(CursorInvalid):
+        read_cursor(text)

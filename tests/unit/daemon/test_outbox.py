@@ -1,0 +1,307 @@
+"""The outbox never forgets an id, and every change of a row is a compare-and-set (mesh 5)."""
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreUnavailable
+from tidelog.daemon.outbox import MAX_DELAY_MS, Accept, Outbox, OutboxRefused, Settlement
+from tidelog.daemon.pressure import Level, Pressure
+from tidelog.daemon.settings import DiskSettings, OutboxSettings
+from tidelog.mesh.negotiation import Parameters
+from tidelog.mesh.policy import MaxAgeRefused, Verdict
+from tidelog.testing.clock import FakeClock
+
+HOUR_MS = 3_600_000
+Open = Callable[[], Outbox]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that may jump."""
+    return FakeClock()
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
+    """Opens the same file again and again, as restarts do."""
+    opened: list[Outbox] = []
+
+    def open_() -> Outbox:
+        for earlier in opened:
+            earlier.close()
+        limits = OutboxSettings(max_queue_size=100)
+        pressure = Pressure(limits, DiskSettings(), tmp_path, clock.now_ms, lambda _: 10**12)
+        opened.append(Outbox(tmp_path / "outbox.db", pressure, clock))
+        return opened[-1]
+
+    yield open_
+    for outbox in opened:
+        outbox.close()
+
+
+@pytest.fixture
+def outbox(reopen: Open) -> Outbox:
+    """An empty outbox."""
+    return reopen()
+
+
+def accept(outbox: Outbox, *ids: str, content: bytes = b"f") -> list[int]:
+    """Statuses of the answers to sends with these ids."""
+    results = outbox.accept([Accept(name, content * 32, b"{}") for name in ids])
+    return [result.status if isinstance(result, Verdict) else 507 for result in results]
+
+
+def statuses(outbox: Outbox) -> dict[str, str]:
+    """Id to status."""
+    return {row.client_message_id: row.status for row in outbox.rows()}
+
+
+def test_rows_are_attempted_in_the_order_they_came(outbox: Outbox) -> None:
+    """At most 32 at once, each once, and none again while it is under way."""
+    ids = [f"id-{number:02}" for number in range(40)]
+    accept(outbox, *ids)
+    assert [claim.client_message_id for claim in outbox.claim()] == ids[:32]
+    assert [claim.client_message_id for claim in outbox.claim()] == ids[32:]
+    assert outbox.claim() == []
+    assert outbox.counts()["inflight"] == 40
+    assert outbox.next_due_in_ms() is None
+
+
+def test_a_failed_attempt_waits(outbox: Outbox, clock: FakeClock) -> None:
+    """It is due after its delay, and counts its attempts."""
+    accept(outbox, "a")
+    [claim] = outbox.claim()
+    assert outbox.settle(
+        [Settlement(claim=claim, status="pending", error="timeout", delay_ms=700)]
+    ) == [True]
+    assert (outbox.claim(), outbox.next_due_in_ms()) == ([], 700)
+    clock.advance(700)
+    assert outbox.next_due_in_ms() == 0
+    [again] = outbox.claim()
+    assert again.attempts == 2
+    assert outbox.inspect("a")[0].last_error == "timeout"
+
+
+def test_a_late_answer_changes_nothing(outbox: Outbox, clock: FakeClock) -> None:
+    """Neither that of an abandoned attempt nor a second one of the same."""
+    accept(outbox, "a")
+    [first] = outbox.claim()
+    outbox.settle([Settlement(claim=first, status="pending", delay_ms=0)])
+    [second] = outbox.claim()
+    late = Settlement(claim=first, status="dead", error="403")
+    good = Settlement(claim=second, status="done", broker_message_id="01B", history_id=3)
+    assert outbox.settle([late, good, good]) == [False, True, False]
+    row = outbox.inspect("a")[0]
+    assert (row.status, row.broker_message_id, row.history_id) == ("done", "01B", 3)
+    assert row.delivered_at == clock.now_ms()
+    assert outbox.counts() == {"pending": 0, "inflight": 0, "done": 1, "dead": 0, "aborted": 0}
+
+
+def test_an_attempt_ends_in_three_ways_only(outbox: Outbox) -> None:
+    """Nothing settles a row as `aborted`."""
+    accept(outbox, "a")
+    [claim] = outbox.claim()
+    with pytest.raises(ValueError, match="cannot end"):
+        outbox.settle([Settlement(claim=claim, status="aborted")])
+    assert statuses(outbox) == {"a": "inflight"}
+
+
+def test_a_restart_repeats_what_was_under_way(reopen: Open, clock: FakeClock) -> None:
+    """One attempt more, due after the shortest delay."""
+    outbox = reopen()
+    accept(outbox, "a", "b")
+    outbox.claim(1)
+    outbox = reopen()
+    assert outbox.counts()["inflight"] == 1
+    assert outbox.recover_inflight() == 1
+    row = outbox.inspect("a")[0]
+    assert (row.status, row.attempts) == ("pending", 2)
+    assert row.next_attempt_at == clock.now_ms() + 500
+    assert [claim.client_message_id for claim in outbox.claim()] == ["b"]
+
+
+def test_a_row_dies_of_age_before_it_is_attempted(outbox: Outbox, clock: FakeClock) -> None:
+    """At the limit, not one millisecond before it (FT-23 a)."""
+    accept(outbox, "a")
+    clock.advance(144 * HOUR_MS - 1)
+    assert outbox.expire() == 0
+    clock.advance(1)
+    assert outbox.claim() == []
+    row = outbox.inspect("a")[0]
+    assert (row.status, row.last_error, row.attempts) == ("dead", "max_age_exceeded", 0)
+    assert not row.maybe_delivered
+
+
+def test_a_clock_that_steps_back_makes_nothing_younger(reopen: Open, clock: FakeClock) -> None:
+    """The mark survives a restart (FT-23 b)."""
+    start = clock.now_ms()
+    outbox = reopen()
+    accept(outbox, "a")
+    [claim] = outbox.claim()
+    outbox.settle([Settlement(claim=claim, status="pending")])
+    clock.set(start + 100 * HOUR_MS)
+    assert outbox.expire() == 0
+    clock.set(start - 200 * HOUR_MS)
+    outbox = reopen()
+    accept(outbox, "b")
+    clock.set(start + 50 * HOUR_MS)
+    assert outbox.expire() == 0  # 100 hours old by the mark
+    clock.set(start + 144 * HOUR_MS)
+    assert outbox.expire() == 1
+    assert statuses(outbox) == {"a": "dead", "b": "pending"}
+    assert outbox.inspect("a")[0].maybe_delivered
+
+
+def test_a_clock_that_steps_back_does_not_stop_attempts(outbox: Outbox, clock: FakeClock) -> None:
+    """A row scheduled by a clock that ran ahead is due at once."""
+    accept(outbox, "a")
+    clock.set(clock.now_ms() - 300 * HOUR_MS)
+    assert outbox.next_due_in_ms() == 0
+    [claim] = outbox.claim()
+    outbox.settle([Settlement(claim=claim, status="pending", delay_ms=10**9)])
+    assert outbox.next_due_in_ms() == MAX_DELAY_MS
+
+
+def test_what_was_negotiated_survives_a_restart(reopen: Open) -> None:
+    """Offline, the last window and the last limits hold."""
+    outbox = reopen()
+    assert outbox.max_age_ms == 144 * HOUR_MS
+    outbox.adopt(Parameters(dedupe_retention_days=30, inline_bytes=2048))
+    outbox = reopen()
+    assert (outbox.max_age_ms, outbox.parameters.inline_bytes) == (648 * HOUR_MS, 2048)
+
+
+def test_a_narrower_window_applies_to_rows_that_are_there(outbox: Outbox, clock: FakeClock) -> None:
+    """FT-25: what is too old for it dies before an attempt."""
+    outbox.adopt(Parameters(dedupe_retention_days=365))
+    accept(outbox, "old")
+    clock.advance(240 * HOUR_MS)
+    accept(outbox, "new")
+    assert outbox.expire() == 0
+    outbox.adopt(Parameters(dedupe_retention_days=7))
+    assert [claim.client_message_id for claim in outbox.claim()] == ["new"]
+    assert statuses(outbox)["old"] == "dead"
+
+
+def test_an_override_must_suit_the_window(outbox: Outbox) -> None:
+    """Otherwise nothing changes."""
+    outbox.adopt(Parameters(dedupe_retention_days=30), 12)
+    assert outbox.max_age_ms == 12 * HOUR_MS
+    with pytest.raises(MaxAgeRefused):
+        outbox.adopt(Parameters(dedupe_retention_days=7), 145)
+    assert outbox.max_age_ms == 12 * HOUR_MS
+    assert outbox.parameters.dedupe_retention_days == 30
+
+
+def test_work_is_announced_after_the_commit(outbox: Outbox) -> None:
+    """By a first send and a requeue, not by a repeat."""
+    counts: list[int] = []
+    outbox.on_work = lambda: counts.append(outbox.counts()["pending"])
+    accept(outbox, "a")
+    accept(outbox, "a")
+    assert counts == [1]
+    [claim] = outbox.claim()
+    outbox.settle([Settlement(claim=claim, status="dead", error="404")])
+    outbox.requeue(outbox.inspect("a")[0].id)
+    assert counts == [1, 1]
+
+
+def test_no_row_is_ever_deleted() -> None:
+    """There is no statement that could."""
+    text = (files("tidelog.daemon") / "sql" / "outbox.sql").read_text(encoding="utf-8")
+    assert "DELETE FROM" not in text
+    assert "OR REPLACE" not in text
+
+
+def test_an_unknown_row_is_not_found(outbox: Outbox) -> None:
+    """By either id."""
+    with pytest.raises(OutboxRefused, match="outbox_row_not_found"):
+        outbox.inspect("x")
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.sampled_from([b"x", b"y"])), min_size=1, max_size=12
+    )
+)
+def test_sends_that_share_a_transaction_are_answered_as_if_alone(
+    tmp_path_factory: pytest.TempPathFactory, sends: list[tuple[str, bytes]]
+) -> None:
+    """One transaction for all and one for each give the same answers and the same rows."""
+    answers, rows = [], []
+    for is_shared in (True, False):
+        folder = tmp_path_factory.mktemp("outbox")
+        clock = FakeClock()
+        limits = OutboxSettings(max_queue_size=4)
+        pressure = Pressure(limits, DiskSettings(), folder, clock.now_ms, lambda _: 10**12)
+        outbox = Outbox(folder / "outbox.db", pressure, clock)
+        accepts = [Accept(name, content * 32, b"{}") for name, content in sends]
+        if is_shared:
+            results = outbox.accept(accepts)
+        else:
+            results = [outbox.accept([one])[0] for one in accepts]
+        answers.append([result if isinstance(result, Verdict) else 507 for result in results])
+        rows.append([(row.client_message_id, row.request_fingerprint) for row in outbox.rows()])
+        outbox.close()
+    assert answers[0] == answers[1]
+    assert rows[0] == rows[1]
+
+
+def test_pressure_counts_what_waits(outbox: Outbox) -> None:
+    """80 % is high, 95 % refuses, and what is delivered makes room."""
+    accept(outbox, *[f"id-{number}" for number in range(79)])
+    assert outbox.level() is Level.NORMAL
+    accept(outbox, "id-79")
+    assert outbox.level() is Level.HIGH
+    assert accept(outbox, *[f"more-{number}" for number in range(20)]) == [202] * 15 + [507] * 5
+    assert outbox.level() is Level.REFUSING
+    for claim in outbox.claim():
+        outbox.settle([Settlement(claim=claim, status="done")])
+    assert accept(outbox, "room") == [202]
+    assert outbox.shares()["rows"] == 0.64
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, reopen: Open) -> None:
+    """The message names the command that helps."""
+    accept(reopen(), *[f"id-{number}" for number in range(90)])
+    reopen().close()
+    path = tmp_path / "outbox.db"
+    content = bytearray(path.read_bytes())
+    content[4096 * 2 : 4096 * 3] = b"\xa5" * 4096
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged, match="tidelog mesh recover"):
+        reopen()
+    path.write_bytes(b"not a database at all, but long enough to look like one" * 100)
+    with pytest.raises(StoreDamaged, match="tidelog mesh recover"):
+        reopen()
+
+
+def test_another_file_is_refused(tmp_path: Path, reopen: Open) -> None:
+    """An inbox is no outbox, and a newer schema is not understood."""
+    outbox = reopen()
+    connection = outbox._database.connection
+    connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(SchemaTooNew):
+        reopen()
+    connection.close()
+    (tmp_path / "outbox.db").unlink()
+    connection = reopen()._database.connection
+    connection.execute("PRAGMA application_id = 7")
+    with pytest.raises(StoreUnavailable, match="another application"):
+        reopen()
+
+
+def test_the_file_is_durable(outbox: Outbox) -> None:
+    """WAL with a full sync, a wait for locks, foreign keys (mesh 1)."""
+    connection = outbox._database.connection
+    names = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
+    found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    assert found == ["wal", 2, 5000, 1]
