@@ -20,7 +20,7 @@ from support.channels_raw import (
     of_frame,
     of_item,
 )
-from tidelog.base.faultpoint import FaultPoint
+from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.store import open_store
 from tidelog.testing.process import ServerProcess
 
@@ -35,15 +35,7 @@ and so all of them on one; `test_kill` reaches all on each."""
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 RETRY_SECONDS = (0.05, 0.3)
 """Before a lost request is repeated: a hundred clients must not keep the server from starting."""
-POINTS = (
-    FaultPoint.DECIDED,
-    FaultPoint.WRITTEN,
-    FaultPoint.COMMITTING,
-    FaultPoint.COMMITTED,
-    FaultPoint.HANDING_OVER,
-    FaultPoint.FLUSHING,
-)
-"""Those that the server passes; there are others of other processes."""
+POINTS = tuple(COMMIT_PATH)
 ENGINES = ("sqlite", "postgresql")
 CHANNELS = ("tokens", "private-ai:a", "private-ai:b", "chat;1")
 STREAMING = {"ai": {"transport": {"status": "streaming"}}}

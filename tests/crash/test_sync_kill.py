@@ -37,9 +37,9 @@ from tidelog.sync.tree import TreeState, _failed_invariants
 from tidelog.testing.process import ServerProcess
 
 SUBMITTERS = 16
-KILLS = max(8, int(os.environ.get("TIDELOG_SOAK_KILLS", "8")))
+KILLS = max(8, int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "8")))
 """Per engine; `scripts/soak --kills` raises it."""
-SEED = int(os.environ.get("TIDELOG_SOAK_SEED", "7"))
+SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 PARTITIONS = ("p0", "p1", "p2")
 NODES = 40
 """Ids of nodes that the submitters of the tree profile fight over, in each partition."""

@@ -1,6 +1,7 @@
 """From the tail to the subscribers: every version becomes a frame once per wire form."""
 
 import hmac
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -25,6 +26,8 @@ from tidelog.channels.version import (
 )
 from tidelog.log.entry import Entry
 from tidelog.store.engine import Store
+
+_log = logging.getLogger(__name__)
 
 HOT_BYTES = 33_554_432
 """Of all hot buffers together; what is beyond is read from the store, which is only slower."""
@@ -120,10 +123,17 @@ class Delivery:
     def sink(self, entries: Sequence[Entry]) -> None:
         """See `tidelog.log.tail.Sink`."""
         for entry in entries:
-            version = version_of(entry)
-            if version is None:
+            try:
+                self._deliver(entry)
+            except Exception:  # noqa: BLE001 - a mistake of ours must not leave a silent gap
+                _log.exception("entry %d could not be delivered", entry.committed_id)
                 self._lost(entry.stream)
-                continue
+
+    def _deliver(self, entry: Entry) -> None:
+        version = version_of(entry)
+        if version is None:
+            self._lost(entry.stream)
+        else:
             number = int(entry.entity[-20:])
             self._states.follow(entry.stream, version, number)
             if self._hot is not None:
@@ -133,7 +143,7 @@ class Delivery:
                 self._fan_out(channel, version, number)
 
     def _lost(self, stream: str) -> None:
-        """A version was emptied before this node could deliver it: its subscribers must resume."""
+        """A version cannot be delivered, as when it was emptied: its subscribers must resume."""
         channel = self._hub.channel(stream)
         if channel is not None:
             for connection in tuple(channel.subscriptions):

@@ -18,8 +18,8 @@ class Socket(Protocol):
     def sweep(self, now: float) -> None:
         """Do what is due: ping a silent peer, drop a dead one."""
 
-    def close(self, code: int, reason: str = "") -> None:
-        """Start the close handshake."""
+    def shutdown(self) -> None:
+        """Start the close handshake because the server stops."""
 
 
 class Sockets:

@@ -1,0 +1,48 @@
+"""What becomes of an entry that cannot be delivered."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tidelog.channels import wire
+from tidelog.channels.delivery import Delivery
+from tidelog.log.entry import Entry
+
+
+class _Subscriber:
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+    def end(self, code: int) -> None:
+        self.ended.append(code)
+
+
+def entry(body: bytes | None) -> Entry:
+    """An entry of one channel."""
+    serial = "0" * 20 + ":log:" + "1".zfill(20)
+    return Entry(
+        1,
+        "channels/a/room",
+        1,
+        "channels",
+        "message.create",
+        serial,
+        "",
+        "a",
+        1,
+        body,
+        None,
+        b"",
+        b"",
+    )
+
+
+def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
+    """An emptied or unreadable entry ends its channel's sockets with 4200, never a silent gap."""
+    for body in (None, b"not json"):
+        subscriber = _Subscriber()
+        channel = SimpleNamespace(subscriptions={subscriber: None})
+        hub = SimpleNamespace(channel=lambda _, channel=channel: channel)
+        nothing: Any = None
+        delivery = Delivery(cast("Any", hub), nothing, nothing, nothing, nothing, None)
+        delivery.sink([entry(body)])
+        assert subscriber.ended == [wire.RECONNECT]
