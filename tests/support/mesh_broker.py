@@ -8,8 +8,10 @@ import asyncio
 import itertools
 import json
 import os
+import threading
+import time
 from collections import Counter, defaultdict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -19,7 +21,7 @@ from tidelog.mesh import identity, negotiation
 from tidelog.mesh.fingerprint import read_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterator
 
 SLUG = "harbour"
 
@@ -49,6 +51,9 @@ class ScriptedBroker:
         self.acknowledged: list[str] = []
         """`broker_message_id` of every `client_ack`."""
         self.connections = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.arrivals: dict[str, list[float]] = defaultdict(list)
+        """When each attempt came, by `client_message_id`."""
         self.lost_answers: Callable[[Json], bool] = lambda frame: False
         """Whether the answer to this send is dropped."""
         self.judge: Callable[[Json], Json | None] = lambda frame: None
@@ -64,6 +69,11 @@ class ScriptedBroker:
         self._claims = itertools.count(1)
         self._server: Server | None = None
         self._redelivering: asyncio.Task[None] | None = None
+
+    def call(self, work: "Callable[[], Coroutine[Any, Any, None]]") -> None:
+        """Do something on the loop of `running`, from another thread."""
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
 
     @property
     def url(self) -> str:
@@ -93,8 +103,10 @@ class ScriptedBroker:
     async def stop(self) -> None:
         """Close every connection and the port."""
         assert self._server is not None
-        assert self._redelivering is not None
+        if self._redelivering is None:
+            return
         self._redelivering.cancel()
+        self._redelivering = None
         self.cut()
         self._server.close()
         await self._server.wait_closed()
@@ -127,7 +139,7 @@ class ScriptedBroker:
             self._live[key] = socket
             while True:
                 frame = json.loads(await socket.recv())
-                if frame["type"] == negotiation_request:
+                if frame["type"] == _REQUEST:
                     await self._negotiate(socket, frame)
                 elif frame["type"] == "feature_negotiation_failed":
                     self.failures.append(frame)
@@ -184,6 +196,7 @@ class ScriptedBroker:
         match frame["type"]:
             case "send":
                 self.sends[frame["client_message_id"]] += 1
+                self.arrivals[frame["client_message_id"]].append(time.monotonic())
                 answer = self.judge(frame) or self._accepted(key, frame)
                 if not self.lost_answers(frame):
                     await self._answer(socket, {"type": "ack", "ref": frame["ref"], **answer})
@@ -296,4 +309,21 @@ class ScriptedBroker:
             await self._deliver_due()
 
 
-negotiation_request = "feature_negotiation_request"
+_REQUEST = "feature_negotiation_request"
+
+
+@contextmanager
+def running(broker: ScriptedBroker) -> "Iterator[ScriptedBroker]":
+    """The broker on a loop in a thread, for tests that wait for processes."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="scripted-broker", daemon=True)
+    thread.start()
+    broker.loop = loop
+    broker.call(broker.start)
+    try:
+        yield broker
+    finally:
+        broker.call(broker.stop)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

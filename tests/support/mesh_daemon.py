@@ -133,6 +133,31 @@ class DaemonProcess:
         finally:
             connection.close()
 
+    def ask_text(self, path: str) -> str:
+        """An answer that is not JSON."""
+        connection = _UnixConnection(self.data_dir / "daemon.sock")
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+    def stream(self, after: str | None, count: int) -> list[str]:
+        """The data of so many events of `/v1/events`."""
+        connection = _UnixConnection(self.data_dir / "daemon.sock")
+        try:
+            headers = {} if after is None else {"last-event-id": after}
+            connection.request("GET", "/v1/events", headers=headers)
+            answer = connection.getresponse()
+            found: list[str] = []
+            while len(found) < count:
+                line = answer.readline().decode()
+                if line.startswith("data: "):
+                    found.append(line.removeprefix("data: "))
+            return found
+        finally:
+            connection.close()
+
     def send(self, to: str, message: str, client_message_id: str | None = None) -> tuple[int, Any]:
         """`POST /v1/send`."""
         fields: Json = {"to": to, "message": message}

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -281,17 +280,8 @@ class Wire:
                 while True:
                     await self.socket.recv()
         except ConnectionClosed as closed:
-            assert closed.rcvd is not None
-            return closed.rcvd.code
+            return closed.rcvd.code if closed.rcvd is not None else 1006
 
 
 def _fits(frame: Json, kind: str, fields: Mapping[str, Any]) -> bool:
     return frame["type"] == kind and all(frame.get(name) == fields[name] for name in fields)
-
-
-async def until(reached: Any) -> None:
-    """Wait until `reached()`, but not forever."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not reached():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)

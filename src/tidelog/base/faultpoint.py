@@ -48,6 +48,10 @@ class FaultPoint(StrEnum):
     """The rate limiter has counted a send; its transaction is not open."""
     BROKER_ACCEPTED = "K4"
     """A send is committed; its answer is not written."""
+    BROKER_CLAIMED = "K5"
+    """Deliveries are leased to a receiver; nothing of them is pushed."""
+    BROKER_ACKNOWLEDGED = "K6"
+    """An acknowledgement was read; its delivery is not marked."""
 
     DAEMON_ACCEPTING = "D1"
     """A send was read from the IPC; its row is written and not committed."""

@@ -97,6 +97,29 @@ class Metrics:
             registry=r,
         )
 
+        self.mesh_misconfigurations = Counter(
+            "tidelog_broker_dedupe_misconfig",
+            "Meshes found that keep messages for longer than their ids",
+            ["mesh_id"],
+            registry=r,
+        )
+        self.mesh_orphan_checks = Counter(
+            "tidelog_broker_dedupe_orphan_check",
+            "Comparisons of the stored relations that came to an end",
+            registry=r,
+        )
+        self.mesh_orphans = Gauge(
+            "tidelog_broker_dedupe_orphan_found",
+            "Rows without their counterpart in the last comparison",
+            registry=r,
+        )
+        self.mesh_atomicity_violations = Gauge(
+            "tidelog_broker_atomicity_violation_found",
+            "The same by the rule that is broken (mesh 6.7)",
+            ["rule"],
+            registry=r,
+        )
+
         self._late: list[Callable[[], None]] = []
 
     def before_render(self, move: Callable[[], None]) -> None:

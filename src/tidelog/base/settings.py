@@ -469,6 +469,26 @@ class Mesh(Section, frozen=True, kw_only=True):
     reaper_interval_ms: Milliseconds = 15_000
     """How often leases that have ended are looked for."""
 
+    max_in_flight_deliveries: Annotated[int, Meta(ge=1, le=900)] = 64
+    """Messages pushed to one connection and not yet acknowledged. Below
+    `limits.send_buffer_messages`, or a push would look like a slow reader."""
+
+    webhook_timeout_ms: Milliseconds = 10_000
+    """How long an endpoint may take to answer (mesh 7.2)."""
+
+    webhook_connections: Annotated[int, Meta(ge=1, le=1000)] = 16
+    """Endpoints that are posted to at the same time; each gets one message after the other."""
+
+    webhook_allow_private: bool = False
+    """Whether endpoints may be on this machine or in a private network. Whoever may add endpoints
+    could otherwise make the server ask whatever only the server reaches."""
+
+    retention_interval_seconds: Seconds = 3600
+    """How often messages and ids are looked for whose time is over (mesh 6.6)."""
+
+    orphan_check_interval_seconds: Seconds = 86_400
+    """How often the stored relations are compared (mesh 6.7)."""
+
 
 class Settings(Section, frozen=True, kw_only=True):
     """`tidelog.toml`; see `tidelog.base.config.load` for where else a value can come from."""

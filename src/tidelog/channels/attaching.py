@@ -7,7 +7,7 @@ While the past is sent, live frames of that subscription are held (channels 6.2 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -18,9 +18,9 @@ from tidelog.base.settings import Channels as ChannelsSettings
 from tidelog.channels import fault, wire
 from tidelog.channels.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.capabilities import keeps_history
-from tidelog.channels.connection import Connection
+from tidelog.channels.connection import Connection, ResumedTo
 from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
-from tidelog.channels.history import HistoryReader, HistoryRow, Place, Window
+from tidelog.channels.history import HistoryReader, Place, Window, pages_of
 from tidelog.channels.hub import Channel, Hub, Subscription
 from tidelog.channels.names import is_cache, stream_name
 from tidelog.channels.query import MAX_INTEGER
@@ -30,6 +30,27 @@ from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 
 _log = logging.getLogger(__name__)
+
+
+PUSHED_BYTES = 1_048_576
+"""Pushed to a socket before waiting until it has taken them: a healthy peer that is sent a long
+past must not look like one that does not read."""
+
+
+class Sending:
+    """Frames of the past on their way to one connection, no faster than its socket takes them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pushed = 0
+
+    async def send(self, frame: bytes) -> None:
+        """Send the next one."""
+        self._connection.send(frame)
+        self._pushed += len(frame)
+        if self._pushed >= PUSHED_BYTES:
+            self._pushed = 0
+            await self._connection.drained()
 
 
 class Replay(Struct, frozen=True):
@@ -104,7 +125,10 @@ class Attaching:
                 channel.state = state
             else:
                 self._states.release(state)
-        replayed_to = connection.replayed.pop(name, None)
+            subscription.attached_at = state.delivered_serial
+        resumed = connection.replayed.pop(name, None)
+        failed = None if resumed is None else self._lost_since(channel, resumed)
+        replayed_to = None if resumed is None or failed is not None else resumed.serial
         if is_cache(name) or replayed_to is not None or wanted.rewind is not None:
             subscription.held = []
         connection.subscriptions[name] = subscription
@@ -112,11 +136,37 @@ class Attaching:
         connection.session.joined(name, wanted.member)
         if not is_silent:
             self._succeeded(connection, subscription, replayed_to)
+        if failed is not None:
+            connection.send(wire.resume_failed(failed))
         if subscription.held is not None:
             try:
                 await self._send_past(subscription, replayed_to, wanted.rewind)
             finally:
                 await self._release(subscription)
+
+    def _lost_since(self, channel: Channel, resumed: ResumedTo) -> wire.Failed | None:
+        """Why what was resumed before the subscribe cannot be continued, if it cannot."""
+        state = channel.state
+        stream_id = self._delivery.stream_id(channel)
+        if state is None or resumed.stream_id != stream_id:
+            return wire.Failed(
+                channel=channel.name,
+                code="stream_reset",
+                reason="stream_id_mismatch",
+                expected_stream_id=resumed.stream_id,
+                current_stream_id=stream_id,
+            )
+        if resumed.serial < state.replay_floor:
+            return wire.Failed(
+                channel=channel.name,
+                code="position_expired",
+                reason="position_before_retained_floor",
+                expected_stream_id=resumed.stream_id,
+                current_stream_id=stream_id,
+                oldest_available_serial=state.replay_floor + 1,
+                newest_available_serial=state.delivered_serial,
+            )
+        return None
 
     def _is_full(self, channel: Channel, wanted: Subscribe) -> bool:
         return (
@@ -185,7 +235,7 @@ class Attaching:
         if state is None:
             return
         if replayed_to is not None:
-            await self._catch_up(subscription, replayed_to, state.delivered_serial)
+            await self._catch_up(subscription, replayed_to, subscription.attached_at)
         if rewind is not None and not connection.is_closed:
             await self._rewind(subscription, rewind)
 
@@ -198,7 +248,16 @@ class Attaching:
             found = versions_of(
                 await self._store.rows("channels_last_event", (channel.stream, since))
             )
-        last = next((version for version in found if not version.is_client_event), None)
+        # What is stored may be ahead of what this node has delivered; that comes live.
+        last = next(
+            (
+                version
+                for version in found
+                if not version.is_client_event
+                and version.delivery_serial <= subscription.attached_at
+            ),
+            None,
+        )
         live = self._delivery.last_live(channel.stream, since)
         if live is not None and (last is None or live.committed_at > last.committed_at):
             last = live
@@ -216,26 +275,31 @@ class Attaching:
         channel, connection = subscription.channel, subscription.connection
         while after < through and not connection.is_closed:
             entries = await self._store.stream_entries(channel.stream, after)
-            versions = [v for entry in entries if (v := version_of(entry)) is not None]
-            versions = [v for v in versions if v.delivery_serial <= through]
-            if not versions:
+            versions = [version_of(entry) for entry in entries if entry.stream_serial <= through]
+            found = [version for version in versions if version is not None]
+            if not found or len(found) < len(versions):
+                connection.end(wire.RECONNECT)  # emptied meanwhile: a resume will say so
                 return
             await self._send_versions(
-                connection, channel.name, self._delivery.stream_id(channel), versions
+                connection, channel.stream, channel.name, self._delivery.stream_id(channel), found
             )
-            after = versions[-1].delivery_serial
+            after = found[-1].delivery_serial
 
     async def _send_versions(
         self,
         connection: Connection,
+        stream: str,
         name: str,
         stream_id: str,
         versions: Sequence[Version],
     ) -> None:
         is_full = connection.append_mode == "full"
+        sending = Sending(connection)
         for version in versions:
-            frame = await self._delivery.replayed_frame(name, stream_id, version, is_full=is_full)
-            connection.send(frame)
+            frame = await self._delivery.replayed_frame(
+                stream, name, stream_id, version, is_full=is_full
+            )
+            await sending.send(frame)
         await connection.drained()
 
     async def _rewind(self, subscription: Subscription, rewind: Rewind) -> None:
@@ -257,26 +321,36 @@ class Attaching:
             limit=asked + 1,
             direction="newest_first",
         )
-        rows = await self._history.rows(channel.stream, window)
-        has_more = len(rows) > asked
-        is_cut = has_more and (rewind.count is None or rewind.count > most)
-        rows = rows[:asked][::-1]
+        places = await self._history.places(channel.stream, window)
+        is_cut = len(places) > asked and (rewind.count is None or rewind.count > most)
+        places = places[:asked][::-1]
         stream_id = self._delivery.stream_id(channel)
-        for row in rows:
-            connection.send(
-                self._projector.frame(row.version, channel.name, stream_id, is_projection=True)
-            )
+        sending = Sending(connection)
+        shown: dict[str, int] = {}
+        first = state.history_serial + 1
+        last_id = 0
+        for page in pages_of(places):
+            for row in await self._history.between(channel.stream, page, window):
+                version = row.version
+                first = min(first, row.serial)
+                shown[version.message_serial] = version.delivery_serial
+                last_id = max(last_id, version.committed_id)
+                await sending.send(
+                    self._projector.frame(version, channel.name, stream_id, is_projection=True)
+                )
         await connection.drained()
-        live_count = await self._release_after(subscription, rows)
+        # Rows show the store's latest state. What they show must have left the tail, and so be held
+        # here, before it can be told what of the held frames they stand for.
+        await self._committer.reach(last_id)
+        live_count = await self._release_after(subscription, shown)
         if connection.is_closed or subscription.channel.state is None:
             return
-        first_kept = rows[0].serial if rows else state.history_serial + 1
-        wanted_more = rewind.count is not None and len(rows) < min(rewind.count, most)
-        is_retained = not (wanted_more and first_kept > 1)
+        wanted_more = rewind.count is not None and len(shown) < min(rewind.count, most)
+        is_retained = not (wanted_more and first > 1)
         connection.send(
             wire.rewind_complete(
                 channel.name,
-                historical_count=len(rows),
+                historical_count=len(shown),
                 live_count=live_count,
                 complete=not is_cut and is_retained,
                 truncated_by_retention=not is_retained,
@@ -284,20 +358,15 @@ class Attaching:
             )
         )
 
-    async def _release_after(self, subscription: Subscription, rows: Sequence[HistoryRow]) -> int:
-        """Send what was held and is not in `rows` already; answers how much that was.
+    async def _release_after(self, subscription: Subscription, shown: Mapping[str, int]) -> int:
+        """Send what was held and was not `shown` already; answers how much that was.
 
         A row shows its message as it was when it was read, so it stands for every operation on that
         message up to then, and for no other.
         """
-        shown = {row.version.message_serial: row.version.delivery_serial for row in rows}
-        kept = [
-            held
-            for held in subscription.held or ()
-            if held.version is None
-            or held.version.delivery_serial > shown.get(held.version.message_serial, 0)
-        ]
-        subscription.held = kept
+        subscription.drop_held(
+            lambda version: version.delivery_serial <= shown.get(version.message_serial, 0)
+        )
         return await self._release(subscription)
 
     # Held frames.
@@ -321,8 +390,10 @@ class Attaching:
         while subscription.held:
             held = subscription.held.pop(0)
             frame = held.frame
+            connection.held_bytes -= len(frame or b"")
             if frame is None and held.version is not None:
                 made = await self._delivery.replayed_frame(
+                    channel.stream,
                     channel.name,
                     self._delivery.stream_id(channel),
                     held.version,
@@ -424,8 +495,8 @@ class Attaching:
                 return failure("persistence_unavailable", "store_unavailable", state)
             if replay is None:
                 return failure("continuity_unverifiable", "replay_not_contiguous", state)
-            await self._send_versions(connection, name, stream_id, replay.versions)
-            self._note_replayed(connection, subscription, name, through)
+            await self._send_versions(connection, stream, name, stream_id, replay.versions)
+            self._note_replayed(connection, subscription, name, ResumedTo(through, stream_id))
             last = replay.versions[-1] if replay.versions else None
             at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
             return wire.Recovered(name, replay.source, len(replay.versions), at)
@@ -437,16 +508,12 @@ class Attaching:
         connection: Connection,
         subscription: Subscription | None,
         name: str,
-        through: int,
+        resumed: ResumedTo,
     ) -> None:
         if subscription is None:
-            connection.replayed[name] = through
+            connection.resumed(name, resumed)
             return
-        subscription.held = [
-            held
-            for held in subscription.held or ()
-            if held.version is None or held.version.delivery_serial > through
-        ]
+        subscription.drop_held(lambda version: version.delivery_serial <= resumed.serial)
 
     async def _missed(self, stream: str, position: Position, through: int) -> Replay | None:
         """Every version behind a position; None if that cannot be shown to be gapless."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.frame import PING, frame, text_frame
@@ -40,6 +40,13 @@ INBOX_MESSAGES = 64
 _log = logging.getLogger(__name__)
 
 
+class ResumedTo(NamedTuple):
+    """Up to where a channel was replayed, and in which epoch."""
+
+    serial: int
+    stream_id: str
+
+
 class Connection:
     """A `Conversation`. Its messages are worked on strictly in the order they came."""
 
@@ -54,8 +61,10 @@ class Connection:
         self.socket_id = socket_id
         self.subscriptions: dict[str, Subscription] = {}
         """By channel name."""
-        self.replayed: dict[str, int] = {}
-        """Channel to the delivery serial it was resumed to before it was subscribed (D6)."""
+        self.replayed: dict[str, ResumedTo] = {}
+        """Channels that were resumed before they were subscribed (D6)."""
+        self.held_bytes = 0
+        """Of all frames that its subscriptions hold back."""
         self._outlet: Outlet | None = None
         self._inbox: deque[tuple[bytes, bool]] = deque()
         self._work: asyncio.Task[None] | None = None
@@ -155,6 +164,13 @@ class Connection:
     def revoke(self) -> None:
         """Its token was revoked."""
         self._act_at_once(self.session.revoke())
+
+    def resumed(self, channel: str, position: ResumedTo) -> None:
+        """Remember up to where a channel was resumed; only so many, or names would pile up."""
+        self.replayed.pop(channel, None)
+        self.replayed[channel] = position
+        if len(self.replayed) > self._service.settings.max_subscriptions_per_connection:
+            self.replayed.pop(next(iter(self.replayed)))
 
     def look_after(self, now: float) -> None:
         """Time passed."""

@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 HOT_BYTES = 33_554_432
 """Of all hot buffers together; what is beyond is read from the store, which is only slower."""
 
+VERSION_BYTES = 1000
+"""What a version weighs in memory besides its content."""
+
 MAX_STREAM_IDS = 20_000
 
 MAX_LIVE_CACHED = 1000
@@ -137,7 +140,7 @@ class Delivery:
             number = int(entry.entity[-20:])
             self._states.follow(entry.stream, version, number)
             if self._hot is not None:
-                self._hot.add(entry.stream, version, len(entry.body or b""))
+                self._hot.add(entry.stream, version, len(entry.body or b"") + VERSION_BYTES)
             channel = self._hub.channel(entry.stream)
             if channel is not None:
                 self._fan_out(channel, version, number)
@@ -200,20 +203,25 @@ class Delivery:
         return self._projector.plain_frame(version, channel.name, with_user=is_presence)
 
     async def replayed_frame(
-        self, name: str, stream_id: str, version: Version, *, is_full: bool
+        self, stream: str, name: str, stream_id: str, version: Version, *, is_full: bool
     ) -> bytes:
         """The frame of an operation that is sent again, as it was sent live."""
         data = None
         if is_full and version.kind == APPEND:
-            data = await self._text(version)
+            data = await self._text(stream, version)
         return self._projector.frame(version, name, stream_id, data=data)
 
-    async def _text(self, version: Version) -> bytes | None:
-        """All the data after an append, from the cache or from the store."""
+    async def _text(self, stream: str, version: Version) -> bytes | None:
+        """All the data after an append, from the cache or from the store.
+
+        The message is loaded and then follows the tail, so that the next append finds it.
+        """
         number = int(version.message_serial[-20:])
-        cached = self._text_at(version, number)
-        if cached is not None:
-            return cached
+        state = await self._states.load_message(stream, number)
+        if state is not None:
+            self._states.release_message(state)
+            if state.knows(version.committed_id):
+                return state.data_at(version.committed_id)
         [(stored,)] = await self._store.rows("channels_base", (number,)) or ((None,),)
         base = None if stored is None else decode_version(stored)
         after = 0 if base is None else base.committed_id

@@ -6,6 +6,7 @@ Everything here reads what is committed; the store decides, not the states that 
 import base64
 import binascii
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,10 @@ from tidelog.channels.version import Projector, Version, decode_version, fold
 from tidelog.store.engine import Store
 
 CURSOR_VERSION = 1
+
+PAGE_BYTES = 4_194_304
+"""Data after which a page ends, however many messages were asked for: messages may have a megabyte
+each, and a page is held in memory until it is sent."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,25 +90,26 @@ class HistoryReader:
         kept = self._settings.retention_seconds
         return now_ms - kept * 1000 if kept else 0
 
-    async def rows(self, stream: str, window: Window) -> list[HistoryRow]:
-        """The messages in a window, in its direction.
+    async def places(self, stream: str, window: Window) -> list[tuple[int, int]]:
+        """Serials and sizes of the messages in a window, in its direction."""
+        query = (
+            "channels_history_up" if window.direction == "oldest_first" else "channels_history_down"
+        )
+        key = (stream, window.low, window.high, window.since, window.until, window.limit)
+        return [(serial, size) for serial, size in await self._store.rows(query, key)]
+
+    async def between(
+        self, stream: str, serials: Sequence[int], window: Window
+    ) -> list[HistoryRow]:
+        """The messages at these neighbouring serials, the oldest first.
 
         A message may be folded while it is read: where the two reads disagree, they are repeated.
         """
-        query = (
-            "channels_history_up"
-            if window.direction == "oldest_first"
-            else ("channels_history_down")
-        )
+        low, high = min(serials), max(serials)
         while True:
-            key = (stream, window.low, window.high, window.since, window.until, window.limit)
-            found = await self._store.rows(query, key)
-            if not found:
-                return []
-            serials = [row[1] for row in found]
-            later = await self._store.rows(
-                "channels_unfolded", (stream, min(serials), max(serials))
-            )
+            key = (stream, low, high, window.since, window.until)
+            found = await self._store.rows("channels_history_rows", key)
+            later = await self._store.rows("channels_unfolded", (stream, low, high))
             unfolded = {
                 (message, through): [row[2:] for row in run if row[2] is not None]
                 for (message, through), run in itertools.groupby(later, key=lambda row: row[:2])
@@ -187,14 +193,18 @@ class HistoryReader:
             limit=query.limit + 1,
             direction=query.direction,
         )
-        rows = await self.rows(place.stream, window)
-        has_more = len(rows) > query.limit
-        rows = rows[: query.limit]
+        places = await self.places(place.stream, window)
+        has_more = len(places) > query.limit
+        pages = pages_of(places[: query.limit])
+        rows = await self.between(place.stream, pages[0], window) if pages else []
+        has_more = has_more or len(pages) > 1
+        if query.direction == "newest_first":
+            rows.reverse()
         shown: dict[str, Any] = msgspec.to_builtins(bounds)
         if attach_serial is not None:
             shown |= {"until_attach": query.until_attach, "attach_serial": attach_serial}
         next_cursor = None
-        if has_more:
+        if has_more and rows:
             next_cursor = _cursor(
                 _Cursor(
                     CURSOR_VERSION,
@@ -211,7 +221,7 @@ class HistoryReader:
                 "items": [self.item(place, row) for row in rows],
                 "direction": query.direction,
                 "limit": query.limit,
-                "has_more": has_more,
+                "has_more": next_cursor is not None,
                 "next_cursor": next_cursor,
                 "bounds": shown,
                 "continuity": await self.continuity(place, state, now_ms),
@@ -233,6 +243,8 @@ class HistoryReader:
         if (cursor.v, cursor.app, cursor.channel, cursor.stream_id) != expected:
             raise refused
         if cursor.direction != query.direction or cursor.bounds != bounds:
+            raise refused
+        if not 0 < cursor.serial < MAX_INTEGER:
             raise refused
         return cursor.serial
 
@@ -268,6 +280,19 @@ class HistoryReader:
                 },
             }
         )
+
+
+def pages_of(places: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Serials of messages, in pages of about `PAGE_BYTES`; at least one message each."""
+    pages: list[list[int]] = []
+    size = 0
+    for serial, data_bytes in places:
+        if not pages or size + data_bytes > PAGE_BYTES:
+            pages.append([])
+            size = 0
+        pages[-1].append(serial)
+        size += data_bytes
+    return pages
 
 
 def _cursor(cursor: _Cursor) -> str:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 MAX_HELD_FRAMES = 10_000
-"""Frames kept for one subscription while its past is replayed; they are shared with all others, so
-this bounds a list, not their bytes."""
+MAX_HELD_BYTES = 16_777_216
+"""Kept for one subscription, and for one connection, while a past is replayed; beyond it the peer
+reads too slowly, as with `limits.send_buffer_bytes`."""
 
 
 class HeldFrame(Struct, frozen=True):
@@ -41,7 +42,7 @@ class HeldFrame(Struct, frozen=True):
 class Subscription:
     """One connection on one channel."""
 
-    __slots__ = ("attach_serial", "channel", "connection", "held", "member")
+    __slots__ = ("attach_serial", "attached_at", "channel", "connection", "held", "member")
 
     def __init__(self, connection: "Connection", channel: "Channel", member: Member | None) -> None:
         self.connection = connection
@@ -49,6 +50,8 @@ class Subscription:
         self.member = member
         self.attach_serial: int | None = None
         """Newest history serial when it was subscribed; None without a history."""
+        self.attached_at = 0
+        """Delivery serial that the channel had reached then; what follows comes live."""
         self.held: list[HeldFrame] | None = None
         """Live frames while the past is being replayed; None when there is nothing to wait for."""
 
@@ -59,12 +62,23 @@ class Subscription:
         else:
             self.hold(HeldFrame(frame, version))
 
+    def drop_held(self, is_shown: Callable[[Version], bool]) -> None:
+        """Forget the held frames of versions that the peer was shown otherwise."""
+        kept = []
+        for held in self.held or ():
+            if held.version is not None and is_shown(held.version):
+                self.connection.held_bytes -= len(held.frame or b"")
+            else:
+                kept.append(held)
+        self.held = kept
+
     def hold(self, frame: HeldFrame) -> None:
         """Keep a frame for later; a peer that makes us keep too many is too slow."""
         if self.held is None:
             self.held = []
         self.held.append(frame)
-        if len(self.held) > MAX_HELD_FRAMES:
+        self.connection.held_bytes += len(frame.frame or b"")
+        if len(self.held) > MAX_HELD_FRAMES or self.connection.held_bytes > MAX_HELD_BYTES:
             self.connection.end(wire.OVER_CAPACITY)
 
 

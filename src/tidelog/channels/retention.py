@@ -50,10 +50,13 @@ class Purge:
     """One step of retention: a run of old versions, over all channels."""
 
     def __init__(
-        self, channels: Sequence[tuple[ChannelState, int]], old: Sequence[_Old], ids: Sequence[int]
+        self,
+        channels: Sequence[tuple[ChannelState, int, int]],
+        old: Sequence[_Old],
+        ids: Sequence[int],
     ) -> None:
         self._channels = channels
-        """Each with the last delivery serial that goes."""
+        """Each with the first and the last delivery serial that goes."""
         self._old = old
         self._ids = ids
 
@@ -66,8 +69,8 @@ class Purge:
         del view
         rows: list[RowChange] = []
         changes: list[_Purged] = []
-        for channel, through in self._channels:
-            floor = channel.replay_floor
+        for channel, first, through in self._channels:
+            floor = first - 1  # not the channel's: a reset raises that and empties nothing
             while floor < through:
                 step = min(through, floor + PRUNE_ENTRIES)
                 rows.append(empty_bodies(channel.stream, floor, step))
@@ -228,13 +231,14 @@ class Retention:
         ]
         if not found:
             return 0
-        channels: list[tuple[ChannelState, int]] = []
+        channels: list[tuple[ChannelState, int, int]] = []
         old: list[_Old] = []
         try:
             by_stream = sorted(found, key=lambda each: (each.stream, each.serial))
             for stream, run in itertools.groupby(by_stream, key=lambda each: each.stream):
                 channel = await self._states.load_channel(stream)
-                channels.append((channel, max(each.serial for each in run)))
+                serials = [each.serial for each in run]
+                channels.append((channel, serials[0], serials[-1]))
             by_message = sorted(found, key=lambda each: (each.message, each.committed_id))
             for message, run in itertools.groupby(by_message, key=lambda each: each.message):
                 last = tuple(run)[-1]
@@ -247,11 +251,11 @@ class Retention:
             )
             _raise_failure(answers)
             self._purged(
-                tuple(channel.stream for channel, _ in channels),
+                tuple(channel.stream for channel, _, _ in channels),
                 tuple(each.message for each in old if each.state and not each.state.exists),
             )
         finally:
-            for channel, _ in channels:
+            for channel, _, _ in channels:
                 self._states.release(channel)
             for each in old:
                 if each.state is not None:

@@ -393,6 +393,7 @@ class Mutate:
         log_tag: str,
         limits: AiTransport,
         is_limited: bool,
+        is_shared: bool,
     ) -> None:
         self._wanted = mutation
         self._app_id = app_id
@@ -405,6 +406,8 @@ class Mutate:
         self._tag = log_tag
         self._limits = limits
         self._is_limited = is_limited
+        self._row = ("channels_exists", (stream, message.number)) if is_shared else None
+        """Another node may have purged the message, and this one may not have heard of it yet."""
         self._op_key: tuple[str, str] | None = None
         if mutation.op_id is not None:
             scope = f"{stream}/{mutation.message_serial}/{mutation.action}"
@@ -412,13 +415,17 @@ class Mutate:
 
     def names(self) -> Names:
         """What the decision reads."""
-        dedupe = () if self._op_key is None else (self._op_key,)
-        return Names(dedupe=dedupe, streams=(self._stream,))
+        return Names(
+            dedupe=() if self._op_key is None else (self._op_key,),
+            streams=(self._stream,),
+            rows=() if self._row is None else (self._row,),
+        )
 
     def decide(self, view: View) -> Accept | Refuse:
         """See `Item.decide`; the answer is a `MutationResult` or a `Fault`."""
         wanted, latest = self._wanted, self._message.latest
-        if not self._message.exists:
+        is_gone = self._row is not None and not view.rows(*self._row)
+        if is_gone or not self._message.exists:
             return Refuse(fault.not_found(wanted.message_serial, wanted.channel))
         if isinstance(granted := self._granted(latest), Fault):
             return Refuse(granted)

@@ -431,6 +431,7 @@ class ChannelsService:
                 log_tag=self._tag,
                 limits=self.settings.ai_transport,
                 is_limited=self._is_limited(mutation.channel),
+                is_shared=self.store.is_shared,
             )
             size = 512 + mutation.data_bytes
             answers = await submit_and_wait(self.committer, item.names(), size, (item,))
@@ -507,7 +508,8 @@ class ChannelsService:
                 "channels_versions_before", (number, before, page.limit + 1)
             )
         versions = versions_of(rows)
-        if page.cursor is None and (not versions or versions[0].message_serial != message_serial):
+        is_other = bool(versions) and versions[0].message_serial != message_serial
+        if is_other or (page.cursor is None and not versions):
             raise fault.not_found(message_serial, channel)
         has_more = len(versions) > page.limit
         versions = versions[: page.limit]

@@ -37,6 +37,9 @@ UNFOLDED_BYTES = 4096
 """A message is written back when more was appended than was folded, but not for less than this:
 so every appended byte is written at most twice more, however long the message grows."""
 
+FRAGMENT_BYTES = 120
+"""What a fragment weighs in memory besides its text."""
+
 _COLLAPSE_AT = 2048
 _COLLAPSE_TO = 1024
 """Fragments kept apart after a collapse: more than one batch can append and take back."""
@@ -113,6 +116,7 @@ class MessageState:
         "_base",
         "_base_id",
         "_fragments",
+        "counted",
         "exists",
         "folded_bytes",
         "latest",
@@ -129,6 +133,8 @@ class MessageState:
         """`committed_id` of its create."""
         self.latest = latest
         """Folded, but without data: that is here."""
+        self.counted = 0
+        """What it takes in the sum of the cache."""
         self.exists = True
         """False once it was purged, or if its create was never committed."""
         self.pins = 0
@@ -151,7 +157,7 @@ class MessageState:
     @property
     def size(self) -> int:
         """About the bytes it holds."""
-        return self.latest.data_bytes + 512
+        return self.latest.data_bytes + 512 + FRAGMENT_BYTES * len(self._fragments)
 
     @property
     def is_text(self) -> bool:
@@ -471,24 +477,35 @@ class States:
     def add(self, state: MessageState) -> None:
         """Keep a state; forget the least recently used ones if there are too many."""
         self._messages[state.number] = state
-        self._text_bytes += state.size
+        self._count(state)
+
+    def _count(self, state: MessageState) -> None:
+        """Take a state that is new or has grown into account."""
+        size = state.size
+        self._text_bytes += size - state.counted
+        state.counted = size
         if self._text_bytes > self._room or len(self._messages) > MAX_IDLE_MESSAGES:
             self._shrink()
 
     def _shrink(self) -> None:
-        self._text_bytes = sum(state.size for state in self._messages.values())
+        self._text_bytes = 0
+        for state in self._messages.values():
+            state.counted = state.size
+            self._text_bytes += state.counted
         for number, state in tuple(self._messages.items()):
             if self._text_bytes <= self._room * 3 // 4 and (
                 len(self._messages) <= MAX_IDLE_MESSAGES * 3 // 4
             ):
                 break
             if state.pins == 0:
-                self._text_bytes -= state.size
+                self._text_bytes -= state.counted
                 del self._messages[number]
 
     def release_message(self, state: MessageState) -> None:
         """The counterpart of `message` and `load_message`."""
         state.pins -= 1
+        if self._messages.get(state.number) is state:
+            self._count(state)
 
     def forget_messages(self, numbers: Iterable[int]) -> None:
         """Messages were purged, on another node."""
@@ -522,6 +539,7 @@ class States:
             if message is not None:
                 if version.committed_id > message.latest.committed_id:
                     message.advance(version, is_folded=False)
+                    self._count(message)
             elif number in self._loading:
                 self._loading[number].append(version)
         return channel

@@ -4,14 +4,18 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
-from tidelog.cli.options import ConfigOption, JsonOption, settings_from
+from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+
+if TYPE_CHECKING:
+    from tidelog.base.settings import Settings
+    from tidelog.mesh.orphans import Finding
 
 app = typer.Typer(
     help="Make a mesh, join it, and look after a daemon's outbox.", no_args_is_help=True
@@ -38,7 +42,9 @@ def create(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a mesh on a running broker; needs the broker's admin token in TIDELOG_ADMIN_TOKEN.
+    """Make a mesh on a running broker.
+
+    Needs the broker's admin token in TIDELOG_ADMIN_TOKEN; `tidelog serve --dev` needs none.
 
     Example: tidelog mesh create harbour --url http://127.0.0.1:8080
     """
@@ -121,15 +127,21 @@ def _configure(path: Path, slug: str, base: str) -> None:
 
 
 def _administration(config: Path | None, url: str | None) -> tuple[str, str]:
+    """Where the broker is, and what opens its administration."""
+    from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
+
     settings = settings_from(config)
-    if not settings.admin_token:
+    scheme = "https" if settings.tls_certificate else "http"
+    base = (url or f"{scheme}://{settings.host}:{settings.port}").rstrip("/")
+    token = settings.mesh_admin_token
+    if not token and urlsplit(base).hostname in ("127.0.0.1", "::1", "localhost"):
+        token = DEVELOPMENT_ADMIN_TOKEN  # of `tidelog serve --dev`; any other broker refuses it
+    if not token:
         raise ConfigError(
             "admin_token is not set, and the broker takes administration only from who knows it. "
             "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
         )
-    scheme = "https" if settings.tls_certificate else "http"
-    base = url or f"{scheme}://{settings.host}:{settings.port}"
-    return base.rstrip("/"), settings.admin_token
+    return base, token
 
 
 def _call(base: str, method: str, path: str, body: object, token: str | None) -> dict[str, Any]:
@@ -163,7 +175,7 @@ _ADVICE = {
     "name_taken": "Choose another --name.",
     "already_a_member": "This key has joined under another name; use that name.",
     "member_revoked": "This key was revoked for good; join with another --data-dir.",
-    "unauthenticated": "Is TIDELOG_ADMIN_TOKEN the same here and for the server?",
+    "unauthenticated": "Set TIDELOG_ADMIN_TOKEN to what the server has, or serve with --dev.",
 }
 
 
@@ -176,6 +188,60 @@ def _advice(text: str) -> str:
 
 
 # Without a broker.
+
+
+@app.command()
+def check(
+    *,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare what the broker has stored: ids, messages, deliveries, mentions, history.
+
+    Reads only, while a server runs or not. Exit 1 if a row lacks its counterpart.
+
+    Example: tidelog mesh check --data-dir ./data
+    """
+    import asyncio
+
+    settings = settings_from(config, data_dir=data_dir, store=store)
+    if not asyncio.run(_check(settings, as_json=as_json)):
+        raise typer.Exit(1)
+
+
+async def _check(settings: "Settings", *, as_json: bool) -> bool:
+    import time
+
+    from tidelog.cli.log import open_reader
+    from tidelog.mesh.orphans import RULES, find_orphans
+
+    reader = await open_reader(settings)
+    by_rule = dict.fromkeys(RULES, 0)
+    try:
+        async for finding in find_orphans(reader, time.time_ns() // 1_000_000):
+            by_rule[finding.rule] += 1
+            typer.echo(json.dumps(finding._asdict()) if as_json else _finding_line(finding))
+    finally:
+        await reader.close()
+    count = sum(by_rule.values())
+    if as_json:
+        typer.echo(json.dumps({"sound": not count, "findings": count, "by_rule": by_rule}))
+    elif count:
+        typer.echo(f"{count} findings. Restore a backup with `tidelog restore`, or report them.")
+    else:
+        typer.echo("sound: every row has its counterpart")
+    return not count
+
+
+def _finding_line(finding: "Finding") -> str:
+    from tidelog.mesh.orphans import RULES
+
+    return (
+        f"rule {finding.rule} ({RULES[finding.rule]}): mesh {finding.mesh_id}, "
+        f"{finding.relation} {finding.key}: {finding.problem}"
+    )
 
 
 @app.command()

@@ -161,6 +161,8 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._port: _StreamPort | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_paused = False
+        """Whether the caller reads too slowly for more to be written."""
         self._is_ending = False
         """Whether the connection ends with what is already to be answered."""
 
@@ -187,16 +189,21 @@ class _Connection(asyncio.Protocol):
             self._port.lost()
 
     def pause_writing(self) -> None:
-        if self._port is None:
+        self._is_paused = True
+        if self._port is None and not self._transport.is_closing():
             self._transport.pause_reading()
             self._watch(self._settings.body_timeout_ms, None)
 
     def resume_writing(self) -> None:
+        self._is_paused = False
         if self._port is not None:
             self._port.resume()
         elif not self._transport.is_closing():
             self._transport.resume_reading()
-            self._watch(self._settings.keep_alive_timeout_ms, None)
+            self._unwatch()
+            if self._in_head or self._arriving is not None:  # it may go on now, for a while
+                self._watch(self._settings.body_timeout_ms, "the request did not arrive in time")
+            self._flush()
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending or self._port is not None:
@@ -318,7 +325,7 @@ class _Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         """Write what can be written; an early refusal stays first until its body was dropped."""
-        while self._exchanges and self._port is None:
+        while self._exchanges and self._port is None and not self._is_paused:
             exchange = self._exchanges[0]
             if exchange.answer is None:
                 return
@@ -335,7 +342,7 @@ class _Connection(asyncio.Protocol):
                 self._is_ending = True
                 self._transport.close()
                 return
-        if self._arriving is None and not self._in_head:
+        if self._arriving is None and not self._in_head and not self._is_paused:
             self._watch(self._settings.keep_alive_timeout_ms, None)
 
     def _write(self, exchange: _Exchange, answer: Response) -> None:

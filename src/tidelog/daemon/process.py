@@ -24,6 +24,7 @@ from tidelog.daemon import outbox as outboxes
 from tidelog.daemon import recovery, token_file
 from tidelog.daemon.api import Api
 from tidelog.daemon.clock import DaemonClock
+from tidelog.daemon.directory import Directory
 from tidelog.daemon.events import Events
 from tidelog.daemon.inbox import Inbox
 from tidelog.daemon.ipc import SOCKET_NAME, IpcServer
@@ -128,6 +129,7 @@ class Daemon:
         settings, metrics = self.settings, self.metrics
         self.events = Events(self.inbox)
         self.receiver = Receiver(self.inbox, self.events, metrics, self.key.public_hex)
+        self._directory = Directory(settings.broker, settings.mesh, self.key)
         self.uplink = Uplink(
             settings.broker,
             settings.mesh,
@@ -135,7 +137,7 @@ class Daemon:
             receive=self.receiver.receive,
             on_negotiated=self._adopt,
             publish=self.events.publish,
-            named_before=self.receiver.named,
+            directory=self._keys_named,
             require=tuple(settings.features.require),
             request_timeout_ms=settings.uplink.request_timeout_ms,
         )
@@ -161,6 +163,10 @@ class Daemon:
             self.data_dir / token_file.FILE_NAME, lambda: time.monotonic_ns() / 1_000_000
         )
         self._ipc = IpcServer(api.respond, settings.ipc, metrics, token)
+
+    async def _keys_named(self, name: str) -> set[str]:
+        """From messages that are kept, or from the broker."""
+        return self.receiver.named(name) or await self._directory.keys_named(name)
 
     def _adopt(self, parameters: Parameters) -> None:
         self.outbox.adopt(parameters, self.settings.outbox.max_age_hours_override)

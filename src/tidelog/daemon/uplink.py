@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -89,7 +89,7 @@ class Uplink:
         receive: Receive,
         on_negotiated: Callable[[Parameters], None],
         publish: Publish,
-        named_before: Callable[[str], set[str]] = lambda name: set(),
+        directory: Callable[[str], Awaitable[set[str]]],
         require: tuple[str, ...] = negotiation.REQUIRED,
         request_timeout_ms: int = policy.REQUEST_TIMEOUT_MS,
         jitter: Callable[[], float] = lambda: random.uniform(*policy.JITTER),  # noqa: S311 - spread
@@ -103,7 +103,7 @@ class Uplink:
             receive: stores what arrives.
             on_negotiated: told the parameters before the first send; may refuse them by raising.
             publish: tells listeners on `/v1/events`.
-            named_before: keys of members of a name, as far as earlier deliveries tell.
+            directory: keys of the members of a name, for one nobody has mentioned yet.
             require: features without which the daemon must not run.
             request_timeout_ms: an attempt without an answer for so long has failed.
             jitter: factor on the wait before connecting again.
@@ -114,7 +114,7 @@ class Uplink:
         self._receive = receive
         self._on_negotiated = on_negotiated
         self._publish = publish
-        self._named_before = named_before
+        self._directory = directory
         self._require = require
         self._timeout_s = request_timeout_ms / 1000
         self._jitter = jitter
@@ -135,9 +135,9 @@ class Uplink:
         return self._conversation is not None
 
     async def resolve(self, name: str) -> str | None:
-        """The key of the one member of this name that this daemon has heard of."""
+        """The key of the one member of this name."""
         keys = {key for key, known in self._peers.items() if known == name}
-        keys = keys or self._named_before(name)
+        keys = keys or await self._directory(name)
         return keys.pop() if len(keys) == 1 else None
 
     def remember(self, public_hex: str, name: str) -> None:

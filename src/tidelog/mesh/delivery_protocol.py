@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from tidelog.mesh import answers
 from tidelog.mesh.answers import Reply
 from tidelog.mesh.rules import Member, Mesh
 from tidelog.mesh.wire import ClientAck
@@ -58,33 +57,3 @@ class Delivery(Protocol):
         self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
     ) -> Reply:
         """Messages of a queue are done; `fields` is the body of the request."""
-
-
-class NoDelivery:
-    """Delivers nothing: rows wait, and receivers read the history."""
-
-    def wake(self, mesh_id: str, recipients: Collection[str]) -> None:
-        """See `Delivery.wake`."""
-
-    def attached(self, receiver: Receiver) -> None:
-        """See `Delivery.attached`."""
-
-    def detached(self, receiver: Receiver) -> None:
-        """See `Delivery.detached`."""
-
-    def acknowledged(self, receiver: Receiver, frame: ClientAck) -> None:
-        """See `Delivery.acknowledged`."""
-
-    async def claim(
-        self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
-    ) -> Reply:
-        """See `Delivery.claim`."""
-        del mesh, member, queue_id, fields
-        return answers.unavailable()
-
-    async def complete(
-        self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
-    ) -> Reply:
-        """See `Delivery.complete`."""
-        del mesh, member, queue_id, fields
-        return answers.unavailable()

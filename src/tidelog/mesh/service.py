@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tidelog import __version__
@@ -22,7 +22,6 @@ from tidelog.base.errors import (
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.base.settings import Mesh as MeshSettings
-from tidelog.base.settings import Settings
 from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Failure, Item, Names
@@ -31,7 +30,7 @@ from tidelog.log.request import submit_and_wait
 from tidelog.mesh import answers, wire
 from tidelog.mesh.answers import Reply, refusal
 from tidelog.mesh.connection import Connection
-from tidelog.mesh.delivery_protocol import Delivery, NoDelivery
+from tidelog.mesh.delivery_protocol import Delivery
 from tidelog.mesh.fingerprint import (
     KINDS,
     MAX_REFERENCE_BYTES,
@@ -113,7 +112,7 @@ class MeshService:
         store: Store,
         settings: MeshSettings,
         clock: Clock,
-        make_delivery: "Callable[[MeshService], Delivery] | None" = None,
+        delivery: Delivery,
     ) -> None:
         self.committer = committer
         self.store = store
@@ -134,15 +133,8 @@ class MeshService:
         )
         self._recheck: asyncio.Task[None] | None = None
         self.peers = Peers(committer.announcements, self._announcements_missed)
-        self.delivery: Delivery = NoDelivery() if make_delivery is None else make_delivery(self)
+        self.delivery = delivery
         committer.tail.subscribe(SURFACE, self._on_entries)
-
-    @classmethod
-    async def open(
-        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
-    ) -> "MeshService":
-        """The broker on a running committer."""
-        return cls(committer, store, settings.mesh, clock)
 
     # Connections.
 

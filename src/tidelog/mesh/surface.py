@@ -6,9 +6,13 @@ from tidelog.base.clock import Clock
 from tidelog.base.settings import Settings
 from tidelog.base.surface import Endpoint, Route
 from tidelog.log.committer import Committer
+from tidelog.mesh.chores import Chores
+from tidelog.mesh.delivery import PushDelivery
 from tidelog.mesh.http import MeshHttp
+from tidelog.mesh.retention import Retention
 from tidelog.mesh.rules import SURFACE
 from tidelog.mesh.service import MeshService
+from tidelog.mesh.webhooks import Webhooks
 from tidelog.store.engine import Store
 
 
@@ -17,8 +21,9 @@ class MeshSurface:
 
     name = SURFACE
 
-    def __init__(self, service: MeshService, admin_token: str) -> None:
+    def __init__(self, service: MeshService, chores: Chores, admin_token: str) -> None:
         self.service = service
+        self.chores = chores
         self._http = MeshHttp(service, admin_token)
 
     @classmethod
@@ -26,8 +31,21 @@ class MeshSurface:
         cls, committer: Committer, store: Store, settings: Settings, clock: Clock
     ) -> "MeshSurface":
         """The broker on a running committer."""
-        service = await MeshService.open(committer, store, settings, clock)
-        return cls(service, settings.mesh_admin_token)
+        mesh = settings.mesh
+        webhooks = Webhooks(committer, store, mesh, clock)
+        delivery = PushDelivery(committer, store, mesh, clock, on_wake=webhooks.nudge)
+        service = MeshService(committer, store, mesh, clock, delivery)
+        chores = Chores(
+            store,
+            mesh,
+            clock,
+            committer.metrics,
+            delivery=delivery,
+            webhooks=webhooks,
+            retention=Retention(committer, store, clock),
+        )
+        chores.start()
+        return cls(service, chores, settings.mesh_admin_token)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""

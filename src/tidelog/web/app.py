@@ -70,11 +70,13 @@ class HttpApp:
         scope = cycle.scope
         found = self._paths.find(scope["raw_path"])
         if found is None:
+            await self._skip_body(cycle)
             return refuse(404, "there is nothing at this path")
         methods, params = found
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         route = methods.get(method)
         if route is None:
+            await self._skip_body(cycle)
             allowed = ", ".join(sorted(methods)).encode()
             return refuse(405, "this path does not take that method", (b"allow", allowed))
         body: bytes | HttpResponse
@@ -87,7 +89,7 @@ class HttpApp:
                 return body
         client = scope.get("client")
         request = HttpRequest(
-            method=method,
+            method=scope["method"],
             raw_path=scope["raw_path"],
             query_string=scope["query_string"],
             headers=tuple(scope["headers"]),
@@ -106,6 +108,11 @@ class HttpApp:
         except Exception:  # noqa: BLE001 - whatever a surface raises must not reach the peer
             _log.exception("%s %s failed", method, route.path)
             return refuse(500, "Internal server error")
+
+    async def _skip_body(self, cycle: RequestResponseCycle) -> None:
+        """Read what a refused request still sends: closing on it could overtake the refusal."""
+        if cycle.more_body:
+            await self._read_body(cycle.scope, cycle.receive)
 
     async def _read_body(self, scope: Any, receive: Any) -> bytes | HttpResponse:
         limit = self._limits.max_body_bytes

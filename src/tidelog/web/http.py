@@ -5,6 +5,7 @@ one call, one write. Parsing, keep-alive and pipelining stay uvicorn's.
 """
 
 import asyncio
+import logging
 from typing import Any
 
 import httptools
@@ -14,6 +15,12 @@ from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.web.app import HttpApp
 from tidelog.web.handshake import encode, refuse
+
+_log = logging.getLogger(__name__)
+
+MAX_PIPELINED = 16
+"""Requests waiting behind the one being answered. A read of a quarter megabyte can hold thousands;
+each would be an object before the first is answered."""
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -63,7 +70,9 @@ class LimitedHttp(HttpToolsProtocol):
                 self._start_head_timer()  # only part of a head has come
 
     def on_message_begin(self) -> None:
-        """A new head begins."""
+        """A new head begins; none is read once the connection is to end."""
+        if self._ending:
+            raise ConnectionAbortedError("the connection ends with the answers that are pending")
         self._header_bytes = 0
         super().on_message_begin()
 
@@ -98,7 +107,7 @@ class LimitedHttp(HttpToolsProtocol):
         if parser.should_upgrade() and self._should_upgrade():
             return
         url = httptools.parse_url(self.url)
-        self.scope["raw_path"] = url.path
+        self.scope["raw_path"] = url.path or b"/"
         self.scope["query_string"] = url.query or b""
         before: RequestResponseCycle | None = self.cycle  # None before the first request
         self.cycle = RequestResponseCycle(
@@ -119,6 +128,8 @@ class LimitedHttp(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+            if len(self.pipeline) >= MAX_PIPELINED:
+                self._end_after_pending()
 
     def on_body(self, body: bytes) -> None:
         """Ignore the body of a refused request."""
@@ -139,7 +150,14 @@ class LimitedHttp(HttpToolsProtocol):
         self.tasks.add(task)
 
     async def _answer(self, cycle: RequestResponseCycle) -> None:
-        response = await self.app_.respond(cycle)
+        try:
+            response = await self.app_.respond(cycle)
+        except Exception:  # noqa: BLE001 - a peer must not be left without an answer
+            _log.exception("answering failed")
+            response = refuse(500, "Internal server error")
+            cycle.keep_alive = False
+        if cycle.more_body:
+            cycle.keep_alive = False  # nobody reads the rest of a body that was not wanted
         if self.flow.write_paused and not cycle.disconnected:
             await self.flow.drain()
         if cycle.disconnected or self.transport.is_closing():
@@ -184,11 +202,10 @@ class LimitedHttp(HttpToolsProtocol):
         connection ends after it instead.
         """
         self._stop_head_timer()
-        pending: RequestResponseCycle | None = self.cycle  # None before the first request
-        if pending is None or pending.response_complete:
+        last: RequestResponseCycle | None = self.cycle  # None before the first request
+        if last is None or last.response_complete:
             return False
-        pending.keep_alive = False
-        self.pipeline.clear()
+        last.keep_alive = False  # those before it are answered first, in their order
         self._ending = True
         return True
 

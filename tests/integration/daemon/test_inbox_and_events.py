@@ -191,3 +191,26 @@ def test_a_body_that_is_no_text_is_shown_as_base64(tmp_path: Path) -> None:
     assert (binary.body, binary.body_encoding) == ("AP8=", "base64")
     assert (odd.body, odd.body_encoding) == ("%", "utf8")
     assert structs.asdict(daemon.inbox.page()[0]) == structs.asdict(binary)
+
+
+async def test_a_page_that_nobody_reads_is_dropped(tmp_path: Path) -> None:
+    """Its memory is not held for longer than a request may take."""
+    async with running(tmp_path, settings=with_ipc(body_timeout_ms=200)) as daemon:
+        receive(daemon, *range(100), body="x" * 30_000)
+        reader, writer = await asyncio.open_unix_connection(str(daemon.socket))
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /v1/inbox HTTP/1.1\r\n\r\n")
+        await until(lambda: len(daemon.server.connections) == 1)
+        await until(lambda: not daemon.server.connections)
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+async def test_a_page_that_is_read_slowly_arrives(daemon: LocalDaemon) -> None:
+    """And the connection goes on after it."""
+    receive(daemon, *range(50), body="x" * 30_000)
+    async with daemon.unix() as client:
+        for _ in range(2):
+            page = (await client.get("/v1/inbox")).json()
+            assert len(page["items"]) == 50
+    assert daemon.server.in_flight == 0

@@ -85,16 +85,16 @@ async def test_id_source(case: mesh_cases.Case, daemon: LocalDaemon) -> None:
         send["client_message_id"] = case["body"]
     headers = {} if case["header"] is None else {"Idempotency-Key": case["header"]}
     async with daemon.unix() as client:
-        await client.post("/v1/send", json={**SEND, "client_message_id": "k-1", "message": "x"})
-        daemon.put("done", "k-1")
-        if case.get("effective") == "k-1":  # the id is taken by now: another one shows the same
-            headers, case = {"Idempotency-Key": "k-1b"}, {**case, "effective": "k-1b"}
+        if case["id"] == "S07":  # it must not collide with this one
+            await client.post("/v1/send", json={**OTHER, "client_message_id": "k-1"})
+        before = daemon.row_count()
         response = await client.post("/v1/send", json=send, headers=headers)
     assert response.status_code == case["status"]
     if case["status"] == 400:
         assert response.json()["error"] == case["error"]
-        assert daemon.row_count() == 1
+        assert daemon.row_count() == before
         return
+    assert daemon.row_count() == before + 1
     effective = response.json()["client_message_id"]
     assert effective == case["effective"] or case["effective"] == "minted_ulid"
     assert daemon.outbox.inspect(effective)[0].status == "pending"

@@ -1,7 +1,7 @@
 """One broker per engine for all tests of this folder; each test has a mesh of its own."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -15,8 +15,6 @@ def broker_location(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Where the store of a module's broker is."""
-    import asyncio
-
     if request.param == "sqlite":
         yield str(tmp_path_factory.mktemp("mesh") / "tidelog.db")
         return
@@ -32,6 +30,6 @@ async def broker(
     broker_location: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Broker]:
     """A broker for the tests of a module."""
-    data_dir: Path = tmp_path_factory.mktemp("data")
+    data_dir = tmp_path_factory.mktemp("data")
     async with running_broker(data_dir, broker_location) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The phases of an accept, case by case: what is answered, what is left, what it cost (mesh 6.1)."""
+"""The phases of an accept, case by case: the answer, what is left, what it cost (mesh 6.1)."""
 
 import asyncio
 import json
@@ -38,6 +38,8 @@ class Scene:
         self.others = others
         self.id = unique("send")
         self.units = 0
+        self.counted = asyncio.Event()
+        """Set with the first unit."""
         self._stack = ExitStack()
 
     def count_units(self) -> None:
@@ -47,7 +49,9 @@ class Scene:
 
         async def counting(mesh: Mesh, client_message_id: str, now_ms: int) -> Taken:
             taken = await take(mesh, client_message_id, now_ms)
-            self.units += taken.verdict is Verdict.TAKEN
+            if taken.verdict is Verdict.TAKEN:
+                self.units += 1
+                self.counted.set()
             return taken
 
         self._stack.enter_context(patch.object(limiter, "take", counting))
@@ -174,12 +178,8 @@ async def no_credentials(scene: Scene) -> list[httpx.Response]:
     bare = await broker.http.post(path, json=envelope(), headers=headers)
     basic = {**headers, "authorization": "Basic abc"}
     now = broker.service.clock.now_ms() / 1000
-    genuine = sender.token()
-    forged = (
-        genuine.rpartition(".")[0]
-        + "."
-        + MemberKey.generate().token("x", unix_now=now, jti="1").split(".")[2]
-    )
+    other = MemberKey.generate().token(scene.slug, unix_now=now, jti=unique())
+    forged = sender.token().rpartition(".")[0] + "." + other.rpartition(".")[2]
     tokens = ["rubbish", forged, sender.token(unix_now=now - 301), sender.token(unix_now=now + 400)]
     return [
         bare,
@@ -376,17 +376,12 @@ async def no_store(scene: Scene) -> list[httpx.Response]:
 async def lost_answer(scene: Scene) -> list[httpx.Response]:
     """P27: the caller hangs up as soon as it has asked, and asks again."""
     scene.count_units()
-    mesh, member = (
-        await scene.mesh(),
-        await scene.broker.service.member(await scene.mesh(), scene.sender.address),
-    )
+    mesh = await scene.mesh()
+    member = await scene.broker.service.member(mesh, scene.sender.address)
     assert member is not None
     asked = asyncio.create_task(scene.broker.service.accept(mesh, member, scene.id, envelope()))
-    while not scene.units:
-        await asyncio.sleep(0)
+    await scene.counted.wait()
     asked.cancel()
-    while not (await scene.left())["dedupe"]:
-        await asyncio.sleep(0.01)
     return [await scene.post()]
 
 

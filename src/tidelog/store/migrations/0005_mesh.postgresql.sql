@@ -78,7 +78,7 @@ CREATE TABLE tidelog.mesh_delivery_queue (
 -- delivered.
 CREATE INDEX mesh_delivery_due ON tidelog.mesh_delivery_queue (mesh_id, recipient_pubkey, channel, history_id)
 WHERE status IN ('pending', 'claimed');
-CREATE INDEX mesh_delivery_time ON tidelog.mesh_delivery_queue (channel, next_attempt_at)
+CREATE INDEX mesh_delivery_time ON tidelog.mesh_delivery_queue (channel, endpoint_id, next_attempt_at)
 WHERE status IN ('pending', 'claimed');
 CREATE INDEX mesh_delivery_lease ON tidelog.mesh_delivery_queue (claim_expires_at) WHERE status = 'claimed';
 

@@ -77,7 +77,7 @@ CREATE TABLE mesh_delivery_queue (
 -- delivered. SQLite uses them for queries that say exactly: status IN ('pending', 'claimed').
 CREATE INDEX mesh_delivery_due ON mesh_delivery_queue (mesh_id, recipient_pubkey, channel, history_id)
 WHERE status IN ('pending', 'claimed');
-CREATE INDEX mesh_delivery_time ON mesh_delivery_queue (channel, next_attempt_at)
+CREATE INDEX mesh_delivery_time ON mesh_delivery_queue (channel, endpoint_id, next_attempt_at)
 WHERE status IN ('pending', 'claimed');
 CREATE INDEX mesh_delivery_lease ON mesh_delivery_queue (claim_expires_at) WHERE status = 'claimed';
 

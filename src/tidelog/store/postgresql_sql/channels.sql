@@ -84,12 +84,12 @@ LATERAL (
 ) AS found ORDER BY named.number, found.committed_id DESC;
 
 -- name: channels_history_up
--- Messages of a channel by history serial, between serials and times, the oldest first.
+-- Places and sizes of messages of a channel, between serials and times, the oldest first.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
   WITH ORDINALITY AS named (stream, low, high, since, until, most, number),
 LATERAL (
-  SELECT message, history_serial, published_at, through, state FROM tidelog.channels_message m
+  SELECT history_serial, size_bytes FROM tidelog.channels_message m
   WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
     AND published_at >= since AND published_at <= until
   ORDER BY history_serial LIMIT named.most
@@ -101,11 +101,27 @@ SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
   WITH ORDINALITY AS named (stream, low, high, since, until, most, number),
 LATERAL (
-  SELECT message, history_serial, published_at, through, state FROM tidelog.channels_message m
+  SELECT history_serial, size_bytes FROM tidelog.channels_message m
   WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
     AND published_at >= since AND published_at <= until
   ORDER BY history_serial DESC LIMIT named.most
 ) AS found ORDER BY named.number, found.history_serial DESC;
+
+-- name: channels_history_rows
+-- What is stored of the messages between serials and times, the oldest first.
+SELECT named.number, m.message, m.history_serial, m.published_at, m.through, m.state
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+  WITH ORDINALITY AS named (stream, low, high, since, until, number)
+JOIN tidelog.channels_message m
+  ON m.stream = named.stream AND m.history_serial >= low AND m.history_serial <= high
+    AND m.published_at >= since AND m.published_at <= until
+ORDER BY named.number, m.history_serial;
+
+-- name: channels_exists
+-- Whether channels have those messages.
+SELECT named.number, 1
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, message, number)
+JOIN tidelog.channels_message m ON m.message = named.message AND m.stream = named.stream;
 
 -- name: channels_unfolded
 -- The stored states' positions of the messages between two history serials, and what follows them.

@@ -92,11 +92,13 @@ DELETE FROM tidelog.dedupe USING unnest($1::text[], $2::text[]) AS named (scope,
 WHERE dedupe.scope = named.scope AND dedupe.key = named.key;
 
 -- name: expired_keys
--- Keys whose time is over, a few at a time.
+-- Keys whose time is over, a few at a time; those of mesh go by a rule of their own (mesh_expired_keys).
 SELECT named.number, found.scope, found.key
 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS named (at, most, number),
 LATERAL (
-  SELECT scope, key FROM tidelog.dedupe WHERE expires_at <= named.at ORDER BY expires_at LIMIT named.most
+  SELECT scope, key FROM tidelog.dedupe
+  WHERE expires_at <= named.at AND NOT (scope >= 'mesh/' AND scope < 'mesh0')
+  ORDER BY expires_at LIMIT named.most
 ) AS found;
 
 -- name: unavailable_keys

@@ -55,16 +55,26 @@ WHERE v.message = ? AND v.committed_id < ?
 ORDER BY v.committed_id DESC LIMIT ?;
 
 -- name: channels_history_up
--- Messages of a channel by history serial, between serials and times, the oldest first.
-SELECT message, history_serial, published_at, through, state FROM channels_message
+-- Places and sizes of messages of a channel, between serials and times, the oldest first.
+SELECT history_serial, size_bytes FROM channels_message
 WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
 ORDER BY history_serial LIMIT ?;
 
 -- name: channels_history_down
 -- The same, the newest first.
-SELECT message, history_serial, published_at, through, state FROM channels_message
+SELECT history_serial, size_bytes FROM channels_message
 WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
 ORDER BY history_serial DESC LIMIT ?;
+
+-- name: channels_history_rows
+-- What is stored of the messages between serials and times, the oldest first.
+SELECT message, history_serial, published_at, through, state FROM channels_message
+WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+ORDER BY history_serial;
+
+-- name: channels_exists
+-- Whether a channel has that message.
+SELECT 1 FROM channels_message WHERE stream = ? AND message = ?;
 
 -- name: channels_unfolded
 -- The stored states' positions of the messages between two history serials, and what follows them.

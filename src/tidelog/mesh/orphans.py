@@ -1,0 +1,172 @@
+"""Do the stored relations agree? The seven rules of mesh 6.7, read-only and page by page.
+
+What one transaction wrote together is read by one statement wherever a rule compares it, so a
+broker at work is never taken for a damaged one. Where a second read is needed it looks for ids,
+which leave only when they have expired; by then their message is old enough to be excused.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tidelog.mesh.retention import client_message_id_in
+from tidelog.mesh.rules import DAY_MS, Mesh, mesh_id_of, stream_name
+from tidelog.store.engine import Store
+from tidelog.store.rows import Key, Row
+
+PAGE = 500
+"""Rows of one read; entries are read with their content."""
+
+FAN_OUT_MS = 600_000
+"""An unfinished delivery that is younger is no matter of rule 5 yet."""
+
+RULES = {
+    1: "an id has its message, or says that it is gone and has a tombstone",
+    2: "an id has its place in the history, or the history is pruned",
+    3: "a message has its id, unless that has expired",
+    4: "a place in the history has a message or a tombstone",
+    5: "an unfinished delivery has its id",
+    6: "a mention has a message or a tombstone",
+    7: "the history of a mesh has no gap and nothing twice",
+}
+
+_outcome = msgspec.json.Decoder(dict[str, object]).decode
+
+
+class Finding(NamedTuple):
+    """A row without its counterpart."""
+
+    rule: int
+    """Number in `RULES`."""
+    mesh_id: str
+    relation: str
+    """Where the row is, under the contract's name."""
+    key: str
+    """Which row it is."""
+    problem: str
+
+
+async def find_orphans(store: Store, now_ms: int) -> AsyncIterator[Finding]:
+    """Every finding, as it is found."""
+    async for finding in _check_keys(store):
+        yield finding
+    async for finding in _check_history(store, now_ms):
+        yield finding
+    async for finding in _check_deliveries(store, now_ms):
+        yield finding
+    async for finding in _check_mentions(store):
+        yield finding
+
+
+async def _pages(
+    store: Store, query: str, start: Key, key_width: int, *more: int
+) -> AsyncIterator[Sequence[Row]]:
+    """Pages of a query whose first columns are the key to go on behind."""
+    after = start
+    while page := await store.rows(query, (*after, *more, PAGE)):
+        yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1][:key_width]
+
+
+async def _check_keys(store: Store) -> AsyncIterator[Finding]:
+    """Rules 1 and 2."""
+    async for page in _pages(store, "mesh_check_keys", ("", ""), 2):
+        for scope, key, available, message, has_place, has_content, has_tombstone in page:
+            where = (mesh_id_of(scope), "client_message_dedupe", key)
+            if message is None:
+                yield Finding(1, *where, "its stored answer names no message")
+                continue
+            is_pruned = not available and bool(has_tombstone)
+            if has_content and not available:
+                yield Finding(1, *where, f"message {message} is there, the id says it is gone")
+            elif not has_content and available:
+                yield Finding(1, *where, f"message {message} is not there, the id says it is")
+            elif not has_content and not has_tombstone:
+                yield Finding(1, *where, f"message {message} is gone without a tombstone")
+            if not has_place and not is_pruned:
+                yield Finding(2, *where, f"message {message} has no place in the history")
+
+
+async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
+    """Rules 3, 4 and 7, along the history of every mesh."""
+    last_stream, last_serial = "", 0
+    mesh: Mesh | None = None
+    async for page in _pages(store, "mesh_check_entries", ("", 0), 2):
+        unknown = await _without_id(store, page)
+        for stream, serial, message, committed_at, body, has_tombstone in page:
+            mesh_id = mesh_id_of(stream)
+            if stream != last_stream:
+                last_stream, last_serial = stream, 0
+                mesh = await _mesh(store, mesh_id)
+            if serial != last_serial + 1:
+                yield Finding(7, mesh_id, "message_history", str(serial), _gap(last_serial, serial))
+            last_serial = serial
+            if body is None:
+                if not has_tombstone:
+                    yield Finding(
+                        4, mesh_id, "message_history", str(serial), f"{message} has no content"
+                    )
+            elif message in unknown and not _has_expired(mesh, committed_at, now_ms):
+                yield Finding(3, mesh_id, "message", message, unknown[message])
+
+
+async def _check_deliveries(store: Store, now_ms: int) -> AsyncIterator[Finding]:
+    """Rule 5; an id does not expire while its message has unfinished deliveries."""
+    before = now_ms - FAN_OUT_MS
+    async for page in _pages(store, "mesh_check_deliveries", ("", "", "", ""), 4, before):
+        unknown = await _without_id(
+            store, ((stream_name(row[4]), 0, row[0], 0, row[5]) for row in page)
+        )
+        for message, recipient, channel, endpoint_id, mesh_id, _ in page:
+            if message in unknown:
+                key = "/".join(filter(None, (message, recipient, channel, endpoint_id)))
+                yield Finding(5, mesh_id, "delivery_queue", key, unknown[message])
+
+
+async def _check_mentions(store: Store) -> AsyncIterator[Finding]:
+    """Rule 6."""
+    async for page in _pages(store, "mesh_check_mentions", ("", ""), 2):
+        for message, mentioned, mesh_id, has_message, has_tombstone in page:
+            if not has_message and not has_tombstone:
+                key = f"{message}/{mentioned}"
+                yield Finding(6, mesh_id, "mention_index", key, "there is no such message")
+
+
+async def _without_id(store: Store, entries: Iterable[Row]) -> dict[str, str]:
+    """Messages of some entries whose id is not known, and what is wrong with each."""
+    wrong: dict[str, str] = {}
+    asked: dict[str, tuple[str, str]] = {}
+    for stream, _, message, _, body, *_ in entries:
+        client_message_id = "" if body is None else client_message_id_in(body)
+        if client_message_id:
+            asked[message] = (stream, client_message_id)
+        else:
+            wrong[message] = "the message is not there" if body is None else "cannot be read"
+    found = await store.rows_of("mesh_dedupe_row", list(asked.values()))
+    for (message, (_, client_message_id)), rows in zip(asked.items(), found, strict=True):
+        if not rows:
+            wrong[message] = f"id {client_message_id} is not known"
+        elif _outcome(rows[0][5]).get("broker_message_id") != message:
+            wrong[message] = f"id {client_message_id} belongs to another message"
+    return wrong
+
+
+async def _mesh(store: Store, mesh_id: str) -> Mesh | None:
+    rows = await store.rows("mesh_by_id", (mesh_id,))
+    return Mesh(*rows[0]) if rows else None
+
+
+def _has_expired(mesh: Mesh | None, committed_at: int, now_ms: int) -> bool:
+    """Whether the id of a message of this age may be gone."""
+    if mesh is None or mesh.dedupe_retention_mode == "permanent":
+        return False
+    return committed_at + mesh.dedupe_retention_days * DAY_MS < now_ms
+
+
+def _gap(last: int, found: int) -> str:
+    if found <= last:
+        return f"{found} is there twice"
+    return f"nothing from {last + 1} to {found - 1}"

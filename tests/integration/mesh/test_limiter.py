@@ -1,0 +1,128 @@
+"""The rate limiter, in memory and on tables: one unit per id and window (mesh 8)."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from support.mesh_peer import Broker
+from tidelog.mesh.limiter import Limiter, MemoryLimiter, SharedLimiter, Verdict, limiter_for
+from tidelog.mesh.rules import Mesh
+from tidelog.store import open_store
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WINDOW_MS = 1000
+
+
+def mesh(name: str, limit: int = 3) -> Mesh:
+    """A mesh with a small window."""
+    return Mesh(name, name, "permanent", 365, None, 0, limit, WINDOW_MS)
+
+
+async def verdicts(limiter: Limiter, where: Mesh, ids: str, at: int) -> str:
+    """What becomes of ids of one letter, asked one after the other: T, K or D each."""
+    taken = [await limiter.take(where, one, at) for one in ids]
+    return "".join(answer.verdict.name[0] for answer in taken)
+
+
+async def test_one_unit_per_id_and_window(broker: Broker) -> None:
+    """An id is counted once; a full window denies new ids and still knows the counted ones."""
+    limiter, where = limiter_for(broker.server.store), mesh("units")
+    assert await verdicts(limiter, where, "aabbcdeabcd", 5000) == "TKTKTDDKKKD"
+
+
+async def test_a_window_ends(broker: Broker) -> None:
+    """A new window has all its units; an id of the old one counts again, a denied one is new."""
+    limiter, where = limiter_for(broker.server.store), mesh("ends")
+    assert await verdicts(limiter, where, "abcd", 5999) == "TTTD"
+    assert await verdicts(limiter, where, "dabc", 6000) == "TTTD"
+
+
+async def test_windows_are_of_one_mesh(broker: Broker) -> None:
+    """What one mesh uses, another has."""
+    limiter = limiter_for(broker.server.store)
+    assert await verdicts(limiter, mesh("one"), "abcd", 5000) == "TTTD"
+    assert await verdicts(limiter, mesh("two"), "abcd", 5000) == "TTTD"
+
+
+async def test_the_time_until_the_next_window(broker: Broker) -> None:
+    """A denied caller can be told when to come again."""
+    limiter, where = limiter_for(broker.server.store), mesh("left", 1)
+    assert (await limiter.take(where, "a", 7001)).left_ms == 999
+    denied = await limiter.take(where, "b", 7999)
+    assert (denied.verdict, denied.left_ms) == (Verdict.DENIED, 1)
+
+
+async def test_racers(broker: Broker) -> None:
+    """However many ask at once, and in whatever order: one unit each, as many as there are."""
+    limiter, where = limiter_for(broker.server.store), mesh("race", 50)
+    ids = [f"id-{number}" for number in range(80)] * 5
+    random.Random(5).shuffle(ids)
+    answers = await asyncio.gather(*(limiter.take(where, one, 5000) for one in ids))
+    counted = Counter(answer.verdict for answer in answers)
+    assert counted[Verdict.TAKEN] == 50
+    admitted = {one for one, a in zip(ids, answers, strict=True) if a.verdict is Verdict.TAKEN}
+    denied = {one for one, a in zip(ids, answers, strict=True) if a.verdict is Verdict.DENIED}
+    assert (len(admitted), len(denied)) == (50, 30)
+    assert not admitted & denied
+
+
+async def test_memory_of_two_windows() -> None:
+    """Older windows, and the meshes longest silent, are forgotten."""
+    limiter = MemoryLimiter(max_meshes=2)
+    for bucket in range(10):
+        await limiter.take(mesh("m"), f"id-{bucket}", bucket * WINDOW_MS)
+    assert len(limiter._meshes["m"].by_bucket) == 2
+    for name in ("m", "n", "m", "o"):
+        await limiter.take(mesh(name), "x", 9000)
+    assert list(limiter._meshes) == ["m", "o"]
+
+
+async def test_rows_of_two_windows(postgresql_url: str) -> None:
+    """Older rows are dropped when a window begins."""
+    store = await open_store(postgresql_url, log_id="L", node="n")
+    try:
+        limiter = SharedLimiter(store)
+        for bucket in range(5):
+            assert await verdicts(limiter, mesh("m"), "ab", bucket * WINDOW_MS) == "TT"
+        rows = await store._pool.fetch(  # type: ignore[attr-defined]
+            "SELECT window_bucket, count(*) FROM mesh.rate_limit_idem GROUP BY 1 ORDER BY 1"
+        )
+        assert [tuple(row) for row in rows] == [(3, 2), (4, 2)]
+        used = await store._pool.fetch(  # type: ignore[attr-defined]
+            "SELECT window_bucket, used FROM mesh.rate_limit_window ORDER BY 1"
+        )
+        assert [tuple(row) for row in used] == [(3, 2), (4, 2)]
+    finally:
+        await store.close()
+
+
+async def test_nodes_count_together(postgresql_url: str) -> None:
+    """Two nodes that race over the same ids take each unit once, without a deadlock."""
+    stores = [await open_store(postgresql_url, log_id="L", node=name) for name in "ab"]
+    try:
+        limiters = [SharedLimiter(store) for store in stores]
+        meshes = [mesh(f"together-{number}", 20) for number in range(3)]
+        dice = random.Random(7)
+        asked = [
+            (limiter, where, f"id-{number}")
+            for limiter in limiters
+            for where in meshes
+            for number in range(30)
+        ]
+        dice.shuffle(asked)
+        answers = await asyncio.gather(
+            *(limiter.take(where, one, 5000) for limiter, where, one in asked)
+        )
+        for where in meshes:
+            mine = [
+                (one, answer.verdict)
+                for (_, at, one), answer in zip(asked, answers, strict=True)
+                if at is where
+            ]
+            assert sum(verdict is Verdict.TAKEN for _, verdict in mine) == 20
+    finally:
+        for store in stores:
+            await store.close()

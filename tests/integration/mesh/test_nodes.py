@@ -1,0 +1,92 @@
+"""The broker on several nodes of one PostgreSQL: what one node knows, the others hear."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from support.mesh_peer import Broker, Member, envelope, running_broker, unique
+from tidelog.testing.postgresql import create_database
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Pair(NamedTuple):
+    """Two nodes of one log."""
+
+    a: Broker
+    b: Broker
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pair(
+    postgresql_server: str, postgresql_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pair]:
+    """The tests share them and use meshes of their own."""
+    store = await create_database(postgresql_server, template=postgresql_template)
+    async with AsyncExitStack() as stack:
+        a, b = [
+            await stack.enter_async_context(running_broker(tmp_path_factory.mktemp(name), store))
+            for name in "ab"
+        ]
+        yield Pair(a, b)
+
+
+def at(node: Broker, member: Member) -> Member:
+    """The same member at another node."""
+    return Member(node, member.slug, member.key, member.name)
+
+
+async def test_presence_and_revocation_reach_across(pair: Pair) -> None:
+    """A member is announced to the other node, and revoked there while it is connected here."""
+    slug = await pair.a.mesh()
+    ana, ben = await pair.a.member(slug, "ana"), await pair.a.member(slug, "ben")
+    async with ana.connected() as here, at(pair.b, ben).connected() as there:
+        joined = await here.until("peer_join")
+        assert joined["member_pubkey"] == ben.address
+        await pair.a.admin("DELETE", f"/mesh/{slug}/members/{ben.address}")
+        assert await there.close_code() == 4403
+        await here.until("peer_leave", member_pubkey=ben.address)
+
+
+async def test_a_node_that_was_deaf_looks_for_itself(pair: Pair) -> None:
+    """A revocation whose announcement was missed is found in the store."""
+    slug = await pair.a.mesh()
+    ana = await pair.a.member(slug)
+    async with at(pair.b, ana).connected() as there:
+        mesh = await pair.a.service.mesh(slug)
+        assert mesh is not None
+        from tidelog.mesh.membership import Revoke
+
+        await pair.a.service.commit(Revoke(mesh.id, ana.address))
+        pair.b.service._announcements_missed()
+        assert await there.close_code() == 4403
+
+
+async def test_one_id_on_two_nodes(pair: Pair) -> None:
+    """A storm over both nodes makes one message and takes one unit."""
+    slug = await pair.a.mesh(rate_limit=20, rate_window_ms=86_400_000)
+    ana = await pair.a.member(slug)
+    await ana.topic("alerts")
+    elsewhere = at(pair.b, ana)
+    for round_number in range(20):
+        client_id = unique("everywhere")
+        answers = await asyncio.gather(
+            *(who.post(client_id, envelope()) for who in (ana, elsewhere) * 8)
+        )
+        assert sorted(answer.status_code for answer in answers) == [200] * 15 + [201]
+        assert len({answer.json()["broker_message_id"] for answer in answers}) == 1
+        assert answers[0].json()["history_id"] == round_number + 1
+    assert (await elsewhere.post(unique(), envelope())).status_code == 429
+
+
+async def test_a_token_is_used_once_on_all_nodes(pair: Pair) -> None:
+    """What one node has seen, the other refuses."""
+    slug = await pair.a.mesh()
+    ana = await pair.a.member(slug)
+    token = ana.token()
+    assert (await ana.request("GET", "/topics", token=token)).status_code == 200
+    assert (await at(pair.b, ana).request("GET", "/topics", token=token)).status_code == 401

@@ -1,0 +1,296 @@
+"""The connection to the broker, against a scripted one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from support.mesh_broker import SLUG, ScriptedBroker
+from tidelog.base.errors import TidelogError
+from tidelog.daemon.uplink import MAX_PEERS, Uplink, socket_url
+from tidelog.daemon.uplink_protocol import BrokerUnreachable
+from tidelog.mesh import negotiation, wire
+from tidelog.mesh.fingerprint import Envelope, make_envelope
+from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.negotiation import NegotiationFailed, Parameters
+from tidelog.mesh.policy import MaxAgeRefused
+
+
+class Recorder:
+    """What an uplink told the rest of the daemon."""
+
+    def __init__(self) -> None:
+        self.received: list[wire.Deliver] = []
+        self.events: list[tuple[str, Any]] = []
+        self.parameters: list[Parameters] = []
+        self.is_storing = True
+        self.asked: list[str] = []
+
+    def receive(self, frames: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
+        """Store, or say that it cannot be."""
+        if not self.is_storing:
+            return ()
+        self.received += frames
+        return frames
+
+    async def directory(self, name: str) -> set[str]:
+        """Nobody is listed."""
+        self.asked.append(name)
+        return set()
+
+
+def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> Uplink:
+    """An uplink that is not started."""
+    return Uplink(
+        broker.url,
+        SLUG,
+        settings.pop("key", None) or MemberKey.generate(),
+        receive=recorder.receive,
+        on_negotiated=settings.pop("on_negotiated", recorder.parameters.append),
+        publish=lambda kind, data: recorder.events.append((kind, data)),
+        directory=recorder.directory,
+        request_timeout_ms=300,
+        jitter=lambda: 0.1,
+        **settings,
+    )
+
+
+@asynccontextmanager
+async def connected(
+    broker: ScriptedBroker, recorder: Recorder, **settings: Any
+) -> AsyncIterator[Uplink]:
+    """A running uplink."""
+    uplink = make_uplink(broker, recorder, **settings)
+    running = asyncio.create_task(uplink.run())
+    try:
+        await until(lambda: uplink.connected)
+        yield uplink
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def until(so: Callable[[], Any]) -> None:
+    """Wait for something that nobody announces."""
+    async with asyncio.timeout(5):
+        for _ in iter(lambda: bool(so()), True):
+            await asyncio.sleep(0.005)
+
+
+def envelope(text: str = "x", ref: str = "tides", kind: str = "topic") -> Envelope:
+    """What is sent."""
+    return make_envelope(destination_kind=kind, destination_ref=ref, body=text.encode())
+
+
+async def send(uplink: Uplink, message_id: str, what: Envelope | None = None) -> Any:
+    """One attempt."""
+    what = what or envelope()
+    return await uplink.send(message_id, what.fingerprint(), what.payload(), None)
+
+
+async def test_it_proves_its_key_negotiates_and_sends() -> None:
+    """The broker knows who it is, what was agreed is told, and a send is answered."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        assert recorder.parameters[0].dedupe_retention_days == 365
+        assert uplink.broker_version == "scripted"
+        answer = await send(uplink, "a")
+        assert (answer.code, answer.history_id, answer.duplicate) == (201, 1, False)
+        again = await send(uplink, "a")
+        assert (again.code, again.duplicate) == (200, True)
+        assert again.broker_message_id == answer.broker_message_id
+        other = await send(uplink, "a", envelope("y"))
+        assert (other.code, other.error) == (409, "409 idempotency_key_reused")
+
+
+async def test_answers_find_their_questions() -> None:
+    """Many sends at once each get their own answer."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        answers = await asyncio.gather(*(send(uplink, f"m{n}") for n in range(50)))
+        assert len({answer.broker_message_id for answer in answers}) == 50
+
+
+async def test_without_an_answer_an_attempt_ends_in_time() -> None:
+    """The timeout is the attempt's end; the answer that comes later is dropped."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        broker.is_silent = True
+        answer = await send(uplink, "a")
+        assert answer.code is None
+        assert "timeout" in answer.error
+        await broker.speak_again()
+        assert (await send(uplink, "b")).code == 201
+
+
+async def test_a_lost_connection_ends_attempts_and_is_opened_again() -> None:
+    """Whoever waits learns at once that no answer will come; then work goes on."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        broker.is_silent = True
+        waiting = asyncio.create_task(send(uplink, "a"))
+        await until(lambda: broker.sends["a"])
+        broker.cut()
+        assert (await waiting).code is None
+        broker.is_silent = False
+        await until(lambda: broker.connections == 2 and uplink.connected)
+        assert (await send(uplink, "a")).duplicate
+        assert [kind for kind, _ in recorder.events] == ["daemon_disconnect", "daemon_reconnect"]
+
+
+async def test_an_unreachable_broker_is_tried_again() -> None:
+    """A daemon that starts before its broker is connected when that comes."""
+    recorder, broker = Recorder(), ScriptedBroker()
+    await broker.start()
+    await broker.stop()
+    uplink = make_uplink(broker, recorder)
+    running = asyncio.create_task(uplink.run())
+    await asyncio.sleep(0.1)
+    assert not uplink.connected
+    assert (await send(uplink, "a")).error == "not connected"
+    with pytest.raises(BrokerUnreachable):
+        await uplink.subscribe("tides")
+    await broker.start()
+    await until(lambda: uplink.connected)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("offer", "code", "kind"),
+    [
+        ({}, 4010, "feature_unavailable"),
+        ({"mode": "sometimes"}, 4011, "feature_param_invalid"),
+        ({"dedupe_retention_days": 6}, 4012, "feature_param_below_floor"),
+    ],
+)
+async def test_a_failed_negotiation_says_why_and_ends_the_daemon(
+    offer: dict[str, Any], code: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A frame with the reason, the right close code, a WARN with the payload, and an error."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker:
+        if offer:
+            broker.offer[negotiation.DEDUPE]["params"] |= offer
+        else:
+            broker.offer = {}
+        with pytest.raises(NegotiationFailed, match=kind):
+            await make_uplink(broker, recorder).run()
+        await until(lambda: broker.closes)
+        assert broker.closes == [code]
+        assert broker.failures[0]["kind"] == kind
+    assert recorder.events[0][0] == "feature_negotiation_failed"
+    assert any(kind in record.message for record in caplog.records if record.levelname == "WARNING")
+
+
+async def test_parameters_that_do_not_suit_the_settings_end_the_daemon() -> None:
+    """An override above the window is refused before anything is sent."""
+
+    def refuse(parameters: Parameters) -> None:
+        raise MaxAgeRefused("outbox_max_age_above_dedupe_window", "too high")
+
+    async with ScriptedBroker() as broker:
+        with pytest.raises(MaxAgeRefused):
+            await make_uplink(broker, Recorder(), on_negotiated=refuse).run()
+
+
+async def test_deliveries_are_acknowledged_after_they_are_stored() -> None:
+    """What could not be stored is not acknowledged, and comes again."""
+    recorder, key = Recorder(), MemberKey.generate()
+    recorder.is_storing = False
+    async with (
+        ScriptedBroker() as broker,
+        connected(broker, recorder, key=key),
+        connected(broker, Recorder()) as sender,
+    ):
+        await send(sender, "a", envelope("hello", key.public_hex, "dm"))
+        await asyncio.sleep(0.3)
+        assert broker.acknowledged == []
+        recorder.is_storing = True
+        await until(lambda: broker.acknowledged)
+        assert recorder.received[0].client_message_id == "a"
+        assert recorder.received[0].body == "hello"
+
+
+async def test_topics_and_history_are_asked_of_the_broker() -> None:
+    """Subscribing, listing and reading back."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        assert (await uplink.subscribe("tides")).status == 200
+        assert (await uplink.topics()).body == {"topics": [{"name": "tides"}]}
+        await send(uplink, "a")
+        page = await uplink.history(0)
+        assert (len(page.items), page.next_after, page.has_more) == (1, 1, False)
+        assert (await uplink.unsubscribe("tides")).status == 200
+        assert broker.topics["tides"] == set()
+
+
+async def test_names_are_resolved_from_what_was_heard() -> None:
+    """One member of a name is found; two of one name are none."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        for key in ("a" * 64, "b" * 64):
+            await broker.push({"type": "peer_join", "member_pubkey": key, "name": f"name-{key[0]}"})
+        await broker.push({"type": "peer_leave", "member_pubkey": "b" * 64, "name": "name-b"})
+        await until(lambda: len(recorder.events) == 3)
+        assert [kind for kind, _ in recorder.events] == ["peer_join", "peer_join", "peer_leave"]
+        assert await uplink.resolve("name-a") == "a" * 64
+        assert await uplink.resolve("nobody") is None
+        assert recorder.asked == ["nobody"]
+        uplink.remember("c" * 64, "name-a")
+        assert await uplink.resolve("name-a") is None
+
+
+async def test_remembered_names_are_bounded() -> None:
+    """A mesh of strangers does not fill the memory."""
+    uplink = make_uplink(ScriptedBroker(), Recorder())
+    for number in range(MAX_PEERS + 10):
+        uplink.remember(f"{number:064x}", f"name{number}")
+    assert await uplink.resolve("name5") is None
+    assert await uplink.resolve(f"name{MAX_PEERS}") == f"{MAX_PEERS:064x}"
+
+
+async def test_frames_nobody_understands_are_survived() -> None:
+    """A newer broker's frames are ignored, broken ones are counted."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        await broker.push({"type": "from_the_future"})
+        await broker.push({"type": "deliver", "body": 7})
+        await until(lambda: uplink.invalid_inbound == 1)
+        assert (await send(uplink, "a")).code == 201
+
+
+async def test_a_refused_signature_is_logged_with_a_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The daemon goes on; its log says what to do."""
+    async with ScriptedBroker("another") as broker:
+        running = asyncio.create_task(make_uplink(broker, Recorder()).run())
+        await until(lambda: broker.closes)
+        await until(lambda: caplog.records)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert "4401" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [
+        ("http://127.0.0.1:8080", "ws://127.0.0.1:8080/mesh/harbour/ws"),
+        ("https://host/base/", "wss://host/base/mesh/harbour/ws"),
+        ("ws://host", "ws://host/mesh/harbour/ws"),
+    ],
+)
+def test_the_address_of_the_socket(broker: str, expected: str) -> None:
+    """HTTP and WebSocket spellings of a broker mean the same."""
+    assert socket_url(broker, "harbour") == expected
+
+
+def test_an_address_that_is_none() -> None:
+    """The refusal says how to write it."""
+    with pytest.raises(TidelogError, match="https://host:port"):
+        socket_url("localhost:8080", "harbour")
