@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,9 @@ from tidelog.base.errors import TidelogError
 from tidelog.cli.options import JsonOption
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidelog.client.mesh import InboxMessage
     from tidelog.client.mesh_blocking import BlockingMeshClient
 
 app = typer.Typer(
@@ -30,8 +34,11 @@ MeshOption = Annotated[
     str | None, typer.Option("--mesh", help="Slug of the mesh; not needed where there is one only.")
 ]
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 """How long a command waits for a daemon that is away or busy."""
+
+SEND_PATIENCE_S = 15.0
+"""How long a send does: the daemon may just be starting, and the message is wanted."""
 
 
 def daemon_dir(data_dir: Path | None, mesh: str | None) -> Path:
@@ -41,11 +48,13 @@ def daemon_dir(data_dir: Path | None, mesh: str | None) -> Path:
     return mesh_place.find(data_dir, mesh)
 
 
-def client(data_dir: Path | None, mesh: str | None) -> "BlockingMeshClient":
+def client(
+    data_dir: Path | None, mesh: str | None, patience_s: float = PATIENCE_S
+) -> "BlockingMeshClient":
     """The daemon a command means; use it as `with`."""
     from tidelog.client.mesh_blocking import BlockingMeshClient
 
-    return BlockingMeshClient(daemon_dir(data_dir, mesh), patience_s=_PATIENCE_S)
+    return BlockingMeshClient(daemon_dir(data_dir, mesh), patience_s=patience_s)
 
 
 @app.command()
@@ -143,7 +152,7 @@ def send(
     Example: tidelog daemon send dm:bob "the tide is in" --key tide-17
     """
     text = sys.stdin.read() if message == "-" else message
-    with client(data_dir, mesh) as daemon:
+    with client(data_dir, mesh, SEND_PATIENCE_S) as daemon:
         sent = daemon.send(
             to,
             text,
@@ -194,6 +203,9 @@ def inbox(
     ] = None,
     topic: Annotated[str | None, typer.Option(help="Of this topic only.")] = None,
     limit: Annotated[int, typer.Option(help="Messages of one page, at most 1000.")] = 100,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for a message if there is none.")
+    ] = 0.0,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
     as_json: JsonOption = False,
@@ -202,12 +214,14 @@ def inbox(
 
     Example: tidelog daemon inbox --follow --topic alerts
     """
-    with client(data_dir, mesh) as daemon:
-        messages = (
-            daemon.inbox(after, topic=topic)
-            if follow
-            else daemon.received(after=after, topic=topic, limit=limit)
-        )
+    with client(data_dir, mesh, max(wait, PATIENCE_S)) as daemon:
+        messages: Iterable[InboxMessage]
+        if follow:
+            messages = daemon.inbox(after, topic=topic)
+        else:
+            messages = daemon.received(after=after, topic=topic, limit=limit)
+            if not messages and wait > 0:
+                messages = islice(daemon.inbox(after, topic=topic, timeout=wait), 1)
         for message in messages:
             if as_json:
                 typer.echo(json.dumps(message._asdict()))

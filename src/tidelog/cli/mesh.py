@@ -1,6 +1,7 @@
 """`tidelog mesh`: make a mesh, join it, and look after a daemon's outbox."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -29,6 +30,8 @@ UrlOption = Annotated[
 SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
 
 _TIMEOUT_S = 30
+_PATIENCE_S = 15
+"""How long a command waits for a broker that nobody hears yet."""
 
 
 # The broker.
@@ -152,7 +155,7 @@ def _call(base: str, method: str, path: str, body: object, token: str | None) ->
         base + path, data=json.dumps(body).encode(), headers=headers, method=method
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
+        with _opened(request) as answer:
             result: dict[str, Any] = json.load(answer)
             return result
     except urllib.error.HTTPError as error:
@@ -164,6 +167,25 @@ def _call(base: str, method: str, path: str, body: object, token: str | None) ->
             f"{base} does not answer ({error}). Is the broker running? Start it with "
             "`tidelog serve`, or name another with --url."
         ) from error
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    """The answer of a broker, which may just be starting: nobody listens yet."""
+    deadline = time.monotonic() + _PATIENCE_S
+    is_told = False
+    while True:
+        try:
+            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError as error:
+            is_starting = isinstance(error.reason, ConnectionRefusedError)
+            if not is_starting or time.monotonic() > deadline:
+                raise
+            if not is_told:
+                typer.echo(f"waiting for a broker at {request.host} ...", err=True)
+                is_told = True
+            time.sleep(0.2)
 
 
 _ADVICE = {
@@ -212,8 +234,6 @@ def check(
 
 
 async def _check(settings: "Settings", *, as_json: bool) -> bool:
-    import time
-
     from tidelog.cli.log import open_reader
     from tidelog.mesh.orphans import RULES, find_orphans
 
@@ -263,6 +283,7 @@ def fingerprint(
     from tidelog.mesh.fingerprint import RequestRefused, make_envelope, prefix, read_object
 
     kind, _, ref = to.partition(":")
+    given = b"null" if meta is None else meta.encode()
     try:
         envelope = make_envelope(
             destination_kind=kind,
@@ -270,7 +291,7 @@ def fingerprint(
             body=message.encode(),
             reply_to_id=reply_to,
             priority=priority,
-            meta=None if meta is None else read_object(meta.encode()),
+            meta=read_object(b'{"meta":' + given + b"}")["meta"],
         )
     except RequestRefused as error:
         raise TidelogError(f"{error.code}: {error}") from error
@@ -299,8 +320,6 @@ def recover(
 
     Example: tidelog mesh recover --data-dir ./alice
     """
-    import time
-
     import msgspec
 
     from tidelog.daemon.process import LOCK_NAME

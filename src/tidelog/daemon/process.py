@@ -50,6 +50,9 @@ STOP_GRACE_S = 5.0
 
 PRESSURE_EVERY_S = 5.0
 RETENTION_EVERY_S = 3600.0
+FIRST_RETENTION_S = 60.0
+"""After the start: a daemon that is restarted every day must prune too."""
+
 
 EXIT_NEGOTIATION = 3
 """Exit code when the broker and this daemon cannot work together; starting again does not help."""
@@ -144,6 +147,7 @@ class Daemon:
         self.worker = Worker(self.outbox, self.uplink, metrics)
         self.outbox.on_work = self.worker.wake
         self.uplink.on_change = self._connection_changed
+        self.uplink.on_invalid = self._count_invalid
         self._reconnected = asyncio.Event()
         metrics.connected = lambda: self.uplink.connected
         metrics.outbox_depth = self.outbox.counts
@@ -174,8 +178,10 @@ class Daemon:
         if expired:
             _log.warning("%s rows are older than what was negotiated allows", expired)
 
+    def _count_invalid(self) -> None:
+        self.metrics.invalid_inbound += 1
+
     def _connection_changed(self) -> None:
-        self.metrics.invalid_inbound = self.uplink.invalid_inbound
         self.worker.wake()
         if self.uplink.connected:
             self._reconnected.set()
@@ -243,9 +249,10 @@ class Daemon:
             await asyncio.sleep(PRESSURE_EVERY_S)
 
     async def _keep_inbox(self) -> None:
+        await asyncio.sleep(FIRST_RETENTION_S)
         while True:
-            await asyncio.sleep(RETENTION_EVERY_S)
             await _tolerant(self._prune)
+            await asyncio.sleep(RETENTION_EVERY_S)
 
     async def _prune(self) -> None:
         removed = self.inbox.prune()

@@ -16,6 +16,9 @@ REBUILD_NAME = "inbox.rebuild"
 """A file in the data directory while a lost inbox is filled from the broker's history; it holds
 the place up to which that has got, so that a restart goes on there."""
 
+MAX_HISTORY_ID = 2**63 - 1
+"""What a column can hold."""
+
 _log = logging.getLogger(__name__)
 
 History = Callable[[int], Awaitable[wire.HistoryPage]]
@@ -56,10 +59,13 @@ class Receiver:
     def receive(self, deliveries: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
         """Store deliveries and tell of the new ones; answers those that may be acknowledged.
 
-        None may be when they could not be stored: the broker delivers them again.
+        None may be when they could not be stored: the broker delivers them again. One that no
+        inbox could hold is left out, or it would keep the others from being stored for ever.
         """
+        storable = [one for one in deliveries if 0 <= one.history_id <= MAX_HISTORY_ID]
+        self._metrics.invalid_inbound += len(deliveries) - len(storable)
         try:
-            received = self._inbox.receive(deliveries)
+            received = self._inbox.receive(storable)
         except StoreUntrustworthy:
             raise
         except StoreError as error:
@@ -71,7 +77,7 @@ class Receiver:
             else:
                 self._metrics.received += 1
                 self._events.publish_message(message)
-        return deliveries
+        return storable
 
     def named(self, name: str) -> set[str]:
         """Keys of the members of this name whose messages are kept."""
@@ -100,6 +106,8 @@ class Receiver:
 def _delivery(item: msgspec.Raw) -> wire.Deliver:
     """An item of a history page, which is a delivery without a claim."""
     fields = msgspec.json.decode(item)
+    if not isinstance(fields, dict):
+        raise wire.FrameInvalid("a history page has an item that is no object")
     frame = wire.read_broker_frame(
         msgspec.json.encode({**fields, "type": "deliver", "claim_id": ""})
     )

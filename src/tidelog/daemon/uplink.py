@@ -126,8 +126,8 @@ class Uplink:
         self.parameters: Parameters | None = None
         """What the newest connection of this process negotiated."""
         self.broker_version: str | None = None
-        self.invalid_inbound = 0
-        """Frames of the broker that could not be understood."""
+        self.on_invalid: Callable[[], None] = lambda: None
+        """Called for each frame of the broker that could not be understood."""
 
     @property
     def connected(self) -> bool:
@@ -414,7 +414,7 @@ class _Conversation:
             try:
                 frame = wire.read_broker_frame(data)
             except wire.FrameInvalid as error:
-                self._uplink.invalid_inbound += 1
+                self._uplink.on_invalid()
                 _log.warning("a frame of the broker is invalid: %s", _one_line(error))
                 continue
             match frame:

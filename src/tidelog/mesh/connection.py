@@ -180,7 +180,8 @@ class Connection:
                 case Ready():
                     self._service.ready(self)
                 case ReportFailure(frame):
-                    _log.warning("a daemon cannot work with this broker: %s", frame)
+                    told = (frame.kind[:64], frame.feature[:64], frame.detail[:200])
+                    _log.warning("a daemon cannot work with this broker: %r %r %r", *told)
                 case Accept(frame):
                     self._sends += 1
                     self._no_sends.clear()

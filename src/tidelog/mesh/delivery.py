@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from tidelog.base.clock import Clock
-from tidelog.base.errors import QueueFull, ShuttingDown, StoreError, TidelogError
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.base.settings import Mesh as MeshSettings
@@ -265,7 +265,7 @@ class PushDelivery:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake, lane)
         except ShuttingDown:
             pass
-        except TidelogError:
+        except Exception:  # noqa: BLE001 - a mistake of ours; what is leased comes again
             _log.exception("a delivery failed")
         finally:
             lane.task = None

@@ -15,7 +15,7 @@ from tidelog.mesh.rules import DAY_MS, Mesh, mesh_id_of, stream_name
 from tidelog.store.engine import Store
 from tidelog.store.rows import Key, Row
 
-PAGE = 500
+PAGE = 200
 """Rows of one read; entries are read with their content."""
 
 FAN_OUT_MS = 600_000
@@ -30,6 +30,9 @@ RULES = {
     6: "a mention has a message or a tombstone",
     7: "the history of a mesh has no gap and nothing twice",
 }
+
+_FIRST = stream_name("")
+"""No stream or scope of a mesh is before this."""
 
 _outcome = msgspec.json.Decoder(dict[str, object]).decode
 
@@ -73,7 +76,7 @@ async def _pages(
 
 async def _check_keys(store: Store) -> AsyncIterator[Finding]:
     """Rules 1 and 2."""
-    async for page in _pages(store, "mesh_check_keys", ("", ""), 2):
+    async for page in _pages(store, "mesh_check_keys", (_FIRST, ""), 2):
         for scope, key, available, message, has_place, has_content, has_tombstone in page:
             where = (mesh_id_of(scope), "client_message_dedupe", key)
             if message is None:
@@ -94,8 +97,9 @@ async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
     """Rules 3, 4 and 7, along the history of every mesh."""
     last_stream, last_serial = "", 0
     mesh: Mesh | None = None
-    async for page in _pages(store, "mesh_check_entries", ("", 0), 2):
-        unknown = await _without_id(store, page)
+    async for page in _pages(store, "mesh_check_entries", (_FIRST, 0), 2):
+        entries = [(stream, message, body) for stream, _, message, _, body, _ in page]
+        unknown = await _without_id(store, entries)
         for stream, serial, message, committed_at, body, has_tombstone in page:
             mesh_id = mesh_id_of(stream)
             if stream != last_stream:
@@ -116,11 +120,11 @@ async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
 async def _check_deliveries(store: Store, now_ms: int) -> AsyncIterator[Finding]:
     """Rule 5; an id does not expire while its message has unfinished deliveries."""
     before = now_ms - FAN_OUT_MS
-    async for page in _pages(store, "mesh_check_deliveries", ("", "", "", ""), 4, before):
-        unknown = await _without_id(
-            store, ((stream_name(row[4]), 0, row[0], 0, row[5]) for row in page)
-        )
-        for message, recipient, channel, endpoint_id, mesh_id, _ in page:
+    start = ("", "", "", 0, "")
+    async for page in _pages(store, "mesh_check_deliveries", start, 5, before):
+        entries = [(stream_name(row[0]), row[5], row[6]) for row in page]
+        unknown = await _without_id(store, entries)
+        for mesh_id, recipient, channel, _, endpoint_id, message, _ in page:
             if message in unknown:
                 key = "/".join(filter(None, (message, recipient, channel, endpoint_id)))
                 yield Finding(5, mesh_id, "delivery_queue", key, unknown[message])
@@ -135,11 +139,13 @@ async def _check_mentions(store: Store) -> AsyncIterator[Finding]:
                 yield Finding(6, mesh_id, "mention_index", key, "there is no such message")
 
 
-async def _without_id(store: Store, entries: Iterable[Row]) -> dict[str, str]:
-    """Messages of some entries whose id is not known, and what is wrong with each."""
+async def _without_id(
+    store: Store, entries: Iterable[tuple[str, str, bytes | None]]
+) -> dict[str, str]:
+    """Of streams, messages and contents the messages without an id, and what is wrong with each."""
     wrong: dict[str, str] = {}
     asked: dict[str, tuple[str, str]] = {}
-    for stream, _, message, _, body, *_ in entries:
+    for stream, message, body in entries:
         client_message_id = "" if body is None else client_message_id_in(body)
         if client_message_id:
             asked[message] = (stream, client_message_id)

@@ -189,6 +189,8 @@ class Webhooks:
                 _log.warning("webhooks were put off: %s", error)
             except ShuttingDown:
                 return
+            except Exception:  # noqa: BLE001 - a mistake of ours; what is due is looked for again
+                _log.exception("webhooks failed")
             # What comes in quick succession is looked for together.
             await asyncio.sleep(POLL_SECONDS / 10)
             try:
@@ -238,6 +240,8 @@ class Webhooks:
             return
         except TidelogError as error:
             _log.warning("endpoint %s was put off: %s", endpoint_id, error)
+        except Exception:  # noqa: BLE001 - a mistake of ours; the lease ends and the row comes again
+            _log.exception("endpoint %s failed", endpoint_id)
         finally:
             del self._busy[endpoint_id]
 

@@ -128,8 +128,6 @@ class LimitedHttp(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
-            if len(self.pipeline) >= MAX_PIPELINED:
-                self._end_after_pending()
 
     def on_body(self, body: bytes) -> None:
         """Ignore the body of a refused request."""
@@ -141,6 +139,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._awaiting_head = True
         if not self.transport.is_closing() and not self._ending:
             super().on_message_complete()
+            if len(self.pipeline) >= MAX_PIPELINED:
+                self._end_after_pending()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request; uvicorn would call `app` instead."""

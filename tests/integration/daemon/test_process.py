@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from support.mesh_daemon import DaemonProcess, eventually
 
 START_CPU_S = 1.0
 IDLE_BYTES = 60 * 1024**2
+TIDELOG = (sys.executable, "-m", "tidelog")
+NOWHERE = ("--mesh", "harbour", "--broker", "http://127.0.0.1:1")
 HEAVY = ("typer", "rich", "pyspark", "uvicorn", "prometheus_client", "click")
 
 
@@ -76,8 +79,7 @@ def test_a_second_daemon_in_the_same_directory_is_refused(daemon: DaemonProcess)
     """Two daemons would send every message twice."""
     daemon.start()
     second = subprocess.run(
-        [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(daemon.data_dir)]
-        + ["--mesh", "harbour", "--broker", "http://127.0.0.1:1"],
+        [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(daemon.data_dir), *NOWHERE],
         capture_output=True,
         text=True,
         check=False,
@@ -152,8 +154,6 @@ def test_settings_that_are_wrong_end_with_2(daemon: DaemonProcess) -> None:
 
 def test_a_newer_file_is_refused(daemon: DaemonProcess) -> None:
     """An older daemon does not touch what a newer one wrote."""
-    import sqlite3
-
     daemon.start()
     daemon.terminate()
     with sqlite3.connect(daemon.data_dir / "outbox.db") as connection:
@@ -185,8 +185,7 @@ def test_over_tcp_a_token_is_needed(broker: ScriptedBroker) -> None:
 def test_up_becomes_the_light_process(daemon: DaemonProcess) -> None:
     """`tidelog daemon up` is replaced by the daemon, same process id."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tidelog", "daemon", "up", "--data-dir", str(daemon.data_dir)]
-        + ["--mesh", "harbour", "--broker", "http://127.0.0.1:1"],
+        [*TIDELOG, "daemon", "up", "--data-dir", str(daemon.data_dir), *NOWHERE],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -208,8 +207,7 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     """The kernel allows 107 bytes; the refusal says so before anything is made."""
     deep = tmp_path / ("d" * 60) / ("d" * 60)
     found = subprocess.run(
-        [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(deep)]
-        + ["--mesh", "harbour", "--broker", "http://127.0.0.1:1"],
+        [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(deep), *NOWHERE],
         capture_output=True,
         text=True,
         check=False,

@@ -320,7 +320,9 @@ async def test_a_page_ends_before_it_is_too_large(broker: Broker) -> None:
     await ana.topic("alerts")
     for _ in range(20):
         assert (await ana.post(unique(), envelope(body="x" * 65_536))).status_code == 201
-    found, after, sizes = [], 0, []
+    found: list[int] = []
+    sizes: list[int] = []
+    after = 0
     async with ana.connected() as wire:
         while len(found) < 20:
             page = await wire.ask("history", after=after, limit=500)

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from support.mesh_peer import ADMIN_TOKEN, Broker, Member, envelope, running_broker, unique
+from support.mesh_peer import ADMIN_TOKEN, Broker, Json, Member, envelope, running_broker, unique
 from tidelog.mesh.identity import MemberKey
 from tidelog.testing.clock import FakeClock
 
@@ -343,7 +343,7 @@ async def test_supersedes_is_kept_outside_the_fingerprint(broker: Broker) -> Non
 async def test_limits_of_a_mesh(tmp_path: Path) -> None:
     """Members, topics, subscribers, queues, webhooks and invites are bounded."""
     location = str(tmp_path / "tidelog.db")
-    limits = {
+    limits: Json = {
         "max_members": 2,
         "max_topics": 1,
         "max_topic_subscribers": 1,

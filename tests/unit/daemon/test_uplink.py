@@ -258,9 +258,11 @@ async def test_frames_nobody_understands_are_survived() -> None:
     """A newer broker's frames are ignored, broken ones are counted."""
     recorder = Recorder()
     async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
+        invalid: list[None] = []
+        uplink.on_invalid = lambda: invalid.append(None)
         await broker.push({"type": "from_the_future"})
         await broker.push({"type": "deliver", "body": 7})
-        await until(lambda: uplink.invalid_inbound == 1)
+        await until(lambda: len(invalid) == 1)
         assert (await send(uplink, "a")).code == 201
 
 

@@ -137,10 +137,12 @@ FROM tidelog.mesh_setting WHERE id > ($1::text[])[1] ORDER BY id LIMIT ($2::bigi
 
 -- name: mesh_too_old
 -- Messages of a stream behind a place that were accepted before a time and still have their content.
-SELECT 1, committed_id, stream_serial, entity, body FROM tidelog.log
-WHERE stream = ($1::text[])[1] AND stream_serial > ($2::bigint[])[1] AND committed_at < ($3::bigint[])[1]
-AND body IS NOT NULL
-ORDER BY stream_serial LIMIT ($4::bigint[])[1];
+-- Times ascend along a stream, so a page of it tells.
+SELECT 1, committed_id, stream_serial, entity, body FROM (
+  SELECT committed_id, stream_serial, entity, body, committed_at FROM tidelog.log
+  WHERE stream = ($1::text[])[1] AND stream_serial > ($2::bigint[])[1] AND body IS NOT NULL
+  ORDER BY stream_serial LIMIT ($4::bigint[])[1]
+) AS page WHERE committed_at < ($3::bigint[])[1] ORDER BY stream_serial;
 
 -- name: mesh_add_tombstone
 -- Messages whose content is gone.
@@ -200,14 +202,14 @@ ORDER BY page.stream, page.stream_serial;
 
 -- name: mesh_check_deliveries
 -- Unfinished deliveries that are older than a time, behind one of them, with their messages.
-SELECT 1, q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, l.body
+SELECT 1, q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id, q.broker_message_id, l.body
 FROM tidelog.mesh_delivery_queue q
 LEFT JOIN tidelog.log l ON l.stream = 'mesh/' || q.mesh_id AND l.stream_serial = q.history_id
   AND l.entity = q.broker_message_id
-WHERE (q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id)
-  > (($1::text[])[1], ($2::text[])[1], ($3::text[])[1], ($4::text[])[1])
-AND q.status IN ('pending', 'claimed') AND q.created_at < ($5::bigint[])[1]
-ORDER BY q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id LIMIT ($6::bigint[])[1];
+WHERE (q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id)
+  > (($1::text[])[1], ($2::text[])[1], ($3::text[])[1], ($4::bigint[])[1], ($5::text[])[1])
+AND q.status IN ('pending', 'claimed') AND q.created_at < ($6::bigint[])[1]
+ORDER BY q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id LIMIT ($7::bigint[])[1];
 
 -- name: mesh_check_mentions
 -- Mentions behind one of them, and whether there is a message or a tombstone.

@@ -98,9 +98,11 @@ FROM mesh_setting WHERE id > ? ORDER BY id LIMIT ?;
 
 -- name: mesh_too_old
 -- Messages of a stream behind a place that were accepted before a time and still have their content.
-SELECT committed_id, stream_serial, entity, body FROM log
-WHERE stream = ?1 AND stream_serial > ?2 AND committed_at < ?3 AND body IS NOT NULL
-ORDER BY stream_serial LIMIT ?4;
+-- Times ascend along a stream, so a page of it tells.
+SELECT committed_id, stream_serial, entity, body FROM (
+  SELECT committed_id, stream_serial, entity, body, committed_at FROM log
+  WHERE stream = ?1 AND stream_serial > ?2 AND body IS NOT NULL ORDER BY stream_serial LIMIT ?4
+) WHERE committed_at < ?3 ORDER BY stream_serial;
 
 -- name: mesh_add_tombstone
 -- A message whose content is gone.
@@ -154,13 +156,13 @@ ORDER BY page.stream, page.stream_serial;
 
 -- name: mesh_check_deliveries
 -- Unfinished deliveries that are older than a time, behind one of them, with their messages.
-SELECT q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, l.body
+SELECT q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id, q.broker_message_id, l.body
 FROM mesh_delivery_queue q
 LEFT JOIN log l ON l.stream = 'mesh/' || q.mesh_id AND l.stream_serial = q.history_id
   AND l.entity = q.broker_message_id
-WHERE (q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id) > (?1, ?2, ?3, ?4)
-AND q.status IN ('pending', 'claimed') AND q.created_at < ?5
-ORDER BY q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id LIMIT ?6;
+WHERE (q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id) > (?1, ?2, ?3, ?4, ?5)
+AND q.status IN ('pending', 'claimed') AND q.created_at < ?6
+ORDER BY q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id LIMIT ?7;
 
 -- name: mesh_check_mentions
 -- Mentions behind one of them, and whether there is a message or a tombstone.

@@ -1,0 +1,76 @@
+"""The how-to of mesh: its ten commands, its curl lines and its program, as printed."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOWTO = Path(__file__).parents[2] / "docs/howto/mesh-two-daemons.md"
+WAIT_SECONDS = 120.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a Unix socket's may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tdl-") as name:
+        yield Path(name)
+
+
+def free_port() -> int:
+    """A port that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_two_daemons_talk_as_printed(folder: Path) -> None:
+    """Ten commands from nothing to an answer; then curl; then Python."""
+    text = HOWTO.read_text(encoding="utf-8")
+    commands, curls = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(commands.splitlines()) == 10
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    script = commands + (curls if shutil.which("curl") else "") + "python -u program.py\n"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port())}
+    with (folder / "log").open("w") as log:
+        shell = subprocess.Popen(
+            ["bash", "-e", "-c", script],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert shell.stdout is not None
+            lines = []
+            for line in shell.stdout:
+                lines.append(line.rstrip())
+                if "hour 3" in line:
+                    break
+            code = shell.wait(WAIT_SECONDS)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+            if shell.stdout is not None:
+                shell.stdout.close()
+    shown = "\n".join(lines)
+    assert code == 0, (folder / "log").read_text() + shown
+    assert "tide-1 done" in lines
+    assert re.search(r"Z alice: the tide is in$", shown, re.MULTILINE)
+    assert re.search(r"Z bob: seen$", shown, re.MULTILINE)
+    assert "alice: hour 1" in lines
+    assert lines[-1] == "alice: hour 3"
+    if shutil.which("curl"):
+        assert '"client_message_id":"tide-2"' in shown

@@ -1,0 +1,100 @@
+"""Pasts that are long or have moved: large messages, resets and purges on the way back."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.channels_peer import Api, ChannelsNode, channels_server, unique
+from tidelog.testing.clock import FakeClock
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+Stores = Callable[[str], Awaitable[str]]
+
+MEGABYTE = 1_000_000
+
+
+async def test_large_messages_reach_a_healthy_reader(node: ChannelsNode, api: Api) -> None:
+    """Rewind and history of twenty megabytes are sent as fast as they are read, not cut off."""
+    channel = unique()
+    for n in range(20):
+        ack = await api.publish(channel, "x")
+        await api.mutate("update", channel, ack["message_serial"], data=str(n) + "y" * MEGABYTE)
+    async with node.v2() as peer:
+        await peer.subscribe(channel, rewind=20)
+        texts = [(await peer.receive())["data"].split("y")[0] for _ in range(20)]
+        assert texts == [str(n) for n in range(20)]
+        done = (await peer.expect(":rewind_complete", channel))["data"]
+        assert (done["historical_count"], done["complete"]) == (20, True)
+        await peer.send("channel_history", {"channel": channel})
+        page = (await peer.expect(":channel_history", channel))["data"]
+        assert 1 <= len(page["items"]) < 20, "a page ends after some megabytes"
+        assert page["has_more"]
+
+
+async def pages(api: Api, channel: str) -> list[dict[str, Any]]:
+    """All rows of a history, page by page."""
+    rows: list[dict[str, Any]] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await api.history(channel, **cursor)
+        rows += page["items"]
+        if not page["has_more"]:
+            return rows
+        cursor = {"cursor": page["next_cursor"]}
+
+
+async def test_pages_of_large_messages_neither_repeat_nor_skip(api: Api) -> None:
+    """A page that ends early for its size is continued by its cursor."""
+    channel = unique()
+    for _ in range(12):
+        ack = await api.publish(channel, "x")
+        await api.mutate("update", channel, ack["message_serial"], data="y" * MEGABYTE)
+    assert [row["serial"] for row in await pages(api, channel)] == list(range(12, 0, -1))
+
+
+async def test_positions_kept_for_later_subscribes_are_bounded(node: ChannelsNode) -> None:
+    """Resuming ever new names does not pile up: the oldest positions are forgotten."""
+    async with node.v2() as peer:
+        for n in range(3):
+            await peer.send("resume", {"channel_serials": {f"x{n}-{k}": 0 for k in range(900)}})
+            await peer.resumed()
+        connections = [c for c in node.surface.service.hub if c.replayed]
+        assert [len(c.replayed) for c in connections] == [1000]
+
+
+async def test_a_reset_between_resume_and_subscribe_is_told(node: ChannelsNode, api: Api) -> None:
+    """What was resumed under the old `stream_id` is not continued under the new one."""
+    channel = unique()
+    await api.publish(channel, "old")
+    async with node.v2() as control, node.v2() as peer:
+        head = await control.subscribe(channel)
+        await peer.resume(**{channel: {"serial": 1, "stream_id": head["stream_id"]}})
+        assert (await peer.resumed())["recovered"][0]["replayed"] == 0
+        await api.publish(channel, "between")
+        body = {"confirm_channel": channel, "confirm_operation": "reset", "reason": "test"}
+        assert (await api.post(f"/channels/{channel}/history/reset", body)).status_code == 200
+        await peer.subscribe(channel)
+        failed = await peer.expect(":resume_failed", channel)
+        assert '"code":"stream_reset"' in failed["data"]
+        await api.publish(channel, "new")
+        assert (await peer.receive())["data"] == "new"
+
+
+async def test_versions_from_before_a_reset_are_emptied_too(tmp_path: Path, stores: Stores) -> None:
+    """Retention empties what is old, whether or not a reset has hidden it (L8)."""
+    clock = FakeClock()
+    window = {"retention_window_seconds": 100, "purge_interval_seconds": 3600}
+    async with channels_server(
+        tmp_path, await stores("reset"), clock=clock, versioned_messages=window
+    ) as node:
+        api, channel = node.api, unique()
+        api.now = lambda: clock.now_ms() / 1000
+        await api.publish(channel, "secret")
+        body = {"confirm_channel": channel, "confirm_operation": "reset", "reason": "test"}
+        assert (await api.post(f"/channels/{channel}/history/reset", body)).status_code == 200
+        clock.advance(200_000)
+        service = node.surface.service
+        assert await service.retention.tick() == 1
+        assert [entry.body for entry in await service.store.entries(0)] == [None]

@@ -1,0 +1,56 @@
+"""HTTP as peers misuse it: pipelines without end, bodies nobody wants, targets without a path."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+from tidelog.testing.server import running_server
+from tidelog.web.http import MAX_PIPELINED
+from tidelog.web.server import Server
+
+
+async def answers_to(server: Server, request: bytes) -> bytes:
+    """What comes back until the server closes."""
+    port = int(server.url.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_a_pipeline_is_answered_up_to_its_limit_and_then_ended(tmp_path: Path) -> None:
+    """Thousands of requests in one write become a few objects and a few answers, in order."""
+    async with running_server(tmp_path) as server:
+        started = time.monotonic()
+        got = await answers_to(server, b"GET /healthz/live HTTP/1.1\r\nhost: x\r\n\r\n" * 20_000)
+        assert got.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1
+        assert b"connection: close" in got.rpartition(b"HTTP/1.1 200 ")[2]
+        assert time.monotonic() - started < 5
+
+
+async def test_what_was_pipelined_before_garbage_is_answered(tmp_path: Path) -> None:
+    """Garbage behind two good requests ends the connection after both answers."""
+    good = b"GET /healthz/live HTTP/1.1\r\nhost: x\r\n\r\n"
+    async with running_server(tmp_path) as server:
+        got = await answers_to(server, good + good + b"nonsense\r\n\r\n")
+        assert got.count(b"HTTP/1.1 200 ") == 2
+
+
+async def test_a_target_without_a_path_is_answered(tmp_path: Path) -> None:
+    """The absolute form of a bare host means the root, which is a 404 like any other."""
+    async with running_server(tmp_path) as server:
+        request = b"GET http://x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        assert (await answers_to(server, request)).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_the_body_of_a_refused_request_is_not_waited_for_in_silence(tmp_path: Path) -> None:
+    """A whole body is read before its refusal, and the connection stays good for the next one."""
+    refused = b"POST /nope HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody"
+    last = b"GET /healthz/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    async with running_server(tmp_path) as server:
+        got = await answers_to(server, refused + last)
+        assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"404", b"200"]

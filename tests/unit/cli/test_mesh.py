@@ -1,0 +1,186 @@
+"""`tidelog mesh` and `tidelog daemon` without any process."""
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.cli.main import app
+from tidelog.mesh.identity import is_signed, join_message, read_key
+
+runner = CliRunner()
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command below a group."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path
+        return
+    for name, below in inner.items():
+        yield from leaves(below, (*path, name))
+
+
+COMMANDS = [path for path in leaves(typer.main.get_command(app)) if path[0] in ("mesh", "daemon")]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
+    """Help with an example, and --json."""
+    help_text = runner.invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).output
+    assert "Example: tidelog " + " ".join(path) in help_text
+    assert "--json" in help_text
+
+
+class Broker:
+    """Answers like a broker's administration, and records what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, Any]] = []
+        self.tokens: list[str | None] = []
+        self.answer: tuple[int, Any] = (201, {"invite": "s3cret", "expires_at": "soon"})
+        broker = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                broker.requests.append((self.command, self.path, json.loads(body)))
+                broker.tokens.append(self.headers["authorization"])
+                status, answer = broker.answer
+                data = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *arguments: Any) -> None:
+                """Nothing."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A broker's administration."""
+    broker = Broker()
+    thread = threading.Thread(target=broker.server.serve_forever)
+    thread.start()
+    yield broker
+    broker.server.shutdown()
+    thread.join()
+    broker.server.server_close()
+
+
+def invoke(*arguments: str, **environment: str) -> str:
+    """The output of a command; what it raises is raised."""
+    result = runner.invoke(app, list(arguments), env=environment, catch_exceptions=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_create_and_invite(broker: Broker) -> None:
+    """An invite is one line that carries everything `join` needs."""
+    token = {"TIDELOG_ADMIN_TOKEN": "adm"}
+    assert "tidelog mesh invite harbour" in invoke(
+        "mesh", "create", "harbour", "--url", broker.url, **token
+    )
+    link = invoke("mesh", "invite", "harbour", "--url", broker.url, **token).strip()
+    assert link == f"{broker.url}/mesh/harbour#s3cret"
+    assert broker.requests == [
+        ("POST", "/mesh", {"slug": "harbour"}),
+        ("POST", "/mesh/harbour/invites", {}),
+    ]
+    assert broker.tokens == ["Bearer adm"] * 2
+
+
+def test_join_makes_a_key_and_proves_it(broker: Broker, tmp_path: Path) -> None:
+    """The key is the owner's alone; a repeated join uses it again."""
+    link = f"{broker.url}/mesh/harbour#s3cret"
+    folder = tmp_path / "alice"
+    for _ in range(2):
+        invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(folder))
+    key = read_key(folder / "key.json")
+    assert stat.S_IMODE((folder / "key.json").stat().st_mode) == 0o600
+    first, second = (request[2] for request in broker.requests)
+    assert first == second
+    assert first["member_pubkey"] == key.public_hex
+    signed = join_message("harbour", "s3cret", "alice")
+    assert is_signed(key.public_hex, signed, first["signature"])
+    assert (folder / "daemon.toml").read_text().splitlines() == [
+        'mesh = "harbour"',
+        f'broker = "{broker.url}"',
+    ]
+    assert broker.tokens == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [("invite_used", "tidelog mesh invite"), ("name_taken", "--name"), ("mesh_exists", "slug")],
+)
+def test_a_refusal_says_what_to_do(broker: Broker, tmp_path: Path, error: str, advice: str) -> None:
+    """The broker's word is followed by the next step; the invite is not repeated."""
+    broker.answer = (409, {"error": error})
+    link = f"{broker.url}/mesh/harbour#s3cret"
+    with pytest.raises(TidelogError) as refused:
+        invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(tmp_path / "a"))
+    assert advice in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("link", ["harbour", "http://host/mesh/harbour", "ftp://h/mesh/x#y"])
+def test_what_is_no_invite_is_refused(link: str, tmp_path: Path) -> None:
+    """Before anything is made."""
+    with pytest.raises(ConfigError, match="no invite"):
+        invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_broker_elsewhere_needs_a_token(tmp_path: Path) -> None:
+    """The development token is for this machine only."""
+    with pytest.raises(ConfigError, match="TIDELOG_ADMIN_TOKEN"):
+        invoke("mesh", "create", "harbour", "--url", "https://broker.example")
+
+
+def test_the_service_is_hardened(tmp_path: Path) -> None:
+    """--print shows the unit and changes nothing."""
+    unit = invoke("daemon", "install-service", "--print", "--data-dir", str(tmp_path / "a b%"))
+    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=on-failure"):
+        assert line in unit
+    assert f'--data-dir "{tmp_path}/a b%%"' in unit
+    assert "RestartPreventExitStatus=2 3" in unit
+    as_json = invoke("daemon", "install-service", "--print", "--json", "--data-dir", "/x")
+    assert "ExecStart=" in json.loads(as_json)["unit"]
+
+
+def test_a_daemon_is_found_by_itself(tmp_path: Path) -> None:
+    """None, one, several: each is told apart."""
+    home = {"XDG_STATE_HOME": str(tmp_path)}
+    with pytest.raises(TidelogError, match="tidelog mesh join"):
+        invoke("daemon", "status", **home)
+    for number, name in enumerate(("harbour", "quay")):
+        folder = tmp_path / "tidelog" / "mesh" / name
+        folder.mkdir(parents=True)
+        (folder / "key.json").touch()
+        expected = "harbour/daemon.sock" if number == 0 else "harbour, quay"
+        with pytest.raises(TidelogError, match=expected):
+            invoke("daemon", "status", **home)
+
+
+def test_fingerprint_agrees_with_the_contract() -> None:
+    """Worked example 2 of the specification."""
+    arguments = ("queue:thumbs", '{"job":17}', "--priority", "low", "--meta", '{"b":2,"a":1}')
+    shown = json.loads(invoke("mesh", "fingerprint", *arguments, "--json"))
+    assert shown["request_fingerprint"].startswith("89b684741b76390f")
+    assert (shown["prefix"], shown["preimage_bytes"]) == ("89b684741b76390f", 98)
+    with pytest.raises(TidelogError, match="meta_not_canonicalizable"):
+        invoke("mesh", "fingerprint", "topic:a", "x", "--meta", '{"a":1,"a":2}')

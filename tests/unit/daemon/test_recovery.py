@@ -1,0 +1,124 @@
+"""A damaged outbox: what is kept, what is retired, and what an interruption leaves."""
+
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidelog.base.errors import StoreDamaged, StoreInUse, TidelogError
+from tidelog.base.sqlitefile import DirectoryLock
+from tidelog.daemon.outbox import Accept, Outbox
+from tidelog.daemon.pressure import Pressure
+from tidelog.daemon.recovery import Report, recover, refuse_unfinished
+from tidelog.daemon.settings import DiskSettings, OutboxSettings
+from tidelog.mesh.fingerprint import make_envelope
+
+ROWS = 400
+PAGE = 4096
+NOW = 1_760_000_000_000
+
+
+def open_outbox(folder: Path) -> Outbox:
+    """The outbox in a folder."""
+    pressure = Pressure(OutboxSettings(), DiskSettings(reserved_bytes=1), folder, lambda: 0)
+    return Outbox(folder / "outbox.db", pressure)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an outbox of small and large rows."""
+    outbox = open_outbox(tmp_path)
+    sends = []
+    for number in range(ROWS):
+        body = f"{number} ".encode() * (1 if number % 3 else 3000)
+        envelope = make_envelope(destination_kind="topic", destination_ref="t", body=body)
+        sends.append(Accept(f"m{number}", envelope.fingerprint(), envelope.payload()))
+    outbox.accept(sends)
+    outbox.close()
+    return tmp_path
+
+
+def damage(folder: Path, page: int, content: bytes) -> None:
+    """Overwrite a page."""
+    with (folder / "outbox.db").open("r+b") as file:
+        file.seek(page * PAGE)
+        file.write(content)
+
+
+def run(folder: Path, confirm: Callable[[str], bool] = lambda damage: True) -> Report:
+    """Recover."""
+    return recover(folder, folder / "lock", NOW, confirm)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_damaged_page_frees_no_id(folder: Path, seed: int) -> None:
+    """Whichever page is lost, every id is still taken, and what is whole is still sent."""
+    rng = random.Random(seed)
+    pages = (folder / "outbox.db").stat().st_size // PAGE
+    damage(folder, rng.randrange(1, pages), rng.randbytes(PAGE) if seed % 2 else bytes(PAGE))
+    report = run(folder)
+    assert report.copied + report.retired_count == ROWS
+    assert Path(report.moved_to or "").exists()
+    outbox = open_outbox(folder)
+    for number in range(ROWS):
+        row, _ = outbox.inspect(f"m{number}")
+        if f"m{number}" in report.retired:
+            assert (row.status, row.aborted_by) == ("aborted", "auto")
+        else:
+            assert row.status == "pending"
+    outbox.close()
+
+
+def test_a_payload_that_reads_well_and_is_wrong_is_retired(folder: Path) -> None:
+    """SQLite has no checksums; the fingerprint is one."""
+    text = (folder / "outbox.db").read_bytes()
+    place = text.rindex(b"399 399 399")
+    damage(folder, 0, text[:place] + b"666" + text[place + 3 :])
+    pages = len(text) // PAGE
+    damage(folder, pages - 1, bytes(PAGE))  # so that the file as a whole is found damaged
+    report = run(folder)
+    assert "m399" in report.retired
+    assert report.copied + report.retired_count == ROWS
+
+
+def test_a_sound_outbox_is_left_alone(folder: Path) -> None:
+    """There is nothing to recover."""
+    before = (folder / "outbox.db").read_bytes()
+    assert run(folder).was_sound
+    assert (folder / "outbox.db").read_bytes() == before
+
+
+def test_it_asks_first(folder: Path) -> None:
+    """A no leaves everything as it is."""
+    damage(folder, 5, bytes(PAGE))
+    with pytest.raises(TidelogError, match="nothing was changed"):
+        run(folder, lambda damage: False)
+    assert not list(folder.glob("*.corrupt-*"))
+
+
+def test_it_is_refused_while_a_daemon_runs(folder: Path) -> None:
+    """The lock is the daemon's."""
+    lock = DirectoryLock(folder / "lock")
+    with pytest.raises(StoreInUse):
+        run(folder)
+    lock.release()
+
+
+def test_an_interruption_between_the_renames_is_finished(folder: Path) -> None:
+    """A daemon must not start an empty outbox where a full one waits to be put in its place."""
+    (folder / "outbox.db").rename(folder / "outbox.db.recovered")
+    with pytest.raises(StoreDamaged, match="tidelog mesh recover"):
+        refuse_unfinished(folder)
+    run(folder)
+    refuse_unfinished(folder)
+    connection = sqlite3.connect(folder / "outbox.db")
+    assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (ROWS,)
+    connection.close()
+
+
+def test_there_must_be_an_outbox(tmp_path: Path) -> None:
+    """The refusal says what to name."""
+    with pytest.raises(TidelogError, match="--data-dir"):
+        run(tmp_path)
