@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPException
 from typing import Any
 
@@ -135,7 +136,8 @@ def test_ft_04_05_death_around_the_answer(
         broker.topics["tides"] = {reader.public_hex}
         reader.start()
         killed_by(daemon, f"{point}=kill", "a")
-        first = eventually(lambda: broker.messages.get("a"))
+        eventually(lambda: "a" in broker.messages)
+        first = broker.messages["a"]
         assert daemon.rows()["a"]["status"] == "inflight"
         daemon.start()
         done(daemon)
@@ -368,7 +370,7 @@ def test_ft_23_inbox_times_never_decrease(broker: ScriptedBroker) -> None:
         for number, hours in enumerate((5, -5, 2)):
             receiver.shift_clock(hours)
             sender.send(receiver.public_hex, "tide", f"m{number}")
-            eventually(lambda wanted=number + 1: len(receiver.inbox()) == wanted)
+            eventually(partial(has_received, receiver, number + 1))
         received = receiver.inbox()
         assert [message["client_message_id"] for message in received] == ["m0", "m1", "m2"]
         times = [message["received_at"] for message in received]
@@ -414,6 +416,11 @@ def test_ft_25_the_negotiated_window_shrinks(daemon: DaemonProcess, broker: Scri
         assert daemon.rows() == before
         assert broker.sends["later"] == 0
     assert "negotiation failed" in daemon.log_text()
+
+
+def has_received(daemon: DaemonProcess, count: int) -> bool:
+    """Whether the inbox holds so many messages."""
+    return len(daemon.inbox()) == count
 
 
 def receiver_metrics(daemon: DaemonProcess) -> dict[str, float]:

@@ -58,10 +58,11 @@ class Endpoint(NamedTuple):
     ) -> Reply:
         """One request and its answer."""
         data = b"" if body is None else json.dumps(body).encode()
+        head = self._head(method, path, len(data), headers or {})
         reader, writer = await self._open()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                writer.write(self._head(method, path, len(data), headers or {}) + data)
+                writer.write(head + data)
                 await writer.drain()
                 status, answered = await _read_head(reader)
                 content = await _read_body(reader, answered)
@@ -74,9 +75,10 @@ class Endpoint(NamedTuple):
     async def events(self, after: str | None = None) -> AsyncGenerator[Event, None]:
         """Events until the stream ends; `after` replays the messages behind a cursor."""
         headers = {} if after is None else {"last-event-id": after}
+        head = self._head("GET", "/v1/events", 0, headers)
         reader, writer = await self._open()
         try:
-            writer.write(self._head("GET", "/v1/events", 0, headers))
+            writer.write(head)
             await writer.drain()
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 status, answered = await _read_head(reader)

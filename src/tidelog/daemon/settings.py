@@ -113,7 +113,7 @@ class DaemonSettings(Section, frozen=True, kw_only=True):
     """The mesh this daemon belongs to; one daemon per mesh."""
 
     broker: str
-    """URL of the broker, `ws://` or `wss://`, without a path."""
+    """URL of the broker as its members write it, `https://host:port`; `wss://` means the same."""
 
     container: bool = False
     """Whether this is a container: there the Unix socket is all there is."""

@@ -70,6 +70,9 @@ class Committer:
         self.tail = tail
         self.failed: asyncio.Future[StoreUntrustworthy] = asyncio.get_running_loop().create_future()
         """Resolved when the process must stop because the disk can no longer be trusted."""
+        self.ended = asyncio.Event()
+        """Set when nothing is written any more: whoever works beside the requests ends with it,
+        before the store is closed."""
         self._store = store
         self._clock = clock
         self.metrics = metrics
@@ -81,7 +84,6 @@ class Committer:
         """Taken from the queue and not yet answered, in order."""
         self._wake = asyncio.Event()
         self._stopping = False
-        self._ended = False
         self._known_head = tail.position
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -144,7 +146,7 @@ class Committer:
             ShuttingDown: the tail moves no more.
         """
         if head > self.tail.position:
-            if self._ended:
+            if self.ended.is_set():
                 raise ShuttingDown("the server is shutting down; retry against another one")
             reached = asyncio.get_running_loop().create_future()
             self._awaited.append((head, reached))
@@ -197,7 +199,7 @@ class Committer:
                 )
             )
         finally:
-            self._ended = True
+            self.ended.set()
             if self._poll_timer is not None:
                 self._poll_timer.cancel()
             self._refuse_rest()

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Mesh as MeshSettings
+from tidelog.log.committer import Committer
 from tidelog.mesh.delivery import PushDelivery
 from tidelog.mesh.orphans import RULES, find_orphans
 from tidelog.mesh.retention import Retention
@@ -25,28 +25,29 @@ class Chores:
 
     def __init__(
         self,
+        committer: Committer,
         store: Store,
         settings: MeshSettings,
         clock: Clock,
-        metrics: Metrics,
         *,
         delivery: PushDelivery,
         webhooks: Webhooks,
         retention: Retention,
     ) -> None:
+        self._committer = committer
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._metrics = metrics
         self._delivery = delivery
         self._webhooks = webhooks
         self._retention = retention
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin; everything ends with the committer, or with the event loop."""
+        """Begin; everything ends with the committer."""
         settings = self._settings
-        self._webhooks.start()
+        self._tasks.append(asyncio.create_task(self._end(), name="tidelog-mesh-end"))
+        self._tasks.append(asyncio.create_task(self._webhooks.work(), name="tidelog-mesh-webhooks"))
         self._every(settings.reaper_interval_ms / 1000, self._delivery.reap)
         self._every(settings.retention_interval_seconds, self._retention.tick, is_due=True)
         self._every(settings.orphan_check_interval_seconds, self.check)
@@ -70,6 +71,14 @@ class Chores:
 
         self._tasks.append(asyncio.create_task(repeat(), name="tidelog-mesh-chore"))
 
+    async def _end(self) -> None:
+        """Stop all that reads the store, before it is closed."""
+        await self._committer.ended.wait()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._webhooks.stop()
+
     async def check(self) -> int:
         """Compare the stored relations; answers how many findings there were."""
         by_rule = dict.fromkeys(RULES, 0)
@@ -77,8 +86,9 @@ class Chores:
             by_rule[finding.rule] += 1
             if sum(by_rule.values()) <= LOGGED_FINDINGS:
                 _log.error("broker_atomicity_violation_found: %s", finding)
-        self._metrics.mesh_orphan_checks.inc()
-        self._metrics.mesh_orphans.set(sum(by_rule.values()))
+        metrics = self._committer.metrics
+        metrics.mesh_orphan_checks.inc()
+        metrics.mesh_orphans.set(sum(by_rule.values()))
         for rule, count in by_rule.items():
-            self._metrics.mesh_atomicity_violations.labels(str(rule)).set(count)
+            metrics.mesh_atomicity_violations.labels(str(rule)).set(count)
         return sum(by_rule.values())

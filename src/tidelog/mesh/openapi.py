@@ -154,13 +154,28 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body=record("queue", queue=TEXT),
     ),
     ("POST", f"{MESH}/queues/{{queue}}/claim"): _operation(
-        "Lease messages of a queue.",
-        {"type": "object"},
-        body=record(limit=WHOLE, lease_ms={"type": "integer", "minimum": 1, "maximum": 300_000}),
+        "Lease messages of a queue, oldest first.",
+        record(
+            "claim_id claim_expires_at items",
+            claim_id=TEXT,
+            claim_expires_at=TEXT,
+            items=listing(_MESSAGE),
+        ),
+        body=record(
+            limit={"type": "integer", "minimum": 1, "maximum": 100},
+            lease_ms={"type": "integer", "minimum": 1, "maximum": 300_000},
+        ),
         is_body_required=False,
     ),
     ("POST", f"{MESH}/queues/{{queue}}/ack"): _operation(
-        "Complete leased messages of a queue.", {"type": "object"}, body={"type": "object"}
+        "Complete leased messages of a queue; 409 for those whose lease was lost.",
+        record("completed lost", completed=listing(TEXT), lost=listing(TEXT)),
+        body=record(
+            "claim_id",
+            claim_id=TEXT,
+            broker_message_id=TEXT,
+            broker_message_ids={"type": "array", "items": TEXT, "minItems": 1, "maxItems": 100},
+        ),
     ),
     ("GET", f"{MESH}/members"): _operation(
         "A page of the members, in the order of their keys.",

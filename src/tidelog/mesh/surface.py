@@ -36,10 +36,10 @@ class MeshSurface:
         delivery = PushDelivery(committer, store, mesh, clock, on_wake=webhooks.nudge)
         service = MeshService(committer, store, mesh, clock, delivery)
         chores = Chores(
+            committer,
             store,
             mesh,
             clock,
-            committer.metrics,
             delivery=delivery,
             webhooks=webhooks,
             retention=Retention(committer, store, clock),

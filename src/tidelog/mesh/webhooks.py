@@ -171,17 +171,18 @@ class Webhooks:
         self._busy: dict[str, asyncio.Task[None]] = {}
         """Endpoints that are being served."""
         self._nudged = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Serve endpoints for as long as the server runs."""
-        self._task = asyncio.create_task(self._work(), name="tidelog-mesh-webhooks")
 
     def nudge(self) -> None:
         """There may be something new."""
         self._nudged.set()
 
-    async def _work(self) -> None:
+    def stop(self) -> None:
+        """Give up the attempts that are under way; their leases end by themselves."""
+        for task in self._busy.values():
+            task.cancel()
+
+    async def work(self) -> None:
+        """Serve endpoints until it is cancelled."""
         while True:
             try:
                 await self.look()

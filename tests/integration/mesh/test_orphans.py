@@ -169,10 +169,17 @@ async def test_pages(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the pages are, every row is looked at once."""
     await scene.damage("DELETE FROM dedupe WHERE scope LIKE 'mesh/%'")
     await scene.damage("UPDATE mesh_mention_index SET history_id = history_id + 100")
+    columns = "broker_message_id, mesh_id, history_id, created_at, status, attempts"
+    for endpoint in "abc":
+        await scene.damage(
+            f"INSERT INTO mesh_delivery_queue ({columns}, recipient_pubkey, channel, endpoint_id, "
+            f"next_attempt_at) SELECT {columns}, '', 'webhook', '{endpoint}', 0 "
+            "FROM mesh_delivery_queue WHERE channel = 'push'"
+        )
     whole = await scene.findings()
     monkeypatch.setattr(orphans, "PAGE", 1)
     assert sorted(await scene.findings()) == sorted(whole)
-    assert len(whole) == 12
+    assert len(whole) == 4 + 4 + 4 * 4
 
 
 async def test_the_counters(scene: Scene) -> None:

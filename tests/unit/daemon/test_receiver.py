@@ -56,9 +56,9 @@ def delivery(message_id: str, **changes: Any) -> wire.Deliver:
 
 def item(message_id: str, **changes: Any) -> msgspec.Raw:
     """The same in a history page."""
-    fields = msgspec.to_builtins(delivery(message_id, **changes))
+    fields = msgspec.json.decode(wire.encode(delivery(message_id, **changes)))
     del fields["claim_id"], fields["type"]
-    return msgspec.Raw(msgspec.json.encode({**fields, "meta": None}))
+    return msgspec.Raw(msgspec.json.encode(fields))
 
 
 def test_a_new_message_is_told_and_a_copy_is_counted(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ def row(outbox: Outbox, client_message_id: str) -> Row:
     return outbox.inspect(client_message_id)[0]
 
 
+def has_attempts(outbox: Outbox, count: int) -> bool:
+    """Whether the row `a` has had so many attempts."""
+    return row(outbox, "a").attempts == count
+
+
 async def until(so: Callable[[], bool]) -> None:
     """Wait for something that nobody announces."""
     async with asyncio.timeout(5):
@@ -128,7 +134,7 @@ async def test_a_transient_failure_is_retried_with_growing_delays(
     accept(outbox, "a")
     for attempt, delay in ((1, 500), (2, 1000), (3, 2000)):
         worker = Worker(outbox, uplink, DaemonMetrics(), jitter=lambda: 1.0)
-        await work(worker, lambda wanted=attempt: row(outbox, "a").attempts == wanted)
+        await work(worker, partial(has_attempts, outbox, attempt))
         found = row(outbox, "a")
         assert (found.status, found.last_error) == ("pending", "later")
         assert found.next_attempt_at == clock.now_ms() + delay
