@@ -26,9 +26,9 @@ BIN = ".venv/bin"
 PYTEST = f"{BIN}/pytest -q -o tmp_path_retention_policy=failed"
 COVERED = f"{PYTEST} --cov --cov-report="
 ELSEWHERE = " ".join(
-    f"--ignore=tests/integration/{folder}" for folder in ("sync", "testing", "web")
+    f"--ignore=tests/integration/{folder}" for folder in ("log", "store", "sync", "testing", "web")
 )
-"""Integration tests that are part of other tiers."""
+"""Integration tests that are part of other parts or tiers."""
 
 PARTS_AT_ONCE = (os.cpu_count() or 1) + 1
 SIGN_OF_LIFE_SECONDS = 15.0
@@ -62,7 +62,10 @@ TIERS = (
         "integration",
         "integration",
         120,
-        (f"{COVERED} tests/integration {ELSEWHERE}",),
+        (
+            f"{COVERED} tests/integration/log tests/integration/store",
+            f"{COVERED} tests/integration {ELSEWHERE}",
+        ),
     ),
     Tier(
         "unit",
@@ -75,8 +78,8 @@ TIERS = (
         "conformance",
         150,
         (
-            f"{COVERED} tests/integration/sync",
-            f"{COVERED} tests/conformance",
+            f"{PYTEST} tests/integration/sync",
+            f"{PYTEST} tests/conformance",
             "ENGINE=sqlite scripts/conformance sync",
             "ENGINE=postgresql scripts/conformance sync",
         ),
