@@ -332,7 +332,7 @@ async def token_streams(
     took, _ = await run_senders(port, work, note)
     expected = streams * each
     deadline = time.perf_counter() + 30
-    while any(w.frames < expected for w in watchers) and time.perf_counter() < deadline:
+    while any(w.frames < expected for w in watchers) and time.perf_counter() < deadline:  # noqa: ASYNC110 - protocols count
         await asyncio.sleep(0.005)
     cost = meter.stop(expected)
     for watcher in watchers:

@@ -114,7 +114,7 @@ async def test_what_is_announced_while_a_node_is_deaf_is_heard_later(
         assert await ear.payloads(1) == [b"1"]
         await Database(postgresql_url).run(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE query ILIKE '%listen%' AND pid <> pg_backend_pid()"
+            "WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"
         )
         await a.committer.announcements.announce("t", b"2")
         await asyncio.sleep(0.05)

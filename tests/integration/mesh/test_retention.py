@@ -205,3 +205,21 @@ async def test_a_sweep_between_the_fast_path_and_the_decision(
     await scene.retention.tick()
     assert (await ana.post(client_id, envelope())).status_code == 201
     assert await scene.findings() == 0
+
+
+async def test_no_other_sweep_takes_an_id(scene: Scene) -> None:
+    """What another surface finds expired does not include the ids of meshes."""
+    ana, _ = await scene.members(dedupe_retention_days=7)
+    await ana.post(unique(), envelope())
+    scene.clock.advance(8 * DAY_MS)
+    store = scene.broker.server.store
+    assert await store.rows("expired_keys", (scene.clock.now_ms(), 10)) == ()
+
+
+async def test_everything_ends_with_the_server(store_location: str, tmp_path: Path) -> None:
+    """No chore is left behind that would read a closed store."""
+    async with running_broker(tmp_path, store_location) as broker:
+        await broker.mesh()
+    await asyncio.sleep(0.05)
+    left = [task.get_name() for task in asyncio.all_tasks()]
+    assert not [name for name in left if name.startswith("tidelog-")]
