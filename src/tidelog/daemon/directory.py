@@ -13,9 +13,9 @@ import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from tidelog.base.errors import TidelogError
+from tidelog.daemon.address import members_url
 from tidelog.mesh.fingerprint import PUBLIC_KEY
 from tidelog.mesh.identity import MemberKey
 
@@ -83,17 +83,6 @@ class Directory:
             self._slug, unix_now=time.time(), jti=secrets.token_hex(16), lifetime_s=60
         )
         return {"authorization": f"Bearer {token}"}
-
-
-def members_url(broker_url: str, slug: str) -> str:
-    """Where the broker lists the members of a mesh."""
-    parts = urlsplit(broker_url)
-    scheme = {"http": "http", "https": "https", "ws": "http", "wss": "https"}.get(parts.scheme)
-    if scheme is None or not parts.netloc:
-        raise TidelogError(
-            f"the broker address {broker_url[:80]!r} is not a URL. Write it as https://host:port."
-        )
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/mesh/{quote(slug, safe='')}/members"
 
 
 def _fetch(url: str, headers: dict[str, str]) -> Any:

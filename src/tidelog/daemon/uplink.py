@@ -12,7 +12,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 import tidelog
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.daemon.address import socket_url
 from tidelog.daemon.uplink_protocol import BrokerUnreachable, Reply
 from tidelog.mesh import negotiation, policy, wire
 from tidelog.mesh.identity import CHALLENGE_BYTES, MemberKey, TokenRefused, from_base64url
@@ -440,17 +440,6 @@ class _Conversation:
                     claim_id=frame.claim_id,
                 )
                 await self._socket.send(wire.encode(acknowledgement), text=True)
-
-
-def socket_url(broker_url: str, slug: str) -> str:
-    """The WebSocket address of a mesh at a broker."""
-    parts = urlsplit(broker_url)
-    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
-    if scheme is None or not parts.netloc:
-        raise TidelogError(
-            f"the broker address {broker_url[:80]!r} is not a URL. Write it as https://host:port."
-        )
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/mesh/{quote(slug, safe='')}/ws"
 
 
 _Expected = TypeVar("_Expected", bound=Struct)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.daemon.directory import Directory, members_url
+from tidelog.daemon.directory import Directory
 from tidelog.mesh.identity import MemberKey, verify_token
 
 ALICE, BOB = "a" * 64, "b" * 64
@@ -57,8 +57,3 @@ async def test_a_broker_that_is_away_is_no_error(failure: Exception) -> None:
     broker.failure = failure
     directory = Directory("http://broker", "harbour", MemberKey.generate(), broker.fetch)
     assert await directory.keys_named("alice") == set()
-
-
-def test_the_address() -> None:
-    """WebSocket addresses of a broker are HTTP addresses too."""
-    assert members_url("wss://host/x/", "harbour") == "https://host/x/mesh/harbour/members"

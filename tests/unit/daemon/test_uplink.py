@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from support.mesh_broker import SLUG, ScriptedBroker
-from tidelog.base.errors import TidelogError
-from tidelog.daemon.uplink import MAX_PEERS, Uplink, socket_url
+from tidelog.daemon.uplink import MAX_PEERS, Uplink
 from tidelog.daemon.uplink_protocol import BrokerUnreachable
 from tidelog.mesh import negotiation, wire
 from tidelog.mesh.fingerprint import Envelope, make_envelope
@@ -277,22 +276,3 @@ async def test_a_refused_signature_is_logged_with_a_remedy(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert "4401" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("broker", "expected"),
-    [
-        ("http://127.0.0.1:8080", "ws://127.0.0.1:8080/mesh/harbour/ws"),
-        ("https://host/base/", "wss://host/base/mesh/harbour/ws"),
-        ("ws://host", "ws://host/mesh/harbour/ws"),
-    ],
-)
-def test_the_address_of_the_socket(broker: str, expected: str) -> None:
-    """HTTP and WebSocket spellings of a broker mean the same."""
-    assert socket_url(broker, "harbour") == expected
-
-
-def test_an_address_that_is_none() -> None:
-    """The refusal says how to write it."""
-    with pytest.raises(TidelogError, match="https://host:port"):
-        socket_url("localhost:8080", "harbour")

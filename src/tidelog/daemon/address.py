@@ -1,0 +1,39 @@
+"""Where a broker has what the daemon needs: one address, spelled for WebSocket and for HTTP."""
+
+from urllib.parse import SplitResult, quote, urlsplit
+
+from tidelog.base.errors import ConfigError
+
+_IS_SECURE = {"http": False, "ws": False, "https": True, "wss": True}
+
+
+def socket_url(broker_url: str, slug: str) -> str:
+    """The WebSocket address of a mesh."""
+    return _url(broker_url, slug, "ws", "ws")
+
+
+def members_url(broker_url: str, slug: str) -> str:
+    """Where the members of a mesh are listed."""
+    return _url(broker_url, slug, "http", "members")
+
+
+def _url(broker_url: str, slug: str, scheme: str, last: str) -> str:
+    parts = _parts(broker_url)
+    secure = "s" if _IS_SECURE[parts.scheme] else ""
+    folder = f"{parts.netloc}{parts.path.rstrip('/')}/mesh/{quote(slug, safe='')}"
+    return f"{scheme}{secure}://{folder}/{last}"
+
+
+def _parts(broker_url: str) -> SplitResult:
+    try:
+        parts = urlsplit(broker_url)
+        is_address = parts.scheme in _IS_SECURE and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, or a broken IPv6 address
+        is_address = False
+        parts = SplitResult("", "", "", "", "")
+    if not is_address or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError(
+            "the address of the broker is not a URL of a host. Write it as https://host:port, "
+            "without name and password: this daemon's key says who it is."
+        )
+    return parts
