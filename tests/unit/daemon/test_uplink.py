@@ -246,7 +246,9 @@ async def test_names_are_resolved_from_what_was_heard() -> None:
 
 async def test_remembered_names_are_bounded() -> None:
     """A mesh of strangers does not fill the memory."""
-    uplink = make_uplink(ScriptedBroker(), Recorder())
+    broker = ScriptedBroker()
+    broker.port = 1
+    uplink = make_uplink(broker, Recorder())
     for number in range(MAX_PEERS + 10):
         uplink.remember(f"{number:064x}", f"name{number}")
     assert await uplink.resolve("name5") is None
