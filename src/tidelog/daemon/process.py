@@ -91,8 +91,11 @@ class Daemon:
             _log.info("%s attempts of the last process will be repeated", recovered)
         self._assemble()
         await self._ipc.start_unix(self.data_dir / SOCKET_NAME)
-        if self.settings.ipc.tcp_port is not None and not _is_container(self.settings):
-            self.tcp_port = await self._ipc.start_tcp(self.settings.ipc.tcp_port)
+        if self.settings.ipc.tcp_port is not None:
+            if _is_container(self.settings):
+                _log.warning("this is a container: the Unix socket is offered, no TCP port")
+            else:
+                self.tcp_port = await self._ipc.start_tcp(self.settings.ipc.tcp_port)
 
     def _check_socket_path(self) -> None:
         if len(os.fsencode(self.data_dir.absolute() / SOCKET_NAME)) > MAX_SOCKET_PATH:

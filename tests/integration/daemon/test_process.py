@@ -165,12 +165,13 @@ def test_a_newer_file_is_refused(daemon: DaemonProcess) -> None:
 
 
 def test_over_tcp_a_token_is_needed(broker: ScriptedBroker) -> None:
-    """The port is on the loopback, and nothing is said without the token in the file."""
+    """The port is on the loopback and wants the token in the file; a container has none at all."""
     with DaemonProcess(broker.url, settings="[ipc]\ntcp_port = 0\n") as daemon:
         daemon.start()
         port = daemon.ready["tcp_port"]
         if port is None:
-            pytest.skip("this is a container: there is the Unix socket only")
+            assert "this is a container" in daemon.log_text()
+            return
         token = (daemon.data_dir / "token").read_text().strip()
         for authorization, status in (("", b"401"), (f"authorization: Bearer {token}\r\n", b"200")):
             with socket.create_connection(("127.0.0.1", port)) as caller:
