@@ -1,7 +1,7 @@
 """Runs the tiers of `scripts/test` side by side.
 
 The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, and
-one part more runs at once than there are processors. What a part prints is kept in a file and shown
+two parts more run at once than there are processors. What a part prints is kept in a file and shown
 when its tier has ended. One PostgreSQL serves all of them.
 """
 
@@ -30,7 +30,7 @@ ELSEWHERE = " ".join(
 )
 """Integration tests that are part of other parts or tiers."""
 
-PARTS_AT_ONCE = (os.cpu_count() or 1) + 1
+PARTS_AT_ONCE = (os.cpu_count() or 1) + 2
 SIGN_OF_LIFE_SECONDS = 15.0
 FAREWELL_SECONDS = 10.0
 """How long a part that is told to end may take to end the servers it started."""
@@ -54,7 +54,12 @@ TIERS = (
         150,
         (
             f"{PYTEST} -s tests/crash/test_kill.py",
-            f"{PYTEST} -s tests/crash --ignore=tests/crash/test_kill.py",
+            f"{PYTEST} -s tests/crash/test_mesh_faults.py",
+            f"{PYTEST} -s tests/crash/test_mesh_pair.py",
+            (
+                f"{PYTEST} -s tests/crash --ignore=tests/crash/test_kill.py"
+                " --ignore=tests/crash/test_mesh_faults.py --ignore=tests/crash/test_mesh_pair.py"
+            ),
         ),
         on_disk=True,
     ),
