@@ -26,7 +26,8 @@ BIN = ".venv/bin"
 PYTEST = f"{BIN}/pytest -q -o tmp_path_retention_policy=failed"
 COVERED = f"{PYTEST} --cov --cov-report="
 ELSEWHERE = " ".join(
-    f"--ignore=tests/integration/{folder}" for folder in ("log", "store", "sync", "testing", "web")
+    f"--ignore=tests/integration/{folder}"
+    for folder in ("daemon", "log", "mesh", "store", "sync", "testing", "web")
 )
 """Integration tests that are part of other parts or tiers."""
 
@@ -69,6 +70,8 @@ TIERS = (
         120,
         (
             f"{COVERED} tests/integration/log tests/integration/store",
+            f"{COVERED} tests/integration/mesh",
+            f"{COVERED} tests/integration/daemon",
             f"{COVERED} tests/integration {ELSEWHERE}",
         ),
     ),
