@@ -1,5 +1,6 @@
 """Pasts that are long or have moved: large messages, resets and purges on the way back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,25 @@ async def test_versions_from_before_a_reset_are_emptied_too(tmp_path: Path, stor
         service = node.surface.service
         assert await service.retention.tick() == 1
         assert [entry.body for entry in await service.store.entries(0)] == [None]
+
+
+async def test_a_cache_channel_is_resumed_without_repeating(node: ChannelsNode, api: Api) -> None:
+    """Resume, then subscribe, on a cache channel under load: behind the cached event, each once."""
+    channel = unique("cache-room")
+    async with node.v2() as control:
+        head = await control.subscribe(channel)
+    await api.publish(channel, "first")
+    async with node.v2() as peer:
+        await peer.resume(**{channel: {"serial": 0, "stream_id": head["stream_id"]}})
+        writing = asyncio.gather(*(api.publish(channel, str(n)) for n in range(60)))
+        await asyncio.sleep(0.01)
+        await peer.attach(channel)
+        await writing
+        await api.publish(channel, "last")
+        frames = []
+        while not frames or frames[-1].get("serial") != 62:
+            frames.append(await peer.receive())
+        names = [frame["event"].rpartition(":")[2] for frame in frames]
+        after = frames[names.index("subscription_succeeded") + 2 :]
+        serials = [frame["serial"] for frame in after if frame["event"] == "chat.message"]
+        assert serials == list(range(serials[0], 63))

@@ -283,3 +283,61 @@ async def test_a_reset_is_seen_on_the_other_node(nodes: Nodes) -> None:
         await peer.quiet()
     async with b.v2() as again:
         assert (await again.subscribe(channel))["stream_id"] == new
+
+
+async def test_a_rewind_on_a_node_that_lags_repeats_nothing(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows show the store's latest; what they show does not come again when the tail gets there."""
+    a, b = nodes
+    channel = unique()
+    serial = (await a.api.publish(channel, ""))["message_serial"]
+    store = b.surface.service.store
+    read = store.entries
+
+    async def slowly(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await read(*arguments, **options)
+
+    monkeypatch.setattr(store, "entries", slowly)
+    done = asyncio.Event()
+
+    async def write() -> None:
+        while not done.is_set():
+            await a.api.mutate("append", channel, serial, data="x")
+
+    async def watch() -> None:
+        async with b.v2() as peer:
+            await peer.subscribe(channel, rewind=5)
+            last = 0
+            for _ in range(12):
+                frame = await peer.receive()
+                if frame["event"] == "sockudo:message.append":
+                    assert frame["serial"] == last + 1 or last == 0
+                    last = frame["serial"]
+
+    writers = [asyncio.create_task(write()) for _ in range(3)]
+    try:
+        await asyncio.sleep(0.1)
+        await asyncio.gather(*(watch() for _ in range(6)))
+    finally:
+        done.set()
+        await asyncio.gather(*writers)
+
+
+async def test_a_message_that_another_node_has_purged_is_gone_at_once(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has not heard of a purge yet refuses the append all the same."""
+    a, b = nodes
+    channel = unique()
+    serial = (await b.api.publish(channel, "old"))["message_serial"]
+    service: Any = a.surface.service
+    states = b.surface.service._states
+    monkeypatch.setattr(states, "forget_messages", lambda _: None)
+    window = type(service.settings.versioned_messages)(retention_window_seconds=0.001)
+    monkeypatch.setattr(service.retention, "_settings", window)
+    await asyncio.sleep(0.01)
+    assert await service.retention.tick() >= 1
+    response = await b.api.try_mutate("append", channel, serial, data="late")
+    refused(response, 404, "not_found")
