@@ -114,7 +114,7 @@ async def test_a_cache_channel_is_resumed_without_repeating(node: ChannelsNode, 
         await peer.attach(channel)
         await writing
         await api.publish(channel, "last")
-        frames = []
+        frames: list[dict[str, Any]] = []
         while not frames or frames[-1].get("serial") != 62:
             frames.append(await peer.receive())
         names = [frame["event"].rpartition(":")[2] for frame in frames]
