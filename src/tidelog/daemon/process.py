@@ -169,7 +169,7 @@ class Daemon:
         token = TokenFile(
             self.data_dir / token_file.FILE_NAME, lambda: time.monotonic_ns() / 1_000_000
         )
-        self._ipc = IpcServer(api.respond, settings.ipc, metrics, token)
+        self._ipc = IpcServer(api.respond, settings.ipc, metrics, token, api.paths)
 
     async def _keys_named(self, name: str) -> set[str]:
         """From messages that are kept, or from the broker."""

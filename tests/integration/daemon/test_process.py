@@ -217,3 +217,13 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert "shorter --data-dir" in found.stderr
     assert not deep.exists()
+
+
+def test_metrics_name_the_paths_that_are_asked(daemon: DaemonProcess) -> None:
+    """Requests are counted by their path; what does not exist is one `other`."""
+    daemon.start()
+    for path in ("/v1/version", "/v1/nowhere"):
+        daemon.ask("GET", path)
+    shown = daemon.ask_text("/v1/metrics")
+    assert 'path="/v1/version"' in shown
+    assert 'path="other"' in shown
