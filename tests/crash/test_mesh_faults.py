@@ -406,6 +406,7 @@ def test_ft_25_the_negotiated_window_shrinks(daemon: DaemonProcess, broker: Scri
         broker.closes.clear()
         if not daemon.is_running:
             daemon.start()
+        eventually(lambda: not daemon.health()["connected"])
         daemon.send(TOPIC, "later", "later")
         before = daemon.rows()
         broker.call(broker.start)
