@@ -213,13 +213,15 @@ async def test_all_nodes_end_with_the_version_that_was_stored_last(
         sync_server(tmp_path / "a", store=postgresql_url) as a,
         sync_server(tmp_path / "b", store=postgresql_url) as b,
     ):
-        rows, asked = b.store.rows, 0
+        rows, asked, failed = b.store.rows, 0, 0
 
         async def unsteady(query: str, key: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            if query == "sync_setting" and asked % 2:
-                raise StoreUnavailable("injected")
+            nonlocal asked, failed
+            if query == "sync_setting":
+                asked += 1
+                if asked % 2:
+                    failed += 1
+                    raise StoreUnavailable("injected")
             return await rows(query, key)
 
         monkeypatch.setattr(b.store, "rows", unsteady)
@@ -228,10 +230,10 @@ async def test_all_nodes_end_with_the_version_that_was_stored_last(
         )
         [(stored,)] = await a.store.rows("sync_setting", ("model_version",))
         await until(lambda: a.service.model_version == b.service.model_version == stored)
-        asked = 0
+        asked = failed = 0  # a read of before may still be repeated: then that one fails
         await a.service.set_model_version(99)
         await until(lambda: b.service.model_version == 99)
-        assert asked >= 2, "asked again after a failure"
+        assert failed >= 1, "asked again after a failure"
 
 
 async def test_a_version_that_was_not_heard_of_is_looked_for(
