@@ -16,8 +16,8 @@ from tidelog.base.settings import VersionedMessages
 from tidelog.channels.states import ChannelState, MessageState, States, read_versions
 from tidelog.channels.version import decode_version, encode_version, fold
 from tidelog.log.committer import Committer
-from tidelog.log.decision import Accept, Failure, Names, Refuse, RowChange, View
-from tidelog.log.request import submit_and_wait
+from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
+from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
 from tidelog.store.engine import Store
 
@@ -217,7 +217,7 @@ class Retention:
             item = Forget(tuple((scope, key) for scope, key in found))
             if found:
                 answers = await submit_and_wait(self._committer, item.names(), 4096, (item,))
-                _raise_failure(answers)
+                without_failure(answers)
             if len(found) < EXPIRED_KEYS:
                 return
 
@@ -249,7 +249,7 @@ class Retention:
             answers = await submit_and_wait(
                 self._committer, item.names(), 256 * len(found), (item,)
             )
-            _raise_failure(answers)
+            without_failure(answers)
             self._purged(
                 tuple(channel.stream for channel, _, _ in channels),
                 tuple(each.message for each in old if each.state and not each.state.exists),
@@ -273,9 +273,3 @@ class Retention:
         after = 0 if base is None else base.committed_id
         folded = fold(base, await read_versions(self._store, message, after, through))
         return None if folded is None else encode_version(folded)
-
-
-def _raise_failure(answers: Sequence[object]) -> None:
-    for answer in answers:
-        if isinstance(answer, Failure):
-            raise answer.error

@@ -4,7 +4,6 @@ Everything stateless was checked before (`requests`). A decision sees the state 
 in the same batch left it, and answers what to append and what to say, or a `Fault` and nothing.
 """
 
-from hashlib import sha256
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +13,7 @@ from tidelog.base.settings import AiTransport
 from tidelog.channels import fault
 from tidelog.channels.capabilities import Actor, Denied, grant
 from tidelog.channels.fault import AI_LIMIT, Fault
+from tidelog.channels.receipts import event_scope, fingerprint, receipt_scope, remember, unexpired
 from tidelog.channels.requests import Change, Mutation, MutationResult, Publication
 from tidelog.channels.states import Changed, ChannelState, Created, MessageState, States
 from tidelog.channels.version import (
@@ -38,38 +38,6 @@ _decode = msgspec.json.Decoder().decode
 OK = b'{"ok":true}'
 Mode = Literal["versioned", "history", "live"]
 """What becomes of a publish: a message that can change, an event that history keeps, or frames."""
-
-
-def receipt_scope(stream: str) -> str:
-    """Where a channel's publish receipts are: `message_id` and keys that stand for one."""
-    return stream
-
-
-def event_scope(app_id: str) -> str:
-    """Where the answers to publishes under an idempotency key are. No channel is named `/`."""
-    return f"channels/{app_id}//events"
-
-
-def batch_scope(app_id: str) -> str:
-    """The same for whole batches: a key-space of its own (channels 4.3)."""
-    return f"channels/{app_id}//batches"
-
-
-def fingerprint(*parts: bytes | str | None) -> bytes:
-    """Over values of known number and order; no two different lists of parts look the same."""
-    digest = sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(b"-" if data is None else b"%d:" % len(data))
-        digest.update(data or b"")
-    return digest.digest()
-
-
-def _live(row: DedupeRow | None, now_ms: int) -> DedupeRow | None:
-    """A receipt that still counts."""
-    if row is None or (row.expires_at is not None and row.expires_at <= now_ms):
-        return None
-    return row
 
 
 class Target(Struct):
@@ -123,7 +91,7 @@ class PublishContext:
         self.has_failed = False
         self.cached = None
         if self._key is not None:
-            known = _live(view.dedupe(*self._key), view.now_ms)
+            known = unexpired(view.dedupe(*self._key), view.now_ms)
             self.cached = None if known is None else known.outcome
 
     def finish(self, view: View, result: bytes | None, accept: Accept) -> Accept:
@@ -143,25 +111,6 @@ class PublishContext:
             remember(view, accept, self._key, body, self._ttl_ms)
         accept.answer = PublishAnswer(accept.answer.live, body)
         return accept
-
-
-def remember(
-    view: View,
-    accept: Accept,
-    key: tuple[str, str],
-    outcome: bytes,
-    ttl_ms: int | None,
-    *,
-    committed_id: int | None = None,
-    proof: bytes = b"",
-) -> None:
-    """Add a receipt, instead of one that has expired."""
-    if view.dedupe(*key) is not None:
-        accept.forget = (*accept.forget, key)
-    now = view.now_ms
-    expires_at = None if ttl_ms is None else now + ttl_ms
-    row = DedupeRow(*key, committed_id, proof, "", outcome, 1, now, expires_at)
-    accept.dedupe = (*accept.dedupe, row)
 
 
 class Publish:
@@ -222,7 +171,7 @@ class Publish:
             return Refuse(PublishAnswer())
         known = None
         if self._own_key is not None:
-            known = _live(view.dedupe(*self._own_key), view.now_ms)
+            known = unexpired(view.dedupe(*self._own_key), view.now_ms)
         if known is not None:
             # Used before: the answer of then; in a batch, an empty entry.
             answered = PublishAnswer(body=known.outcome)
@@ -245,7 +194,7 @@ class Publish:
             proof = b""
             if self._receipt_key is not None:
                 key = (receipt_scope(target.stream), self._receipt_key)
-                receipt = _live(view.dedupe(*key), view.now_ms)
+                receipt = unexpired(view.dedupe(*key), view.now_ms)
                 proof = self._proof(target)
             if receipt is not None:
                 if receipt.fingerprint != proof:

@@ -28,6 +28,7 @@ from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoke
 from tidelog.channels.nodes import Nodes
 from tidelog.channels.occupancy import Occupancy
 from tidelog.channels.query import MAX_INTEGER, HistoryQuery
+from tidelog.channels.receipts import batch_scope
 from tidelog.channels.requests import (
     Mutation,
     MutationResult,
@@ -44,7 +45,6 @@ from tidelog.channels.rules import (
     PublishAnswer,
     PublishContext,
     Target,
-    batch_scope,
 )
 from tidelog.channels.states import (
     ChannelState,
@@ -58,7 +58,7 @@ from tidelog.channels.upgrade import parse_upgrade
 from tidelog.channels.version import SURFACE, Projector, Version, position_of
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure, Names, Refuse, View
-from tidelog.log.request import Submission, submit_and_wait
+from tidelog.log.request import Submission, submit_and_wait, without_failure
 from tidelog.store.engine import Store
 
 SWEEP_SECONDS = 1.0
@@ -368,7 +368,7 @@ class ChannelsService:
                 answered.set_result(answers)
 
         self.committer.submit(Submission(union, size, items, hand_over))
-        return _without_failure(await answered)
+        return without_failure(await answered)
 
     async def client_event(self, connection: Connection, event: ClientEvent) -> Fault | None:
         """Publish an event that a client sent to a channel it is subscribed to."""
@@ -435,7 +435,7 @@ class ChannelsService:
             )
             size = 512 + mutation.data_bytes
             answers = await submit_and_wait(self.committer, item.names(), size, (item,))
-            [answer] = _without_failure(answers)
+            [answer] = without_failure(answers)
             result: MutationResult | Fault = answer
             return result
         except Fault as refused:
@@ -607,7 +607,7 @@ class ChannelsService:
             before = await self._history.continuity(place, state, self.clock.now_ms())
             item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
             answers = await submit_and_wait(self.committer, item.names(), 256, (item,))
-            [(old_epoch, new_epoch)] = _without_failure(answers)
+            [(old_epoch, new_epoch)] = without_failure(answers)
             self._nodes.tell(HistoryChanged((state.stream,)))
             after = await self._history.continuity(place, state, self.clock.now_ms())
             answer = {
@@ -644,10 +644,3 @@ def _size(publication: Publication) -> int:
     """About what a publish holds in memory while it waits."""
     each = len(publication.data) + len(publication.extras or b"") + 256
     return each * len(publication.channels)
-
-
-def _without_failure(answers: Sequence[Answer | Failure]) -> Sequence[Any]:
-    for answer in answers:
-        if isinstance(answer, Failure):
-            raise answer.error
-    return answers

@@ -53,3 +53,11 @@ async def submit_and_wait(
 
     committer.submit(Submission(names, size_bytes, items, resolve))
     return await answers
+
+
+def without_failure(answers: Sequence[Answer | Failure]) -> Sequence[Answer]:
+    """The answers, if the store took all of their items; else raises the first failure's error."""
+    for answer in answers:
+        if isinstance(answer, Failure):
+            raise answer.error
+    return answers
