@@ -103,6 +103,64 @@ TIERS = (
 """In the order in which they start: the long ones first, so that none is left alone at the end."""
 
 
+AREAS = (
+    Tier(
+        "log",
+        "the log and what it stands on",
+        360,
+        (
+            (
+                f"{PYTEST} tests/unit/base tests/unit/cli tests/unit/log tests/unit/web"
+                " tests/integration/store tests/integration/testing tests/integration/web"
+            ),
+            f"{PYTEST} tests/integration/log",
+            f"{PYTEST} -s tests/crash/test_kill.py",
+            (
+                f"{PYTEST} -s tests/crash/test_commit_cut.py tests/crash/test_disk.py"
+                " tests/crash/test_postgresql_loss.py tests/crash/test_two_nodes.py"
+            ),
+        ),
+        on_disk=True,
+    ),
+    Tier(
+        "channels",
+        "channels",
+        300,
+        (
+            f"{PYTEST} tests/unit/channels tests/conformance/channels tests/integration/channels",
+            f"{PYTEST} tests/clients -k channel",
+            f"{PYTEST} -s tests/crash/test_channels_kill.py",
+        ),
+        on_disk=True,
+    ),
+    Tier(
+        "sync",
+        "sync",
+        300,
+        (
+            f"{PYTEST} tests/unit/sync tests/conformance/sync tests/integration/sync",
+            f"{PYTEST} tests/clients -k sync",
+            f"{PYTEST} -s tests/crash/test_sync_kill.py",
+            "ENGINE=sqlite scripts/conformance sync && ENGINE=postgresql scripts/conformance sync",
+        ),
+        on_disk=True,
+    ),
+    Tier(
+        "mesh",
+        "mesh and its daemon",
+        300,
+        (
+            f"{PYTEST} tests/unit/mesh tests/unit/daemon tests/integration/daemon",
+            f"{PYTEST} tests/integration/mesh",
+            f"{PYTEST} tests/clients -k mesh",
+            f"{PYTEST} -s tests/crash -k mesh",
+        ),
+        on_disk=True,
+    ),
+)
+"""The same tests by what they are about, for whoever works on that; only run when named."""
+
+
 INSTALL = Tier("install", "install", 150, ())
 """Done by `scripts/test` before anything here could run."""
 
@@ -239,11 +297,11 @@ def main() -> int:
     """Run the tiers that are named, or all; answers the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--install-seconds", type=int, default=0, help="for the summary")
-    parser.add_argument("only", nargs="*", metavar="tier", help="default: all of them")
+    parser.add_argument("only", nargs="*", metavar="tier", help="default: all tiers")
     arguments = parser.parse_args()
-    if unknown := set(arguments.only) - {tier.name for tier in TIERS}:
-        parser.error(f"there is no tier {', '.join(sorted(unknown))}")
-    tiers = [tier for tier in TIERS if not arguments.only or tier.name in arguments.only]
+    if unknown := set(arguments.only) - {tier.name for tier in (*TIERS, *AREAS)}:
+        parser.error(f"there is no tier or area {', '.join(sorted(unknown))}")
+    tiers = [tier for tier in (*TIERS, *AREAS) if tier.name in arguments.only] or list(TIERS)
     os.chdir(ROOT)
     scratch = Path(tempfile.mkdtemp(prefix="tidelog-test-", dir=memory_directory()))
     coverage = scratch / "coverage"

@@ -18,7 +18,7 @@ VARIABLE = "TIDELOG_TEST_FAULTS"
 
 
 class FaultPoint(StrEnum):
-    """Every point: those on the way from a decision to its acknowledgement, then mesh's own."""
+    """Every point: from a decision to its acknowledgement, then mesh's own, then the lake's."""
 
     DECIDED = "committer.decided"
     """Decisions made, nothing written."""
@@ -73,6 +73,11 @@ class FaultPoint(StrEnum):
     """The inbox row is committed, the broker has no acknowledgement."""
     PUBLISHING = "R3"
     """The inbox row is committed, no event says so."""
+
+    LAKE_WRITTEN = "P1"
+    """Spark has written the files of a table's next version; the table does not name them."""
+    LAKE_COMMITTED = "P2"
+    """A table's next version is committed; Spark's checkpoint does not say so."""
 
 
 COMMIT_PATH = (

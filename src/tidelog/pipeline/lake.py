@@ -1,0 +1,326 @@
+"""The lake: a directory of Delta tables that Spark fills and anything may read.
+
+A write has two halves. Spark's executors write Parquet files into a fresh folder of the table,
+which no reader sees; then the driver adds those files, and takes away those they replace, in one
+commit of the table's Delta log. So it is all or nothing wherever the process dies, needs no jar,
+and runs on a cluster as it does on a laptop, if all of it sees the same file system.
+
+Every commit says through which position of the log its table is complete, as the version of an
+application transaction. That is what makes a repeated batch harmless and tells what is stale.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import orjson
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import Schema
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidelog.base.errors import TidelogError
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.pipeline.tables import BY_NAME, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+APPLICATION = "tidelog"
+"""Whose transaction version is the position through which a table is complete."""
+
+FILE_ROWS = 2_000_000
+"""Rows of one file at most: some hundred megabytes, what one executor can hold and one reader
+wants to skip."""
+
+COMPACT_ABOVE_FILES = 32
+"""A table of more files is compacted: `--follow` adds one every few seconds, and each costs a
+reader an open."""
+
+VACUUM_AFTER = timedelta(hours=1)
+"""Files that no version needs are kept so long: whoever opened the table before they were
+replaced is still reading them, and an unfinished write has not committed its own."""
+
+
+class LakeError(TidelogError):
+    """Root of what a lake can answer."""
+
+
+class LakeLocked(LakeError):  # noqa: N818 - the failure is the noun
+    """Another process writes to the lake."""
+
+
+class SchemaDrift(LakeError):  # noqa: N818 - the failure is the noun
+    """A table, or what was to be written to it, does not have the columns it should have."""
+
+
+class Lake:
+    """The tables under one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """The right to write, for one process at a time; it ends with the process."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "_lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LakeLocked(
+                    f"another process writes to the lake {self.root}. "
+                    "Wait for it, or stop it: `tidelog pipeline ingest --follow` runs until then."
+                ) from None
+            yield
+
+    def path(self, name: str) -> Path:
+        """Where a table is."""
+        return self.root / BY_NAME[name].layer / name
+
+    def checkpoint(self, name: str) -> Path:
+        """Where the streaming query that fills a table remembers how far it is."""
+        return self.root / "_checkpoints" / name
+
+    def delta(self, name: str) -> DeltaTable | None:
+        """The table as delta-rs knows it, or None if nothing was written to it yet."""
+        try:
+            table = DeltaTable(self.path(name))
+        except TableNotFoundError:
+            return None
+        found = [(field.name, _kind(field.type)) for field in table.schema().fields]
+        wanted = [(column.name, column.kind) for column in BY_NAME[name].columns]
+        if found != wanted:
+            different = sorted({name for name, _ in set(found) ^ set(wanted)})
+            raise SchemaDrift(
+                f"table {name} in {self.root} has other columns than this version of tidelog "
+                f"writes ({', '.join(different) or 'order'}). "
+                f"Remove {self.path(name)} and build it anew: `tidelog pipeline build {name}`."
+            )
+        return table
+
+    def through(self, name: str) -> int:
+        """Position of the log through which a table is complete."""
+        table = self.delta(name)
+        return 0 if table is None else table.transaction_version(APPLICATION) or 0
+
+    def property_of(self, name: str, key: str) -> str | None:
+        """What was noted with a table when it was created."""
+        table = self.delta(name)
+        return None if table is None else table.metadata().configuration.get(key)
+
+    def files(self, name: str) -> list[str]:
+        """Paths of the files of a table's newest version."""
+        table = self.delta(name)
+        return [] if table is None else _paths(table)
+
+    def frame(self, spark: "SparkSession", name: str) -> "DataFrame":
+        """A table as it is now, for Spark; empty if there is none yet."""
+        return frame_of(spark, BY_NAME[name], self.files(name))
+
+    def arrow(self, name: str, columns: Sequence[str] | None = None) -> "pa.Table":
+        """A table as it is now, without Spark."""
+        table = self.delta(name)
+        if table is None:
+            raise LakeError(
+                f"there is no table {name} in {self.root} yet. Build it: `tidelog pipeline run`."
+            )
+        return table.to_pyarrow_table(columns=None if columns is None else list(columns))
+
+    # Writing.
+
+    def append(
+        self, name: str, frame: "DataFrame", through: int, properties: dict[str, str] | None = None
+    ) -> int:
+        """Add rows; answers how many. They are all rows that a table complete to `through` lacks.
+
+        Args:
+            name: The table.
+            frame: The rows.
+            through: Position of the log through which the table is complete with them.
+            properties: Noted with the table if it is created by this.
+        """
+        return self._commit(name, frame, through, replaced=(), properties=properties)
+
+    def overwrite(self, name: str, frame: "DataFrame", through: int) -> int:
+        """Replace all rows; answers how many there are now."""
+        return self._commit(name, frame, through, replaced=self.files(name))
+
+    def upsert(self, name: str, frame: "DataFrame", through: int) -> int:
+        """Replace the rows that share a key with `frame`, add the others; answers how many.
+
+        Only files that hold such a row are written anew.
+        """
+        from pyspark.sql import functions as sql
+
+        table = BY_NAME[name]
+        files = self.files(name)
+        if not files:
+            return self.append(name, frame, through)
+        key = list(table.key)
+        frame = frame.persist()
+        try:
+            stored = frame_of(frame.sparkSession, table, files).withColumn(
+                "_file", sql.col("_metadata.file_path")
+            )
+            hit = stored.join(frame.select(key), key, "left_semi").select("_file").distinct()
+            touched = {_local(row["_file"]) for row in hit.collect()}
+            if touched:
+                kept = frame_of(frame.sparkSession, table, sorted(touched))
+                kept = kept.join(frame.select(key), key, "left_anti")
+                frame_and_kept = frame.unionByName(kept)
+            else:
+                frame_and_kept = frame
+            return self._commit(name, frame_and_kept, through, replaced=sorted(touched))
+        finally:
+            frame.unpersist()
+
+    def _commit(
+        self,
+        name: str,
+        frame: "DataFrame",
+        through: int,
+        *,
+        replaced: Sequence[str],
+        properties: dict[str, str] | None = None,
+    ) -> int:
+        table, root = BY_NAME[name], self.path(name)
+        _check(table, frame)
+        folder = root / f"part-{uuid4().hex}"
+        (
+            frame.write.option("compression", "zstd")
+            .option("maxRecordsPerFile", FILE_ROWS)
+            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            .parquet(str(folder))
+        )
+        added, rows = _added(root, folder)
+        reach(FaultPoint.LAKE_WRITTEN)
+        if not DeltaTable.is_deltatable(str(root)):
+            DeltaTable.create(
+                root,
+                _delta_schema(table),
+                mode="ignore",
+                name=name,
+                description=table.meaning,
+                configuration={"tidelog.layer": table.layer, **(properties or {})},
+                raise_if_key_not_exists=False,
+            )
+        now_ms = int(time.time() * 1000)
+        removed = [
+            RemoveAction(os.path.relpath(path, root), True, now_ms, Path(path).stat().st_size)
+            for path in replaced
+        ]
+        try:
+            DeltaTable(root).create_write_transaction(
+                [*added, *removed],
+                "append",
+                _delta_schema(table),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(APPLICATION, through)],
+                    custom_metadata={"tidelog.through": str(through), "tidelog.rows": str(rows)},
+                ),
+            )
+        except CommitFailedError as error:
+            raise LakeLocked(
+                f"table {name} in {self.root} was changed by another process: {error}. Try again."
+            ) from error
+        reach(FaultPoint.LAKE_COMMITTED)
+        return rows
+
+    def compact(self, name: str) -> bool:
+        """Join the small files of a table that has too many; answers whether it had."""
+        table = self.delta(name)
+        if table is None or len(_paths(table)) <= COMPACT_ABOVE_FILES:
+            return False
+        table.optimize.compact()
+        return True
+
+    def vacuum(self, name: str, keep: timedelta = VACUUM_AFTER) -> int:
+        """Delete the files that no version younger than `keep` needs; answers how many."""
+        table = self.delta(name)
+        if table is None:
+            return 0
+        hours = keep.total_seconds() / 3600
+        gone = table.vacuum(
+            retention_hours=int(hours), dry_run=False, enforce_retention_duration=False
+        )
+        return len(gone)
+
+
+def frame_of(spark: "SparkSession", table: Table, files: Sequence[str]) -> "DataFrame":
+    """The rows of some files of a table."""
+    if not files:
+        return spark.createDataFrame([], table.ddl)
+    return spark.read.schema(table.ddl).parquet(*files)
+
+
+def _paths(table: DeltaTable) -> list[str]:
+    return sorted(_local(uri) for uri in table.file_uris())
+
+
+def _local(uri: str) -> str:
+    from urllib.parse import unquote, urlsplit
+
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+
+
+def _kind(kind: Any) -> str:
+    """A type of delta-rs in the words of Spark SQL."""
+    if kind.type == "array":
+        return f"array<{_kind(kind.element_type)}>"
+    return {"long": "bigint"}.get(kind.type, str(kind.type))
+
+
+def _delta_schema(table: Table) -> Schema:
+    kinds = {"bigint": "long", "array<string>": None}
+    fields = [
+        {
+            "name": column.name,
+            "type": kinds.get(column.kind, column.kind)
+            or {"type": "array", "elementType": "string", "containsNull": True},
+            "nullable": True,
+            "metadata": {"comment": column.meaning},
+        }
+        for column in table.columns
+    ]
+    return Schema.from_json(orjson.dumps({"type": "struct", "fields": fields}).decode())
+
+
+def _check(table: Table, frame: "DataFrame") -> None:
+    found = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+    wanted = [(column.name, column.kind) for column in table.columns]
+    if found != wanted:
+        raise SchemaDrift(f"rows for table {table.name} have columns {found}, not {wanted}")
+
+
+def _added(root: Path, folder: Path) -> tuple[list[AddAction], int]:
+    """What Spark wrote, in the words of the Delta log; empty files are left to the vacuum."""
+    import pyarrow.parquet as pq
+
+    for checksum in folder.glob(".*.crc"):  # Hadoop's; Parquet pages have their own
+        checksum.unlink()
+    actions, rows = [], 0
+    for file in sorted(folder.glob("*.parquet")):
+        count = pq.read_metadata(file).num_rows
+        if not count:
+            continue
+        rows += count
+        stat = file.stat()
+        actions.append(
+            AddAction(
+                str(file.relative_to(root)),
+                stat.st_size,
+                {},
+                int(stat.st_mtime * 1000),
+                True,
+                orjson.dumps({"numRecords": count}).decode(),
+            )
+        )
+    return actions, rows
