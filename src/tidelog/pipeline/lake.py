@@ -243,13 +243,18 @@ class Lake:
         return True
 
     def vacuum(self, name: str, keep: timedelta = VACUUM_AFTER) -> int:
-        """Delete the files that no version younger than `keep` needs; answers how many."""
+        """Delete the files that no version younger than `keep` needs; answers how many.
+
+        Counted in whole hours; zero also deletes what a write that is under way has written.
+        """
         table = self.delta(name)
         if table is None:
             return 0
-        hours = keep.total_seconds() / 3600
         gone = table.vacuum(
-            retention_hours=int(hours), dry_run=False, enforce_retention_duration=False
+            retention_hours=int(keep.total_seconds() // 3600),
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=True,  # also what a killed write left, which the Delta log does not know
         )
         return len(gone)
 
