@@ -96,7 +96,7 @@ async def driver(server: Listening) -> AsyncIterator[Driver]:
     program, _ = node.programs()
     process = await asyncio.create_subprocess_exec(
         program,
-        *(str(node.LOCKED / "driver.mjs"), str(server.port), APP.key, APP.secret),
+        *(str(node.PUSHER / "driver.mjs"), str(server.port), APP.key, APP.secret),
         cwd=await asyncio.to_thread(node.pusher_home),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

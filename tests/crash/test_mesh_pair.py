@@ -1,59 +1,73 @@
-"""Real daemons and the real broker, killed on the way from a send to an inbox (FAULTS.md)."""
+"""Real daemons and the real broker on each engine, from a send to an inbox (FAULTS.md).
+
+Every case ends with the invariants G1 to G8, read from the databases.
+"""
 
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_proxy import proxied
+from support.mesh_invariants import at_rest, check
+from support.mesh_proxy import MeshProxy, proxied
 from support.mesh_real import TOPIC, RealMesh
+from tidelog.client.mesh import BEGINNING
 
-TIMEOUT_MS = 1000
+TIMEOUT_MS = 400
 FAST = f"[uplink]\nrequest_timeout_ms = {TIMEOUT_MS}\n"
+LATE_SECONDS = 0.25
+"""How much later than it was sent a frame may be seen by a proxy that shares two cores."""
 DESTINATION = f"topic:{TOPIC}"
 
 
 @pytest.fixture
-def mesh(tmp_path: Path) -> Iterator[RealMesh]:
-    """A running broker."""
-    with RealMesh(tmp_path / "broker") as mesh:
+def mesh(tmp_path: Path, store_location: str) -> Iterator[RealMesh]:
+    """A running broker on each engine."""
+    with RealMesh(tmp_path / "broker", store_location) as mesh:
         yield mesh
 
 
-def settled(daemon: DaemonProcess, mesh: RealMesh, ids: set[str]) -> None:
-    """Wait until all is done, then check G1 to G4 and G8."""
-    eventually(lambda: set(daemon.statuses()) <= {"done"} and daemon.rows().keys() == ids, 40)
-    stored = mesh.ids()
-    assert {key: row["broker_message_id"] for key, row in daemon.rows().items()} == stored
+def settled(mesh: RealMesh, ids: set[str], *daemons: DaemonProcess) -> None:
+    """The invariants hold, and what the first daemon sent is there once."""
+    check(mesh, *daemons)
+    rows = daemons[0].rows()
+    assert {key: row["broker_message_id"] for key, row in rows.items()} == mesh.ids()
     assert mesh.messages() == dict.fromkeys(ids, 1)
-    mesh.check()
 
 
-@pytest.mark.parametrize("point", ["D1", "D2", "D3", "D4", "D5"])
-def test_a_sender_killed_anywhere_sends_once(mesh: RealMesh, point: str) -> None:
-    """FT-01 to FT-05: whichever step the daemon dies at, a repeat ends in one message."""
+def test_ft_01_to_05_a_sender_killed_anywhere_sends_once(mesh: RealMesh) -> None:
+    """Whichever step the daemon dies at, a repeat ends in one message and one inbox row."""
     with mesh.daemon("alice") as alice, mesh.daemon("bob") as bob:
         bob.start()
-        alice.start(f"{point}=kill")
-        with suppress(OSError, HTTPException):
-            alice.send(DESTINATION, "high", "a")
-        assert alice.wait() == -9
-        is_sent = point in ("D4", "D5")
-        first = eventually(lambda: mesh.ids().get("a")) if is_sent else None
-        alice.start()
-        assert (point == "D1") == ("a" not in alice.rows())
-        assert alice.send(DESTINATION, "high", "a")[0] in (200, 202)
-        settled(alice, mesh, {"a"})
-        if is_sent:
-            assert alice.rows()["a"]["broker_message_id"] == first
-        eventually(lambda: [message["body"] for message in bob.inbox()] == ["high"])
-        eventually(lambda: mesh.undelivered() == 0)
+        bob.watch()
+        points = ("D1", "D2", "D3", "D4", "D5")
+        for point in points:
+            alice.start(f"{point}=kill")
+            eventually(lambda: alice.health()["connected"])
+            with suppress(OSError, HTTPException):
+                alice.send(DESTINATION, point, point)
+            assert alice.wait() == -9
+            is_sent = point in ("D4", "D5")
+            first = eventually(partial(stored_as, mesh, point)) if is_sent else None
+            alice.start()
+            assert (point == "D1") == (point not in alice.rows())
+            assert alice.send(DESTINATION, point, point)[0] in (200, 202)
+            eventually(lambda: set(alice.statuses()) == {"done"}, 20)
+            if is_sent:
+                assert alice.rows()[point]["broker_message_id"] == first
+                assert f"{point}: the broker had it already" in alice.log_text()
+            alice.kill()
+        settled(mesh, set(points), alice, bob)
+        assert [row["client_message_id"] for row in bob.received()] == list(points)
+        assert mesh.used_units() in (None, len(points))
 
 
 def test_ft_07_repeated_death_during_recovery(mesh: RealMesh) -> None:
@@ -73,42 +87,85 @@ def test_ft_07_repeated_death_during_recovery(mesh: RealMesh) -> None:
             alice.launch("D7=kill")
             assert alice.wait() == -9
         alice.start()
-        settled(alice, mesh, ids)
+        settled(mesh, ids, alice)
 
 
-@pytest.mark.parametrize("point", ["R1", "R2", "R3"])
-def test_ft_12_a_receiver_killed_around_its_commit(mesh: RealMesh, point: str) -> None:
-    """One row, one acknowledgement, whatever died in between."""
+def test_ft_12_a_receiver_killed_around_its_commit(mesh: RealMesh) -> None:
+    """One row, one acknowledgement, one event at most, whatever died in between."""
     with mesh.daemon("alice") as alice, mesh.daemon("bob") as bob:
         alice.start()
-        bob.start(f"{point}=kill")
-        eventually(lambda: bob.health()["connected"])
-        alice.send("dm:bob", "high", "a")
-        assert bob.wait() == -9
-        assert mesh.undelivered() == 1
+        points = ("R1", "R2", "R3")
+        for number, point in enumerate(points):
+            bob.start(f"{point}=kill")
+            bob.watch()
+            eventually(lambda: bob.health()["connected"])
+            alice.send("dm:bob", point, point)
+            assert bob.wait() == -9
+            assert mesh.undelivered() == 1
+            assert len(bob.received()) == number + (point != "R1")
+            bob.start()
+            bob.watch()
+            eventually(lambda: mesh.undelivered() == 0, 20)
+            live = [event["client_message_id"] for _, event in bob.events]
+            assert live.count(point) == (point == "R1"), "the event of a row that was there"
+            bob.kill()
+        settled(mesh, set(points), alice, bob)
         bob.start()
-        eventually(lambda: mesh.undelivered() == 0, 20)
-        assert [message["client_message_id"] for message in bob.inbox()] == ["a"]
-        settled(alice, mesh, {"a"})
+        assert len(bob.stream(BEGINNING, 3)) == 3, "a replay has every event"
 
 
-def test_ft_13_lost_answers(mesh: RealMesh) -> None:
-    """Two hundred sends whose first five answers are lost: one message each, then duplicates."""
-    with (
-        proxied(mesh.server.url) as proxy,
-        mesh.daemon("alice", settings=FAST, broker_url=proxy.url) as alice,
-    ):
-        proxy.is_lost = lambda message_id: len(proxy.answers[message_id]) <= 5
-        alice.start()
-        ids = {f"m{number:03}" for number in range(200)}
-        for message_id in sorted(ids):
-            alice.send(DESTINATION, message_id, message_id)
-        eventually(lambda: alice.statuses().count("done") == 200, 150)
-        settled(alice, mesh, ids)
-        for message_id in ids:
-            assert proxy.answers[message_id] == [201, 200, 200, 200, 200, 200]
-            for number, (earlier, later) in enumerate(pairwise(proxy.arrivals[message_id])):
-                assert later - earlier >= 0.5 * 2**number * 0.8
+def test_ft_13_lost_answers(tmp_path: Path, postgresql_url: str) -> None:
+    """Two hundred sends whose first five answers are lost: one message each, then duplicates.
+
+    Both engines at once: the case is made of waiting.
+    """
+    ids = {f"m{number:03}" for number in range(200)}
+    pairs: list[tuple[RealMesh, MeshProxy, DaemonProcess]] = []
+    with ExitStack() as stack:
+        for name, store in (("sqlite", None), ("postgresql", postgresql_url)):
+            mesh = stack.enter_context(RealMesh(tmp_path / name, store))
+            proxy = stack.enter_context(proxied(mesh.server.url))
+            proxy.is_lost = partial(is_early, proxy)
+            alice = mesh.daemon("alice", settings=FAST, broker_url=proxy.url)
+            stack.enter_context(alice).start()
+            for message_id in sorted(ids):
+                alice.send(DESTINATION, message_id, message_id)
+            pairs.append((mesh, proxy, alice))
+        for mesh, proxy, alice in pairs:
+            at_rest(mesh, alice, timeout_seconds=150)
+            settled(mesh, ids, alice)
+            assert mesh.used_units() in (None, 200)
+            check_delays(proxy, ids)
+
+
+def stored_as(mesh: RealMesh, message_id: str) -> str | None:
+    """The broker's id of a message, once it has it."""
+    return mesh.ids().get(message_id)
+
+
+def is_early(proxy: MeshProxy, message_id: str) -> bool:
+    """Whether an answer is one of the first five to a send."""
+    return len(proxy.answers[message_id]) <= 5
+
+
+def check_delays(proxy: MeshProxy, ids: set[str]) -> None:
+    """Six attempts of each id, the second half a second after the first, and ever more slowly.
+
+    There may be more: on a busy machine the sixth answer can miss its timeout too.
+    """
+    gaps: list[list[float]] = [[] for _ in range(5)]
+    for message_id in ids:
+        first, *others = proxy.answers[message_id]
+        assert (first, set(others)) == (201, {200})
+        assert len(others) >= 5
+        for number, (earlier, later) in enumerate(pairwise(proxy.arrivals[message_id][:6])):
+            gaps[number].append(later - earlier)
+    for number, found in enumerate(gaps):
+        delay = 0.5 * 2**number
+        # A busy proxy reads an attempt late; the daemon's timeout comes on top of its delay.
+        assert min(found) >= delay * 0.8 - LATE_SECONDS, number
+        assert median(found) >= delay * 0.8, number
+        assert min(found) <= delay * 1.2 + TIMEOUT_MS / 1000 + 1.0, number
 
 
 def test_ft_18_one_way_black_hole(mesh: RealMesh) -> None:
@@ -125,29 +182,11 @@ def test_ft_18_one_way_black_hole(mesh: RealMesh) -> None:
             alice.send(DESTINATION, message_id, message_id)
         time.sleep(3 * TIMEOUT_MS / 1000)
         proxy.call(proxy.let_go)
-        settled(alice, mesh, ids)
+        settled(mesh, ids, alice)
         for message_id, row in alice.rows().items():
             assert row["attempts"] == proxy.sends[message_id]
             for earlier, later in pairwise(proxy.arrivals[message_id]):
                 assert later - earlier >= TIMEOUT_MS / 1000 - 0.05, "two attempts at once"
-
-
-def test_ft_19_the_broker_dies_in_mid_batch(mesh: RealMesh) -> None:
-    """What was under way is sent again when the broker is back; every message is there once."""
-    with mesh.daemon("alice") as alice, mesh.daemon("bob") as bob:
-        alice.start()
-        bob.start()
-        eventually(lambda: alice.health()["connected"] and bob.health()["connected"])
-        ids = {f"m{number:03}" for number in range(200)}
-        for number, message_id in enumerate(sorted(ids)):
-            alice.send(DESTINATION, message_id, message_id)
-            if number in (60, 140):
-                mesh.server.kill()
-                mesh.server.start()
-        settled(alice, mesh, ids)
-        eventually(lambda: len(bob.inbox()) == 200, 40)
-        assert {message["client_message_id"] for message in bob.inbox()} == ids
-        eventually(lambda: mesh.undelivered() == 0, 20)
 
 
 def test_a_message_waits_for_a_member_that_is_away(mesh: RealMesh) -> None:
@@ -157,8 +196,8 @@ def test_a_message_waits_for_a_member_that_is_away(mesh: RealMesh) -> None:
         ids = [f"m{number:02}" for number in range(40)]
         for message_id in ids:
             assert alice.send("dm:bob", message_id, message_id)[0] == 202
-        settled(alice, mesh, set(ids))
+        check(mesh, alice)
         bob.start()
-        eventually(lambda: len(bob.inbox()) == 40, 20)
+        eventually(lambda: len(bob.received()) == 40, 20)
         assert [message["body"] for message in bob.inbox()] == ids
-        eventually(lambda: mesh.undelivered() == 0, 20)
+        settled(mesh, set(ids), alice, bob)

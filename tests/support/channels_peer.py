@@ -22,7 +22,7 @@ import jwt
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.settings import (
     AiTransport,
     App,
@@ -434,7 +434,7 @@ async def channels_server(
     *,
     limits: Limits | None = None,
     apps: tuple[App, ...] = (APP, PLAIN, CLOSED),
-    clock: Clock | None = None,
+    clock: ServerClock | None = None,
     **options: Any,
 ) -> AsyncIterator[ChannelsNode]:
     """A server with channels for the length of the block; `options` are those of `[channels]`.

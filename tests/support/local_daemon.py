@@ -45,6 +45,10 @@ class FakeUplink(NoUplink):
         """Only Bob has a name."""
         return BOB if name == "bob" else None
 
+    async def peers(self) -> dict[str, str]:
+        """Bob."""
+        return {BOB: "bob"}
+
     async def subscribe(self, topic: str) -> Reply:
         """Whatever it is."""
         return Reply(200, {"topic": topic})
@@ -83,7 +87,9 @@ class LocalDaemon:
             lambda _: self.free_bytes,
         )
         self.outbox = Outbox(folder / "outbox.db", pressure, self.clock)
-        self.inbox = Inbox(folder / "inbox.db", self.clock)
+        self.inbox = Inbox(
+            folder / "inbox.db", self.clock, is_searchable=settings.inbox.full_text_search
+        )
         self.events = Events(self.inbox)
         self.metrics = DaemonMetrics()
         self.metrics.outbox_depth = self.outbox.counts

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import threading
-import time
 from collections import Counter, defaultdict
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -52,10 +51,6 @@ class ScriptedBroker:
         """`broker_message_id` of every `client_ack`."""
         self.connections = 0
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.arrivals: dict[str, list[float]] = defaultdict(list)
-        """When each attempt came, by `client_message_id`."""
-        self.lost_answers: Callable[[Json], bool] = lambda frame: False
-        """Whether the answer to this send is dropped."""
         self.judge: Callable[[Json], Json | None] = lambda frame: None
         """An answer other than the honest one."""
         self.is_silent = False
@@ -196,10 +191,8 @@ class ScriptedBroker:
         match frame["type"]:
             case "send":
                 self.sends[frame["client_message_id"]] += 1
-                self.arrivals[frame["client_message_id"]].append(time.monotonic())
                 answer = self.judge(frame) or self._accepted(key, frame)
-                if not self.lost_answers(frame):
-                    await self._answer(socket, {"type": "ack", "ref": frame["ref"], **answer})
+                await self._answer(socket, {"type": "ack", "ref": frame["ref"], **answer})
                 await self._deliver_due()
             case "client_ack":
                 self.acknowledged.append(frame["broker_message_id"])

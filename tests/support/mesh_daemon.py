@@ -9,33 +9,54 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 from support.mesh_broker import SLUG
+from tidelog.base.clock import TEST_OFFSET_VARIABLE
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
-from tidelog.daemon.clock import TEST_OFFSET_VARIABLE
 from tidelog.mesh.identity import MemberKey, write_key
 
 Json = dict[str, Any]
 T = TypeVar("T")
+
+PROGRAM = ("-m", "tidelog.daemon")
 
 
 class DaemonProcess:
     """`python -m tidelog.daemon` in a directory of its own; gone when the block ends."""
 
     def __init__(
-        self, broker_url: str, *, slug: str = SLUG, settings: str = "", key: MemberKey | None = None
+        self,
+        broker_url: str,
+        *,
+        slug: str = SLUG,
+        settings: str = "",
+        key: MemberKey | None = None,
+        data_dir: Path | None = None,
+        program: tuple[str, ...] = PROGRAM,
     ) -> None:
+        """Make the directory and the key; nothing runs before `start`.
+
+        Args:
+            broker_url: where its broker is.
+            slug: its mesh.
+            settings: the content of `daemon.toml`.
+            key: its key, if it is a member's already.
+            data_dir: an empty directory; one is made if none is given.
+            program: what Python is given instead of the daemon's module.
+        """
         # A Unix socket's path may have 107 bytes; pytest's directories are longer.
-        self.data_dir = Path(tempfile.mkdtemp(prefix="tdl-"))
+        self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="tdl-"))
         self.key = key or MemberKey.generate()
         write_key(self.data_dir / "key.json", self.key)
+        self._program = program
         self._arguments = ["--mesh", slug, "--broker", broker_url]
         (self.data_dir / "daemon.toml").write_text(settings)
         self.clock_file = self.data_dir / "clock_offset"
@@ -43,6 +64,12 @@ class DaemonProcess:
         self.log_path = self.data_dir / "daemon.log"
         self._process: subprocess.Popen[str] | None = None
         self.ready: Json = {}
+        self.answers: list[tuple[int, Json]] = []
+        """Every 2xx that `send` got, for the check of the invariants."""
+        self.fingerprints: dict[str, bytes] = {}
+        """Of every id that `rows` ever found."""
+        self.events: list[tuple[int, Json]] = []
+        """Live `message` events with the pid of the process that published them."""
 
     @property
     def public_hex(self) -> str:
@@ -67,7 +94,7 @@ class DaemonProcess:
             TEST_OFFSET_VARIABLE: str(self.clock_file),
             FAULTS_VARIABLE: faults,
         }
-        command = [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, *self._program, "--data-dir", str(self.data_dir)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments],
@@ -85,8 +112,9 @@ class DaemonProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            self.wait()
-            raise RuntimeError(f"the daemon did not start:\n{self.log_text()[-2000:]}")
+            code = self.wait()
+            log = self.log_text()[-2000:]
+            raise RuntimeError(f"the daemon did not start, it ended with {code}:\n{log}")
         self.ready = json.loads(line)
 
     def wait(self, timeout_seconds: float = 20.0) -> int:
@@ -163,7 +191,32 @@ class DaemonProcess:
         fields: Json = {"to": to, "message": message}
         if client_message_id is not None:
             fields["client_message_id"] = client_message_id
-        return self.ask("POST", "/v1/send", fields)
+        status, answer = self.ask("POST", "/v1/send", fields)
+        if status in (200, 202):
+            self.answers.append((status, answer))
+        return status, answer
+
+    def watch(self) -> None:
+        """Note the live events of the running process in `events` until it ends."""
+        connection = _UnixConnection(self.data_dir / "daemon.sock")
+        connection.request("GET", "/v1/events")
+        socket = connection.sock  # the answer has no length, so the connection lets go of it
+        answer = connection.getresponse()
+        assert answer.status == 200
+        socket.settimeout(None)
+        arguments = (connection, answer, self.pid)
+        threading.Thread(target=self._watch, args=arguments, name="events", daemon=True).start()
+
+    def _watch(self, connection: HTTPConnection, answer: HTTPResponse, pid: int) -> None:
+        kind = ""
+        with suppress(OSError, HTTPException, ValueError):
+            while line := answer.readline():
+                field, _, value = line.decode().rstrip().partition(": ")
+                if field == "event":
+                    kind = value
+                elif field == "data" and kind == "message":
+                    self.events.append((pid, json.loads(value)))
+        connection.close()
 
     def health(self) -> Json:
         """`GET /v1/health`."""
@@ -187,7 +240,19 @@ class DaemonProcess:
             connection.row_factory = sqlite3.Row
             found = connection.execute("SELECT * FROM outbox").fetchall()
         connection.close()
-        return {row["client_message_id"]: dict(row) for row in found}
+        rows = {row["client_message_id"]: dict(row) for row in found}
+        for message_id, row in rows.items():
+            self.fingerprints.setdefault(message_id, row["request_fingerprint"])
+        return rows
+
+    def received(self) -> list[Json]:
+        """Every inbox row, straight from the file."""
+        path = self.data_dir / "inbox.db"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            connection.row_factory = sqlite3.Row
+            found = connection.execute("SELECT * FROM inbox").fetchall()
+        connection.close()
+        return [dict(row) for row in found]
 
     def statuses(self) -> list[str]:
         """Status of every row."""

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support.catalogue import Database
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.settings import Mesh as MeshSettings
 from tidelog.base.settings import Settings
 from tidelog.mesh.fingerprint import read_envelope
@@ -51,16 +52,17 @@ def fingerprint(fields: Mapping[str, Any]) -> str:
     return read_envelope(fields).fingerprint().hex()
 
 
-class Broker:
-    """A server with nothing but the mesh on it."""
+class BrokerAt:
+    """A broker seen from outside, in whatever process it runs."""
 
-    def __init__(self, server: Server, surface: MeshSurface, location: str) -> None:
-        self.server = server
-        self.surface = surface
-        self.service = surface.service
-        self.url = server.url
+    def __init__(self, url: str, location: str) -> None:
+        self.url = url
         self.database = Database(location)
         self.http = httpx.AsyncClient(base_url=self.url, timeout=30)
+
+    def now_ms(self) -> int:
+        """Its time."""
+        return time.time_ns() // 1_000_000
 
     def table(self, name: str) -> str:
         """A relation of the contract under the name it has on this engine."""
@@ -89,6 +91,20 @@ class Broker:
         assert (await member.join()).status_code == 201
         return member
 
+
+class Broker(BrokerAt):
+    """A server with nothing but the mesh on it, in this process."""
+
+    def __init__(self, server: Server, surface: MeshSurface, location: str) -> None:
+        super().__init__(server.url, location)
+        self.server = server
+        self.surface = surface
+        self.service = surface.service
+
+    def now_ms(self) -> int:
+        """See `BrokerAt.now_ms`."""
+        return self.service.clock.now_ms()
+
     def metric(self, name: str, **labels: str) -> float:
         """The value of a metric, 0 if it has none yet."""
         return self.server.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -96,7 +112,7 @@ class Broker:
 
 @asynccontextmanager
 async def running_broker(
-    data_dir: Path, location: str, clock: Clock | None = None, **settings: Any
+    data_dir: Path, location: str, clock: ServerClock | None = None, **settings: Any
 ) -> AsyncIterator[Broker]:
     """A broker on the store at `location`."""
     surfaces: list[MeshSurface] = []
@@ -119,7 +135,7 @@ async def running_broker(
 class Member:
     """A member that talks to the broker directly."""
 
-    def __init__(self, broker: Broker, slug: str, key: MemberKey, name: str) -> None:
+    def __init__(self, broker: BrokerAt, slug: str, key: MemberKey, name: str) -> None:
         self.broker = broker
         self.slug = slug
         self.key = key
@@ -145,7 +161,7 @@ class Member:
 
     def token(self, **more: Any) -> str:
         """A fresh token."""
-        now = self.broker.service.clock.now_ms() / 1000
+        now = self.broker.now_ms() / 1000
         return self.key.token(self.slug, **{"unix_now": now, "jti": unique("jti"), **more})
 
     async def request(

@@ -1,4 +1,4 @@
-"""A WebSocket proxy between daemon and broker that loses, holds and delays answers."""
+"""A WebSocket proxy between daemon and broker that loses and holds answers, and holds sends."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -21,6 +21,10 @@ class MeshProxy:
 
     def __init__(self, broker_url: str) -> None:
         self._upstream = broker_url.replace("http://", "ws://")
+        self.admitted: int | None = None
+        """How many sends may still pass, one after the answer of the other; None: all, at once."""
+        self._held_sends: list[tuple[ClientConnection, str | bytes]] = []
+        self._answered = asyncio.Event()
         self.sends: Counter[str] = Counter()
         """Attempts by `client_message_id`."""
         self.arrivals: dict[str, list[float]] = defaultdict(list)
@@ -51,6 +55,28 @@ class MeshProxy:
         for socket, data in held:
             await _passed(socket, data)
 
+    async def admit(self, count: int | None) -> None:
+        """Let so many of the held sends pass together, or all there are and will be."""
+        passing = self._held_sends[:count]
+        del self._held_sends[:count]
+        if count is None:
+            self.admitted = None
+        for broker, data in passing:
+            with suppress(ConnectionClosed):
+                await broker.send(data)
+
+    async def _sent(self, broker: ClientConnection, data: str | bytes) -> None:
+        """Pass a send on, or hold it."""
+        if self.admitted is None:
+            await broker.send(data)
+        elif self.admitted == 0:
+            self._held_sends.append((broker, data))
+        else:
+            self.admitted -= 1
+            self._answered.clear()
+            await broker.send(data)
+            await self._answered.wait()
+
     async def _open(self) -> None:
         self._server = await serve(self._accept, "127.0.0.1", 0, compression=None, close_timeout=0)
         self.port = next(iter(self._server.sockets)).getsockname()[1]
@@ -73,7 +99,9 @@ class MeshProxy:
                         refs[frame["ref"]] = message_id
                         self.sends[message_id] += 1
                         self.arrivals[message_id].append(time.monotonic())
-                    await broker.send(data)
+                        await self._sent(broker, data)
+                    else:
+                        await broker.send(data)
             except ConnectionClosed:
                 pass
             finally:
@@ -83,11 +111,20 @@ class MeshProxy:
     async def _answers(
         self, broker: ClientConnection, daemon: ServerConnection, refs: dict[int, str]
     ) -> None:
+        with suppress(ConnectionClosed):
+            await self._pass_answers(broker, daemon, refs)
+        daemon.transport.abort()  # a broker that died takes the daemon's connection with it
+        self._answered.set()
+
+    async def _pass_answers(
+        self, broker: ClientConnection, daemon: ServerConnection, refs: dict[int, str]
+    ) -> None:
         async for data in broker:
             frame: Json = json.loads(data)
             message_id = refs.get(frame.get("ref", 0)) if frame["type"] == "ack" else None
             if message_id is not None:
                 self.answers[message_id].append(frame["code"])
+                self._answered.set()
                 if self.is_lost(message_id):
                     continue
             if self.is_holding:

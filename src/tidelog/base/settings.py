@@ -490,6 +490,14 @@ class Mesh(Section, frozen=True, kw_only=True):
     """How often the stored relations are compared (mesh 6.7)."""
 
 
+class Pipeline(Section, frozen=True, kw_only=True):
+    """`[pipeline]`: where what Spark makes of the log is."""
+
+    lake: str = ""
+    """Directory of the lake; empty for `lake` in `data_dir`. If it is there when the server starts,
+    the server serves `GET /search` from it; it changes no content, only puts locks beside it."""
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """`tidelog.toml`; see `tidelog.base.config.load` for where else a value can come from."""
 
@@ -541,6 +549,9 @@ class Settings(Section, frozen=True, kw_only=True):
     mesh: Mesh = Mesh()
     """Section `[mesh]`."""
 
+    pipeline: Pipeline = Pipeline()
+    """Section `[pipeline]`."""
+
     apps: list[App] = field(default_factory=list)
     """Tables `[[apps]]`: the applications of the channels surface. Ids and keys are unique."""
 
@@ -574,6 +585,11 @@ class Settings(Section, frozen=True, kw_only=True):
     def mesh_admin_token(self) -> str:
         """Token of the mesh's administration; empty if the mesh is not served."""
         return self.admin_token or (DEVELOPMENT_ADMIN_TOKEN if self.dev else "")
+
+    @property
+    def lake_path(self) -> Path:
+        """Directory of the lake, whether it is there or not."""
+        return Path(self.pipeline.lake) if self.pipeline.lake else Path(self.data_dir) / "lake"
 
     @property
     def is_postgresql(self) -> bool:

@@ -4,6 +4,7 @@ Used by the store, the mesh daemon and the sync client, so that "durable" means 
 three: WAL with `synchronous=FULL`, one writer, forward-only migrations, damage found at start.
 """
 
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -34,8 +35,12 @@ def connect(path: Path, *, read_only: bool = False, waits: bool = True) -> sqlit
 
     The connection may be used from several threads, one at a time; its owner sees to that. One that
     does not wait for another connection's lock is for an event loop, which must not block.
+
+    A new file is its owner's alone, and SQLite gives its companions the same mode.
     """
     mode = "ro" if read_only else "rwc"
+    if not read_only:
+        create_private(path)
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(
         uri,
@@ -58,6 +63,13 @@ def connect(path: Path, *, read_only: bool = False, waits: bool = True) -> sqlit
         connection.close()
         raise
     return connection
+
+
+def create_private(path: Path) -> None:
+    """Make a file that only its owner can read; one that is there stays as it is."""
+    # Only what is not there is opened: closing a file drops the locks SQLite has on it.
+    with contextlib.suppress(OSError):  # it exists; or SQLite says what is wrong with the place
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def check(connection: sqlite3.Connection, path: Path, *, remedy: str) -> None:

@@ -248,6 +248,23 @@ def subscribe(
     typer.echo(json.dumps({"subscribed": topic}) if as_json else f"subscribed to {topic}")
 
 
+@app.command()
+def peers(
+    *, data_dir: DaemonDirOption = None, mesh: MeshOption = None, as_json: JsonOption = False
+) -> None:
+    """List the members of the mesh, by name, each with its key.
+
+    Example: tidelog daemon peers --data-dir ./alice
+    """
+    with client(data_dir, mesh) as daemon:
+        answer = daemon.ask("GET", "/v1/peers")
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for peer in answer["items"]:
+        typer.echo(f"{peer['member_pubkey']} {peer['name']}")
+
+
 UNIT = """\
 [Unit]
 Description=tidelog mesh daemon ({directory})

@@ -2,8 +2,6 @@
 
 import json
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
@@ -11,6 +9,8 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.cli import mesh_topics
+from tidelog.cli.broker_call import administration, call
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
@@ -23,16 +23,13 @@ app = typer.Typer(
 )
 outbox = typer.Typer(help="What this daemon has accepted, and what became of it.")
 app.add_typer(outbox, name="outbox")
+app.add_typer(mesh_topics.topic, name="topic")
+app.add_typer(mesh_topics.queue, name="queue")
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the broker answers; default from the settings.")
 ]
 SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
-
-_TIMEOUT_S = 30
-_PATIENCE_S = 15
-"""How long a command waits for a broker that nobody hears yet."""
-
 
 # The broker.
 
@@ -51,8 +48,8 @@ def create(
 
     Example: tidelog mesh create harbour --url http://127.0.0.1:8080
     """
-    base, token = _administration(config, url)
-    answer = _call(base, "POST", "/mesh", {"slug": slug}, token)
+    base, token = administration(config, url)
+    answer = call(f"{base}/mesh", "POST", {"slug": slug}, token)
     _show(answer, f"mesh {slug} is ready. Next: tidelog mesh invite {slug}", as_json=as_json)
 
 
@@ -68,9 +65,9 @@ def invite(
 
     Example: tidelog mesh invite harbour
     """
-    base, token = _administration(config, url)
-    answer = _call(base, "POST", f"/mesh/{quote(slug, safe='')}/invites", {}, token)
-    link = f"{base}/mesh/{quote(slug, safe='')}#{answer['invite']}"
+    base, token = administration(config, url)
+    answer = call(f"{_place(base, slug)}/invites", "POST", {}, token)
+    link = f"{_place(base, slug)}#{answer['invite']}"
     _show({**answer, "link": link}, link, as_json=as_json)
 
 
@@ -104,11 +101,63 @@ def join(
         "name": name,
         "signature": key.sign_join(slug, secret, name),
     }
-    answer = _call(base, "POST", f"/mesh/{quote(slug, safe='')}/members", request, None)
+    answer = call(f"{_place(base, slug)}/members", "POST", request, None)
     _configure(directory / "daemon.toml", slug, base)
     place = "" if data_dir is None else f" --data-dir {data_dir}"
     text = f"{name} is {key.public_hex}. Next: tidelog daemon up{place}"
     _show({**answer, "data_dir": str(directory)}, text, as_json=as_json)
+
+
+@app.command()
+def settings(
+    slug: SlugArgument,
+    *,
+    dedupe_retention_days: Annotated[
+        int | None, typer.Option(help="How long the ids of new messages are remembered.")
+    ] = None,
+    dedupe_retention_mode: Annotated[
+        Literal["retention_scoped", "permanent"] | None,
+        typer.Option(help="Whether ids are forgotten at all."),
+    ] = None,
+    message_retention_days: Annotated[
+        int | None, typer.Option(help="How long messages are kept; 0 for ever.")
+    ] = None,
+    echo_to_sender: Annotated[
+        bool | None, typer.Option(help="Whether senders get their own posts.")
+    ] = None,
+    rate_limit: Annotated[int | None, typer.Option(help="Sends in one window.")] = None,
+    rate_window_ms: Annotated[int | None, typer.Option(help="Length of a window.")] = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the settings of a mesh, or change those that are named.
+
+    Connected daemons come back at once and live by the new ones. Ids that are remembered keep
+    the time they were given.
+
+    Example: tidelog mesh settings harbour --message-retention-days 30
+    """
+    base, token = administration(config, url)
+    given: dict[str, Any] = {
+        "dedupe_retention_days": dedupe_retention_days,
+        "dedupe_retention_mode": dedupe_retention_mode,
+        "message_retention_days": message_retention_days,
+        "echo_to_sender": echo_to_sender,
+        "rate_limit": rate_limit,
+        "rate_window_ms": rate_window_ms,
+    }
+    change = {name: value for name, value in given.items() if value is not None}
+    if message_retention_days == 0:
+        change["message_retention_days"] = None
+    method = "PATCH" if change else "GET"
+    answer = call(_place(base, slug), method, change or None, token)
+    text = "\n".join(f"{name}: {json.dumps(value)}" for name, value in answer.items())
+    _show(answer, text, as_json=as_json)
+
+
+def _place(base: str, slug: str) -> str:
+    return f"{base}/mesh/{quote(slug, safe='')}"
 
 
 def _read_link(link: str) -> tuple[str, str, str]:
@@ -127,86 +176,6 @@ def _configure(path: Path, slug: str, base: str) -> None:
     if not path.exists():
         lines = [f"mesh = {json.dumps(slug)}", f"broker = {json.dumps(base)}"]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _administration(config: Path | None, url: str | None) -> tuple[str, str]:
-    """Where the broker is, and what opens its administration."""
-    from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
-
-    settings = settings_from(config)
-    scheme = "https" if settings.tls_certificate else "http"
-    base = (url or f"{scheme}://{settings.host}:{settings.port}").rstrip("/")
-    token = settings.mesh_admin_token
-    if not token and urlsplit(base).hostname in ("127.0.0.1", "::1", "localhost"):
-        token = DEVELOPMENT_ADMIN_TOKEN  # of `tidelog serve --dev`; any other broker refuses it
-    if not token:
-        raise ConfigError(
-            "admin_token is not set, and the broker takes administration only from who knows it. "
-            "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
-        )
-    return base, token
-
-
-def _call(base: str, method: str, path: str, body: object, token: str | None) -> dict[str, Any]:
-    headers = {"content-type": "application/json"}
-    if token is not None:
-        headers["authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(  # noqa: S310 - the operator names the broker
-        base + path, data=json.dumps(body).encode(), headers=headers, method=method
-    )
-    try:
-        with _opened(request) as answer:
-            result: dict[str, Any] = json.load(answer)
-            return result
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read().decode("utf-8", "replace")[:300]
-        raise TidelogError(f"{base} answered {error.code}: {text}{_advice(text)}") from error
-    except OSError as error:
-        raise TidelogError(
-            f"{base} does not answer ({error}). Is the broker running? Start it with "
-            "`tidelog serve`, or name another with --url."
-        ) from error
-
-
-def _opened(request: urllib.request.Request) -> Any:
-    """The answer of a broker, which may just be starting: nobody listens yet."""
-    deadline = time.monotonic() + _PATIENCE_S
-    is_told = False
-    while True:
-        try:
-            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
-        except urllib.error.HTTPError:
-            raise
-        except urllib.error.URLError as error:
-            is_starting = isinstance(error.reason, ConnectionRefusedError)
-            if not is_starting or time.monotonic() > deadline:
-                raise
-            if not is_told:
-                typer.echo(f"waiting for a broker at {request.host} ...", err=True)
-                is_told = True
-            time.sleep(0.2)
-
-
-_ADVICE = {
-    "mesh_exists": "Use it, or choose another slug.",
-    "mesh_not_found": "Make it with `tidelog mesh create`.",
-    "invite_used": "Ask for a new one: `tidelog mesh invite`.",
-    "invite_expired": "Ask for a new one: `tidelog mesh invite`.",
-    "invite_invalid": "Copy it whole, or ask for a new one: `tidelog mesh invite`.",
-    "name_taken": "Choose another --name.",
-    "already_a_member": "This key has joined under another name; use that name.",
-    "member_revoked": "This key was revoked for good; join with another --data-dir.",
-    "unauthenticated": "Set TIDELOG_ADMIN_TOKEN to what the server has, or serve with --dev.",
-}
-
-
-def _advice(text: str) -> str:
-    try:
-        code = json.loads(text).get("error")
-    except (ValueError, AttributeError):
-        return ""
-    return f" {_ADVICE[code]}" if code in _ADVICE else ""
 
 
 # Without a broker.

@@ -12,9 +12,9 @@ def socket_url(broker_url: str, slug: str) -> str:
     return _url(broker_url, slug, "ws", "ws")
 
 
-def members_url(broker_url: str, slug: str) -> str:
-    """Where the members of a mesh are listed."""
-    return _url(broker_url, slug, "http", "members")
+def resource_url(broker_url: str, slug: str, resource: str) -> str:
+    """Where something of a mesh is over HTTP: its `members`, `topics` or `queues`."""
+    return _url(broker_url, slug, "http", resource)
 
 
 def _url(broker_url: str, slug: str, scheme: str, last: str) -> str:

@@ -35,7 +35,7 @@ from tidelog.mesh.policy import STATUSES, Status, Verdict
 _log = logging.getLogger(__name__)
 
 IPC_API = 1
-FEATURES = ("send", "topics", "inbox", "events", "outbox")
+FEATURES = ("send", "topics", "peers", "inbox", "events", "outbox")
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
 
@@ -73,7 +73,9 @@ class Api:
             "/v1/topic/subscribe": {"POST": self._subscribe},
             "/v1/topic/unsubscribe": {"POST": self._unsubscribe},
             "/v1/topic/list": {"GET": self._topics},
+            "/v1/peers": {"GET": self._peers},
             "/v1/inbox": {"GET": self._read_inbox},
+            "/v1/inbox/search": {"GET": self._search_inbox},
             "/v1/events": {"GET": self._stream},
             "/v1/outbox": {"GET": self._list},
             "/v1/outbox/requeue": {"POST": self._requeue},
@@ -168,6 +170,12 @@ class Api:
         del request
         return _replied(await self._uplink.topics())
 
+    async def _peers(self, request: Request) -> Response:
+        del request
+        members = sorted((await self._uplink.peers()).items(), key=lambda item: item[::-1])
+        items = [{"member_pubkey": key, "name": name} for key, name in members]
+        return answer(200, {"items": items})
+
     # The inbox and events.
 
     async def _read_inbox(self, request: Request) -> Response:
@@ -182,12 +190,25 @@ class Api:
             topic=query.get("topic"),
             sender=query.get("from"),
         )
+        return self._paged(request, found, limit)
+
+    async def _search_inbox(self, request: Request) -> Response:
+        if not self._inbox.is_searchable:
+            return refuse(404, "not_found", "search is off: set [inbox] full_text_search = true")
+        query = request.query()
+        limit = _integer(query, "limit", inboxes.DEFAULT_PAGE, inboxes.MAX_PAGE)
+        after = _place(query["cursor"]) if "cursor" in query else inboxes.START
+        found = self._inbox.search(query.get("q", ""), after, limit=limit + 1)
+        return self._paged(request, found, limit)
+
+    def _paged(self, request: Request, found: Sequence[Message], limit: int) -> Response:
+        """A page of at most `limit` messages; one more in `found` says that there are more."""
         items, is_cut = self._that_fit(found[:limit])
         if not is_cut and len(found) <= limit:
             return _page(items, None)
         cursor = found[len(items) - 1].cursor
-        next_query = urlencode(query | {"cursor": cursor})
-        return _page(items, cursor, ("link", f'</v1/inbox?{next_query}>; rel="next"'))
+        following = urlencode(request.query() | {"cursor": cursor})
+        return _page(items, cursor, ("link", f'<{request.path}?{following}>; rel="next"'))
 
     def _that_fit(self, messages: Sequence[Message]) -> tuple[list[bytes], bool]:
         """The first messages as JSON, at least one, and whether the size ended it."""
@@ -280,7 +301,7 @@ class Api:
             "daemon_version": __version__,
             "mesh": self._settings.mesh,
             "ipc_api": IPC_API,
-            "ipc_features": FEATURES,
+            "ipc_features": (*FEATURES, "inbox_fts") if self._inbox.is_searchable else FEATURES,
             "schema_version": self._outbox.schema_version,
             "broker_features_negotiated": self._outbox.parameters.features,
         }

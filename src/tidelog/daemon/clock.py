@@ -7,13 +7,10 @@ catches up: backoff delays are measured with it, and a row must not wait for day
 corrected the date.
 """
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-TEST_OFFSET_VARIABLE = "TIDELOG_TEST_CLOCK_OFFSET"
-"""Names a file whose number of milliseconds is added to the wall clock; for fault tests only."""
+from tidelog.base.clock import wall_clock_ns
 
 
 class DaemonClock:
@@ -50,16 +47,9 @@ class DaemonClock:
 
 
 def wall_clock() -> Callable[[], int]:
-    """The system's time of day in milliseconds, moved by the test file if a test names one."""
-    file = os.environ.get(TEST_OFFSET_VARIABLE)
-    if not file:
-        return _wall_ms
-    path = Path(file)
-    return lambda: _wall_ms() + int(path.read_text(encoding="ascii") or 0)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+    """The system's time of day in milliseconds; see `wall_clock_ns`."""
+    wall_ns = wall_clock_ns()
+    return lambda: wall_ns() // 1_000_000
 
 
 def _monotonic_ms() -> int:

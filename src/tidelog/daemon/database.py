@@ -4,7 +4,7 @@ import errno
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,9 @@ class Database:
         except BaseException:
             self.connection.close()
             raise
-        path.chmod(0o600)
+        for companion in ("", "-wal", "-shm"):  # of a file that an earlier version made
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + companion).chmod(0o600)
 
     def _prepare(self, kind: str, application_id: int, remedy: str) -> None:
         try:
@@ -127,6 +129,22 @@ class Database:
         """The first row of a named statement."""
         found: tuple[Any, ...] | None = self.run(name, *values).fetchone()
         return found
+
+    def vacuum(self) -> None:
+        """Rewrite the file without its free pages, on a connection of its own: for another thread.
+
+        Nothing else may write meanwhile, or it waits for this to end; whoever reads goes on.
+
+        Raises:
+            StorageFull, StorageBusy, StoreUnavailable: the file is as it was.
+        """
+        connection = sqlitefile.connect(self.path)
+        try:
+            connection.execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            raise _meaning(self.path, error) from error
+        finally:
+            connection.close()
 
     def used_bytes(self) -> int:
         """Bytes in use in the file; pages that were freed are not."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from tidelog.daemon.address import members_url
+from tidelog.daemon.address import resource_url
 from tidelog.mesh.fingerprint import PUBLIC_KEY
 from tidelog.mesh.identity import MemberKey
 
@@ -40,7 +40,7 @@ class Directory:
     def __init__(
         self, broker_url: str, slug: str, key: MemberKey, fetch: Fetch | None = None
     ) -> None:
-        self._members_url = members_url(broker_url, slug)
+        self._members_url = resource_url(broker_url, slug, "members")
         self._slug = slug
         self._key = key
         self._fetch = fetch or _fetch
@@ -50,10 +50,15 @@ class Directory:
 
     async def keys_named(self, name: str) -> set[str]:
         """Keys of the members of this name; what was known before when the broker is away."""
+        members = await self.members()
+        return {key for key, known in members.items() if known == name}
+
+    async def members(self) -> dict[str, str]:
+        """Name of each member by key; what was known before when the broker is away."""
         async with self._reading:
             if self._read_at is None or time.monotonic() - self._read_at >= FRESH_S:
                 await self._refresh()
-        return {key for key, known in self._members.items() if known == name}
+        return self._members
 
     async def _refresh(self) -> None:
         self._read_at = time.monotonic()

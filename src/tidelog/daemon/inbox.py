@@ -4,6 +4,7 @@ Rows are ordered by `(received_at, id)`, and both only ever grow: a reader that 
 last row it saw misses nothing and sees nothing twice, whatever the clock does.
 """
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from tidelog.base.clock import Clock
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
-from tidelog.daemon.database import Database, WallClock
+from tidelog.daemon.database import Database, StorageBusy, WallClock
+from tidelog.daemon.search import Search, words_in
 from tidelog.daemon.times import timestamp
 from tidelog.mesh.wire import Deliver
 
@@ -102,13 +104,22 @@ def read_cursor(text: str) -> Place:
 class Inbox:
     """The file `inbox.db`."""
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: Path, clock: Clock | None = None, *, is_searchable: bool = False
+    ) -> None:
         self._clock = clock or WallClock()
         self._database = Database(path, kind="inbox", application_id=APPLICATION_ID, remedy=_REMEDY)
         # One beyond what is stored: ids minted now must sort behind those of earlier processes.
         found = self._database.row("inbox_last")
         self._last_ms: int = found[0] + 1 if found else 0
         self._ids = UlidFactory(_Monotone(self._received_at))
+        self._is_vacuuming = False
+        self._index = Search(self._database, is_wanted=is_searchable)
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether `search` can find anything."""
+        return self._index.is_available
 
     def close(self) -> None:
         """Give the file back."""
@@ -122,7 +133,12 @@ class Inbox:
         """Store deliveries in one transaction; None for each that was stored before.
 
         All of them may be acknowledged afterwards. Publish the new ones then.
+
+        Raises:
+            StorageBusy: the file is being vacuumed.
         """
+        if self._is_vacuuming:
+            raise StorageBusy(f"{self._database.path} is being vacuumed")
         reach(FaultPoint.RECEIVING)
         received: list[Message | None] = []
         with self._database.transaction():
@@ -192,6 +208,27 @@ class Inbox:
         }
         return [_message(row) for row in self._database.run_named("inbox_page", wanted)]
 
+    def search(
+        self, text: str, after: Place = START, *, limit: int = DEFAULT_PAGE
+    ) -> list[Message]:
+        """Messages behind a place that have all these words, oldest first.
+
+        Raises:
+            StorageBusy: the file is being vacuumed.
+        """
+        words = words_in(text)
+        if words is None or not self.is_searchable:
+            return []
+        if self._is_vacuuming:
+            raise StorageBusy(f"{self._database.path} is being vacuumed")
+        wanted: dict[str, object] = {
+            "words": words,
+            "after_at": after.received_at,
+            "after_id": after.id,
+            "limit": min(max(limit, 1), MAX_PAGE + 1),
+        }
+        return [_message(row) for row in self._database.run_named("search_page", wanted)]
+
     def count(self) -> int:
         """How many messages are kept."""
         [(rows,)] = self._database.run("inbox_count")
@@ -210,14 +247,24 @@ class Inbox:
             if count < _STEP_ROWS:
                 return removed
 
-    def vacuum_if_due(self) -> bool:
-        """Give the space of removed rows back to the disk, once a week."""
+    async def vacuum_if_due(self) -> bool:
+        """Give the space of removed rows back to the disk, once a week.
+
+        It takes as long as the file is large, so it runs in a thread. Deliveries are refused
+        meanwhile, not kept waiting: the broker brings them again, and sends and reads go on.
+        """
         now = self._clock.now_ms()
         found = self._database.row("inbox_state", "vacuumed_at")
         if found is not None and abs(now - found[0]) < VACUUM_EVERY_MS:
             return False
         if found is not None:
-            self._database.connection.execute("VACUUM")
+            self._index.before_vacuum()
+            self._is_vacuuming = True
+            try:
+                await asyncio.to_thread(self._database.vacuum)
+            finally:
+                self._is_vacuuming = False
+                self._index.after_vacuum()
         self._database.run("inbox_set_state", "vacuumed_at", now)
         return found is not None
 

@@ -20,6 +20,7 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.daemon.database import Database, StorageFull, WallClock
 from tidelog.daemon.pressure import Level, Pressure
+from tidelog.mesh import policy
 from tidelog.mesh.fingerprint import Envelope
 from tidelog.mesh.negotiation import Parameters
 from tidelog.mesh.policy import (
@@ -97,9 +98,13 @@ class Row(NamedTuple):
 
     @property
     def maybe_delivered(self) -> bool:
-        """Whether the broker may have the message although the row does not say so."""
-        refused = self.status == "dead" and self.last_error != MAX_AGE_EXCEEDED
-        return self.attempts > 0 and self.status != "done" and not refused
+        """Whether the broker may have the message although the row does not say so.
+
+        A row that was given up keeps its error, so what was true of it stays true.
+        """
+        if self.attempts == 0 or self.status == "done":
+            return False
+        return not policy.proves_absence(self.last_error, self.attempts)
 
 
 class Claim(NamedTuple):
@@ -113,6 +118,7 @@ class Claim(NamedTuple):
     """The number of this attempt."""
     supersedes: str | None
     """The client's id that this row replaced."""
+    enqueued_at: int
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
@@ -210,6 +216,13 @@ class Outbox:
             self._max_age_ms = max_age_hours(kept.mode, kept.dedupe_retention_days) * _HOUR_MS
         return self._max_age_ms
 
+    def is_beyond_window(self, claim: Claim) -> bool:
+        """Whether the broker may have forgotten an earlier attempt of this row by now."""
+        days = self.parameters.dedupe_retention_days
+        if claim.attempts <= 1 or days is None:
+            return False
+        return self._now_ms() - claim.enqueued_at >= days * 24 * _HOUR_MS
+
     # Accepting (4.1).
 
     def accept(self, sends: Sequence[Accept]) -> list[Verdict | StoreError]:
@@ -293,12 +306,12 @@ class Outbox:
             return []
         claims = []
         with self._changes() as changes:
-            for row_id, client_id, fingerprint, payload, attempts, supersedes in due:
+            for row_id, client_id, fingerprint, payload, attempts, *rest in due:
                 changed = self._database.run("outbox_claim", row_id, attempts).rowcount
                 _move(changes, "pending", "inflight", changed)
                 if changed:
                     claims.append(
-                        Claim(row_id, client_id, fingerprint, payload, attempts + 1, supersedes)
+                        Claim(row_id, client_id, fingerprint, payload, attempts + 1, *rest)
                     )
         return claims
 
@@ -364,10 +377,15 @@ class Outbox:
         return Requeued(old.id, new_id, client_id, old.maybe_delivered)
 
     def drop(self, row_id: str) -> Row:
-        """Retire a row without a successor; it stays as the record of its id."""
+        """Retire a row without a successor; it stays as the record of its id.
+
+        Returns:
+            The row as it was before: whether it may be delivered is a question about that.
+        """
         with self._changes() as changes:
-            self._retire(self._retirable(row_id), None, changes)
-        return self.row(row_id)
+            old = self._retirable(row_id)
+            self._retire(old, None, changes)
+        return old
 
     def _retirable(self, row_id: str) -> Row:
         row = self.row(row_id)

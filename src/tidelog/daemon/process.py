@@ -123,13 +123,14 @@ class Daemon:
 
     def _open_inbox(self) -> Inbox:
         path = self.data_dir / inboxes.FILE_NAME
+        is_searchable = self.settings.inbox.full_text_search
         try:
-            return Inbox(path, self._clock)
+            return Inbox(path, self._clock, is_searchable=is_searchable)
         except StoreDamaged as error:
             aside = recovery.move_aside(path, self._clock.now_ms())
             RebuildMarker(self.data_dir).set(0)
             _log.error("inbox_corruption_recovered: %s Moved to %s", error, aside)
-            return Inbox(path, self._clock)
+            return Inbox(path, self._clock, is_searchable=is_searchable)
 
     def _assemble(self) -> None:
         settings, metrics = self.settings, self.metrics
@@ -144,6 +145,7 @@ class Daemon:
             on_negotiated=self._adopt,
             publish=self.events.publish,
             directory=self._keys_named,
+            members=self._directory.members,
             require=tuple(settings.features.require),
             request_timeout_ms=settings.uplink.request_timeout_ms,
         )
@@ -259,7 +261,7 @@ class Daemon:
 
     async def _prune(self) -> None:
         removed = self.inbox.prune()
-        vacuumed = self.inbox.vacuum_if_due()
+        vacuumed = await self.inbox.vacuum_if_due()
         _log.info("inbox: %s old messages removed, vacuumed: %s", removed, vacuumed)
 
     async def _rebuild_inbox(self) -> None:

@@ -6,8 +6,11 @@ copy. Where nothing but an id is left, the new row says `aborted` by `auto`.
 """
 
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,9 @@ _STEP = 200
 
 _LOST_FINGERPRINT = bytes(32)
 """Matches no request: a caller that repeats the id learns that it is taken."""
+
+PAGE_BYTES = 4096
+"""Of every outbox: what SQLite takes where nothing else is said."""
 
 MAX_REPORTED = 1000
 """Ids that a report lists one by one."""
@@ -144,8 +150,9 @@ def _damage(path: Path) -> str | None:
 def _build(path: Path, target: Path, now_ms: int, report: Report) -> None:
     new = Database(target, kind="outbox", application_id=APPLICATION_ID, remedy="")
     try:
-        with new.transaction():
-            for key, value in _Damaged(path).copy_to(new, now_ms, report).items():
+        new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with _readable(path, target) as source, new.transaction():
+            for key, value in _Damaged(source).copy_to(new, now_ms, report).items():
                 new.run("outbox_set_state", key, value)
         new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.DatabaseError as error:
@@ -154,15 +161,49 @@ def _build(path: Path, target: Path, now_ms: int, report: Report) -> None:
         new.close()
 
 
+@contextmanager
+def _readable(path: Path, sound: Path) -> Iterator[Path]:
+    """The damaged file; if SQLite finds no tables in it, a copy with the first page of a sound one.
+
+    The first page says where the tables begin. Every outbox is made by the same statements, so
+    they begin at the same pages in all of them.
+    """
+    if _Damaged(path).has_tables():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tidelog-recover-") as folder:
+        copy = Path(folder) / path.name
+        for suffix in ("", "-wal"):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        with sound.open("rb") as file:
+            page = bytearray(file.read(PAGE_BYTES))
+        page[28:32] = (copy.stat().st_size // PAGE_BYTES).to_bytes(4, "big")
+        page[32:40] = bytes(8)  # no free pages: what was freed is not looked for
+        with copy.open("r+b") as file:
+            file.write(page)
+        yield copy
+
+
 class _Damaged:
     """The damaged file, read piece by piece; it is never written to."""
 
     def __init__(self, path: Path) -> None:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         self._connection = sqlite3.connect(uri, uri=True, isolation_level=None)
-        self._connection.execute("PRAGMA cell_size_check = ON")
+        with suppress(sqlite3.DatabaseError):  # of a file whose first page is lost
+            self._connection.execute("PRAGMA cell_size_check = ON")
         self._connection.text_factory = _text
         self._queries = load_queries(files("tidelog.daemon") / "sql")
+
+    def has_tables(self) -> bool:
+        """Whether SQLite finds any; without them nothing can be read."""
+        try:
+            [(tables,)] = self._connection.execute(self._queries["recovery_tables"])
+        except sqlite3.DatabaseError:
+            return False
+        return bool(tables)
 
     def copy_to(self, new: Database, now_ms: int, report: Report) -> dict[str, str]:
         """Copy what can be read; answers the remembered state, with a mark not before any row."""

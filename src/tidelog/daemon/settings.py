@@ -11,13 +11,14 @@ from tidelog.base.config import Loaded
 from tidelog.base.settings import Bytes, Count, Milliseconds, Section
 from tidelog.mesh.negotiation import REQUIRED
 from tidelog.mesh.policy import REQUEST_TIMEOUT_MS
+from tidelog.mesh.slug import PATTERN as SLUG_PATTERN
 
 FILE_NAME = "daemon.toml"
 """In the data directory."""
 
 PREFIX = "TIDELOG_DAEMON_"
 
-Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}\Z")]
+Slug = Annotated[str, Meta(pattern=rf"^{SLUG_PATTERN}\Z")]
 """Names a mesh in paths."""
 
 
@@ -34,6 +35,14 @@ class OutboxSettings(Section, frozen=True, kw_only=True):
     max_age_hours_override: int | None = None
     """Hours after which a row is given up, instead of what the broker's dedupe window gives. It is
     checked against that window at every negotiation."""
+
+
+class InboxSettings(Section, frozen=True, kw_only=True):
+    """`[inbox]`: what is done with messages that were received."""
+
+    full_text_search: bool = False
+    """Whether `/v1/inbox/search` finds messages by their words. The index takes about as much disk
+    as the messages, and every delivery waits for it."""
 
 
 class DiskSettings(Section, frozen=True, kw_only=True):
@@ -119,6 +128,7 @@ class DaemonSettings(Section, frozen=True, kw_only=True):
     """Whether this is a container: there the Unix socket is all there is."""
 
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
+    inbox: InboxSettings = field(default_factory=InboxSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     ipc: IpcSettings = field(default_factory=IpcSettings)
     uplink: UplinkSettings = field(default_factory=UplinkSettings)

@@ -17,12 +17,12 @@ class TokenFile:
     """The token in a file, followed when the file is replaced."""
 
     def __init__(self, path: Path, monotonic_ms: Callable[[], float]) -> None:
-        """Read the file, or make it with a new token."""
+        """Read the file; make a new token where it is missing, empty or open to others."""
         self.path = path
         self._monotonic_ms = monotonic_ms
         self._previous: bytes | None = None
         self._previous_until_ms = 0.0
-        if not path.exists():
+        if self._stamp() is None or not path.read_bytes().strip():
             rotate(path)
         self._seen = self._stamp()
         self._current = path.read_bytes().strip()

@@ -90,6 +90,7 @@ class Uplink:
         on_negotiated: Callable[[Parameters], None],
         publish: Publish,
         directory: Callable[[str], Awaitable[set[str]]],
+        members: Callable[[], Awaitable[dict[str, str]]],
         require: tuple[str, ...] = negotiation.REQUIRED,
         request_timeout_ms: int = policy.REQUEST_TIMEOUT_MS,
         jitter: Callable[[], float] = lambda: random.uniform(*policy.JITTER),  # noqa: S311 - spread
@@ -104,6 +105,7 @@ class Uplink:
             on_negotiated: told the parameters before the first send; may refuse them by raising.
             publish: tells listeners on `/v1/events`.
             directory: keys of the members of a name, for one nobody has mentioned yet.
+            members: name of each member by key, as the broker lists them.
             require: features without which the daemon must not run.
             request_timeout_ms: an attempt without an answer for so long has failed.
             jitter: factor on the wait before connecting again.
@@ -115,6 +117,7 @@ class Uplink:
         self._on_negotiated = on_negotiated
         self._publish = publish
         self._directory = directory
+        self._members = members
         self._require = require
         self._timeout_s = request_timeout_ms / 1000
         self._jitter = jitter
@@ -139,6 +142,13 @@ class Uplink:
         keys = {key for key, known in self._peers.items() if known == name}
         keys = keys or await self._directory(name)
         return keys.pop() if len(keys) == 1 else None
+
+    async def peers(self) -> dict[str, str]:
+        """Name of each member by key."""
+        members = await self._members()
+        if not members:  # this daemon's own member would be among them
+            raise BrokerUnreachable("the broker has not listed the members yet")
+        return members
 
     def remember(self, public_hex: str, name: str) -> None:
         """Note what a member is called, as it came in a delivery or with a connection."""

@@ -37,6 +37,9 @@ class Uplink(Protocol):
         Never fails: without a connection it answers from what it knows.
         """
 
+    async def peers(self) -> dict[str, str]:
+        """Name of each member by key; `BrokerUnreachable` when nobody was ever listed."""
+
     async def subscribe(self, topic: str) -> Reply:
         """Receive a topic; `BrokerUnreachable` when that cannot be asked."""
 
@@ -57,6 +60,10 @@ class NoUplink:
         """Nobody is known."""
         del name
         return None
+
+    async def peers(self) -> dict[str, str]:
+        """They cannot be asked for."""
+        raise BrokerUnreachable("cannot list the members: the broker is not connected")
 
     async def subscribe(self, topic: str) -> Reply:
         """It cannot be asked."""

@@ -127,6 +127,13 @@ class Worker:
             if not answer.history_available:
                 self._metrics.dedupe_history_pruned += 1
                 _log.warning("%s: its message was pruned there", claim.client_message_id)
+        elif status == "done" and self._outbox.is_beyond_window(claim):
+            self._metrics.retry_after_dedupe_expired += 1
+            _log.warning(
+                "%s: accepted as new after the broker may have forgotten an earlier attempt; "
+                "its receivers may have it twice",
+                claim.client_message_id,
+            )
         elif status == "dead":
             _log.warning("%s: refused for good: %s", claim.client_message_id, answer.error)
         return Settlement(

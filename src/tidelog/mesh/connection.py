@@ -18,6 +18,7 @@ from tidelog.base.surface import Outlet
 from tidelog.mesh import answers, wire
 from tidelog.mesh.answers import Reply, rfc3339
 from tidelog.mesh.identity import CHALLENGE_BYTES
+from tidelog.mesh.peers import SETTINGS_CHANGED
 from tidelog.mesh.rules import Member, Mesh
 from tidelog.mesh.session import (
     Accept,
@@ -270,6 +271,9 @@ class Connection:
         member = await self._service.member(session.mesh, public_hex)
         if member is None:
             self.end(wire.NOT_A_MEMBER, "not_a_member")
+            return
+        if await self._service.mesh(self._slug) != session.mesh:
+            self.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
             return
         history_seq = await self._service.history_seq(session.mesh)
         if self._hello_timer is not None:

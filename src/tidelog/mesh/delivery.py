@@ -108,6 +108,9 @@ class PushDelivery:
         self._lanes: dict[Place, list[_Lane]] = {}
         self._claiming: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         """See `tidelog.mesh.claims`: one claim at a time for each recipient."""
+        self._posts: list[tuple[str, str]] = []
+        """Mesh and message: posts to topics whose recipients are not woken yet."""
+        self._is_looking = False
         self._acks: list[Complete] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -118,6 +121,15 @@ class PushDelivery:
         for recipient in recipients:
             for lane in self._lanes.get((mesh_id, recipient), ()):
                 self._wake(lane)
+        self._on_wake()
+
+    def posted(self, mesh_id: str, broker_message_id: str) -> None:
+        """See `Delivery.posted`; those of one turn and those meanwhile are looked up together."""
+        if self._lanes:
+            if not self._is_looking:
+                self._is_looking = True
+                self._spawn(self._look())
+            self._posts.append((mesh_id, broker_message_id))
         self._on_wake()
 
     def attached(self, receiver: Receiver) -> None:
@@ -241,6 +253,26 @@ class PushDelivery:
                         self._wake(lane)
 
     # Its own doing.
+
+    async def _look(self) -> None:
+        """Wake whom the posts wait for: a claim by every connected member would cost more."""
+        try:
+            while self._posts:
+                posts, self._posts = self._posts[:REAP_ROWS], self._posts[REAP_ROWS:]
+                keys = [(message,) for _, message in posts]
+                found = await self._store.rows_of("mesh_recipients", keys)
+                places = {
+                    (mesh_id, recipient)
+                    for (mesh_id, _), rows in zip(posts, found, strict=True)
+                    for (recipient,) in rows
+                }
+                for place in places:
+                    for lane in self._lanes.get(place, ()):
+                        self._wake(lane)
+        except StoreError as error:
+            _log.warning("recipients were not woken; the reaper will: %s", error)
+        finally:
+            self._is_looking = False
 
     def _wake(self, lane: _Lane) -> None:
         lane.is_woken = True

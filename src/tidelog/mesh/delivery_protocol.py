@@ -39,6 +39,9 @@ class Delivery(Protocol):
     def wake(self, mesh_id: str, recipients: Collection[str]) -> None:
         """There may be new rows for these recipients: keys, or `queue:{id}`."""
 
+    def posted(self, mesh_id: str, broker_message_id: str) -> None:
+        """A message to a topic was committed: there may be new rows for its subscribers."""
+
     def attached(self, receiver: Receiver) -> None:
         """A member can receive."""
 

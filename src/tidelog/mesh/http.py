@@ -13,7 +13,7 @@ import msgspec
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
-from tidelog.mesh import answers
+from tidelog.mesh import answers, settings
 from tidelog.mesh.answers import Refused, Reply, refusal
 from tidelog.mesh.fingerprint import (
     PUBLIC_KEY,
@@ -44,7 +44,7 @@ class MeshHttp:
     def __init__(self, service: MeshService, admin_token: str) -> None:
         self._service = service
         self._admin_token = admin_token
-        self._used_tokens = UsedTokens(service.store)
+        self._used_tokens = UsedTokens(service.store, service.committer)
         self._max_body_bytes = max_frame_bytes(service.settings.max_inline_bytes)
 
     def routes(self) -> Sequence[Route]:
@@ -65,6 +65,8 @@ class MeshHttp:
             ("GET", f"{MESH}/members"): member(self._get_members),
             ("POST", f"{MESH}/members"): self._in_mesh(self._join),
             ("POST", "/mesh"): self._admin(self._create_mesh),
+            ("GET", MESH): admin(self._get_mesh),
+            ("PATCH", MESH): admin(self._change_mesh),
             ("POST", f"{MESH}/invites"): admin(self._invite),
             ("DELETE", f"{MESH}/members/{{pubkey}}"): admin(self._revoke),
             ("GET", f"{MESH}/webhooks"): admin(self._get_webhooks),
@@ -137,7 +139,7 @@ class MeshHttp:
         scheme, _, token = (request.header(b"authorization") or b"").partition(b" ")
         if scheme.lower() != b"bearer":
             raise Refused(answers.unauthenticated("a member token is needed"))
-        unix_now = self._service.clock.now_ms() / 1000
+        unix_now = self._service.clock.wall_ms() / 1000
         try:
             claims = verify_token(token.decode("latin-1"), request.params["slug"], unix_now)
         except TokenRefused as error:
@@ -227,6 +229,13 @@ class MeshHttp:
 
     async def _create_mesh(self, request: HttpRequest) -> Reply:
         return await self._service.create_mesh(read_object(request.body))
+
+    async def _get_mesh(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        del request
+        return Reply(200, settings.shown(mesh))
+
+    async def _change_mesh(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.change_mesh(mesh, read_object(request.body))
 
     async def _invite(self, request: HttpRequest, mesh: Mesh) -> Reply:
         return await self._service.invite(mesh, read_object(request.body or b"{}"))

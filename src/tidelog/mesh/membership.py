@@ -5,7 +5,7 @@ subscriptions of the moment it commits. Counts that bound a mesh are as of the b
 a limit may be exceeded by what one batch adds.
 """
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.mesh import answers
@@ -42,16 +42,7 @@ class CreateMesh(Struct, frozen=True):
         mesh = self.mesh
         if view.rows("mesh_by_slug", (mesh.slug,)):
             return Refuse(refusal(409, "mesh_exists"))
-        row = (
-            mesh.id,
-            mesh.slug,
-            mesh.dedupe_retention_mode,
-            mesh.dedupe_retention_days,
-            mesh.message_retention_days,
-            mesh.echo_to_sender,
-            mesh.rate_limit,
-            mesh.rate_window_ms,
-        )
+        row = structs.astuple(mesh)
         change = RowChange(
             "mesh_add",
             (*row, CLONE_POLICY, view.now_ms),

@@ -74,6 +74,15 @@ _ACCEPTED = record(
     destination_ref=TEXT,
 )
 
+_SETTINGS: Mapping[str, Schema] = {
+    "dedupe_retention_mode": {"enum": ["retention_scoped", "permanent"]},
+    "dedupe_retention_days": WHOLE,
+    "message_retention_days": _NULLABLE_WHOLE,
+    "echo_to_sender": FLAG,
+    "rate_limit": WHOLE,
+    "rate_window_ms": WHOLE,
+}
+
 _LIMIT = Parameter("limit", "Most items of a page.", WHOLE)
 
 
@@ -204,16 +213,18 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Create a mesh.",
         record("mesh_id slug", mesh_id=TEXT, slug=TEXT),
         status=201,
-        body=record(
-            "slug",
-            slug=TEXT,
-            dedupe_retention_mode={"enum": ["retention_scoped", "permanent"]},
-            dedupe_retention_days=WHOLE,
-            message_retention_days=_NULLABLE_WHOLE,
-            echo_to_sender=FLAG,
-            rate_limit=WHOLE,
-            rate_window_ms=WHOLE,
-        ),
+        body=record("slug", slug=TEXT, **_SETTINGS),
+        security=ADMIN_TOKEN,
+    ),
+    ("GET", MESH): _operation(
+        "The settings of a mesh.",
+        record(f"mesh_id slug {' '.join(_SETTINGS)}", mesh_id=TEXT, slug=TEXT, **_SETTINGS),
+        security=ADMIN_TOKEN,
+    ),
+    ("PATCH", MESH): _operation(
+        "Change settings of a mesh; what is left out stays.",
+        record(f"mesh_id slug {' '.join(_SETTINGS)}", mesh_id=TEXT, slug=TEXT, **_SETTINGS),
+        body=record("", **_SETTINGS),
         security=ADMIN_TOKEN,
     ),
     ("POST", f"{MESH}/invites"): _operation(

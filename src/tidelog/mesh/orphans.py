@@ -77,20 +77,33 @@ async def _pages(
 async def _check_keys(store: Store) -> AsyncIterator[Finding]:
     """Rules 1 and 2."""
     async for page in _pages(store, "mesh_check_keys", (_FIRST, ""), 2):
-        for scope, key, available, message, has_place, has_content, has_tombstone in page:
+        for scope, key, available, outcome, entity, has_content, has_tombstone in page:
             where = (mesh_id_of(scope), "client_message_dedupe", key)
+            message = _message_in(outcome)
             if message is None:
                 yield Finding(1, *where, "its stored answer names no message")
-                continue
-            is_pruned = not available and bool(has_tombstone)
-            if has_content and not available:
+            elif entity is None:
+                # Only a damaged history lacks the entry; a tombstone is looked for on its own.
+                if available or not await store.rows("mesh_tombstone", (message,)):
+                    yield Finding(1, *where, f"message {message} is not there")
+                    yield Finding(2, *where, f"message {message} has no place in the history")
+            elif entity != message:
+                yield Finding(1, *where, f"it names {message} and was committed with {entity}")
+            elif has_content and not available:
                 yield Finding(1, *where, f"message {message} is there, the id says it is gone")
             elif not has_content and available:
                 yield Finding(1, *where, f"message {message} is not there, the id says it is")
             elif not has_content and not has_tombstone:
                 yield Finding(1, *where, f"message {message} is gone without a tombstone")
-            if not has_place and not is_pruned:
-                yield Finding(2, *where, f"message {message} has no place in the history")
+
+
+def _message_in(outcome: bytes) -> str | None:
+    """The message that a stored answer names; None if that is damaged."""
+    try:
+        message = _outcome(outcome).get("broker_message_id")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return message if isinstance(message, str) else None
 
 
 async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
@@ -155,7 +168,7 @@ async def _without_id(
     for (message, (_, client_message_id)), rows in zip(asked.items(), found, strict=True):
         if not rows:
             wrong[message] = f"id {client_message_id} is not known"
-        elif _outcome(rows[0][5]).get("broker_message_id") != message:
+        elif _message_in(rows[0][5]) != message:
             wrong[message] = f"id {client_message_id} belongs to another message"
     return wrong
 
@@ -167,9 +180,9 @@ async def _mesh(store: Store, mesh_id: str) -> Mesh | None:
 
 def _has_expired(mesh: Mesh | None, committed_at: int, now_ms: int) -> bool:
     """Whether the id of a message of this age may be gone."""
-    if mesh is None or mesh.dedupe_retention_mode == "permanent":
+    if mesh is None or mesh.shortest_window_days is None:
         return False
-    return committed_at + mesh.dedupe_retention_days * DAY_MS < now_ms
+    return committed_at + mesh.shortest_window_days * DAY_MS < now_ms
 
 
 def _gap(last: int, found: int) -> str:

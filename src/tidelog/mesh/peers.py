@@ -1,6 +1,6 @@
 """Who is connected: presence is told and forgotten, revocations end connections, on every node."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -13,9 +13,16 @@ from tidelog.store.rows import Announcement
 
 TOPIC: Final = "mesh"
 
+SETTINGS_CHANGED: Final = "settings_changed"
+"""Why a connection is closed whose daemon has to negotiate anew."""
+
 
 class Peer(Protocol):
     """A connection, as far as it matters here."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh and its settings, as the connection knows them."""
 
     @property
     def member(self) -> Member:
@@ -31,10 +38,11 @@ class Peer(Protocol):
 class Told(Struct, frozen=True):
     """What nodes tell each other."""
 
-    kind: Literal["join", "leave", "revoke"]
+    kind: Literal["join", "leave", "revoke", "settings"]
     mesh_id: str
-    member_pubkey: str
+    member_pubkey: str = ""
     name: str = ""
+    """Of the member; with `settings` the slug of the mesh."""
 
 
 _told = msgspec.json.Decoder(Told).decode
@@ -44,8 +52,21 @@ _encode = msgspec.json.Encoder().encode
 class Peers:
     """The connections of this node by mesh and key."""
 
-    def __init__(self, announcements: Announcements, missed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        announcements: Announcements,
+        missed: Callable[[], None],
+        forget: Callable[[str], None],
+    ) -> None:
+        """Listen to the other nodes.
+
+        Args:
+            announcements: what nodes tell each other.
+            missed: called when some of that was missed.
+            forget: called with the slug of a mesh whose settings another node has changed.
+        """
         self._announcements = announcements
+        self._forget = forget
         self._by_mesh: dict[str, dict[str, set[Peer]]] = {}
         self._of: dict[Peer, tuple[str, str]] = {}
         self._present: dict[Peer, Member] = {}
@@ -85,15 +106,16 @@ class Peers:
             self._tell_all(Told("leave", mesh_id, key, member.name))
         return member is not None
 
-    def present(self, mesh_id: str) -> Collection[str]:
-        """Keys of the members of a mesh that are present on this node."""
-        keys = self._by_mesh.get(mesh_id, {})
-        return [key for key in keys if self._is_present(mesh_id, key)]
-
     def revoked(self, mesh_id: str, public_hex: str) -> None:
         """End a member's connections, on every node."""
         told = Told("revoke", mesh_id, public_hex)
         self._end(told)
+        self._announcements.announce(TOPIC, _encode(told))
+
+    def changed(self, mesh: Mesh) -> None:
+        """A mesh has other settings: end its connections on every node, so that they negotiate."""
+        told = Told("settings", mesh.id, name=mesh.slug)
+        self._renew(told)
         self._announcements.announce(TOPIC, _encode(told))
 
     def _is_present(self, mesh_id: str, key: str) -> bool:
@@ -108,12 +130,20 @@ class Peers:
         told = _told(announcement.payload)
         if told.kind == "revoke":
             self._end(told)
+        elif told.kind == "settings":
+            self._forget(told.name)
+            self._renew(told)
         else:
             self._show(told)
 
     def _end(self, told: Told) -> None:
         for peer in tuple(self._by_mesh.get(told.mesh_id, {}).get(told.member_pubkey, ())):
             peer.end(wire.NOT_A_MEMBER, "revoked")
+
+    def _renew(self, told: Told) -> None:
+        for peers in tuple(self._by_mesh.get(told.mesh_id, {}).values()):
+            for peer in tuple(peers):
+                peer.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
 
     def _show(self, told: Told) -> None:
         make = wire.PeerJoin if told.kind == "join" else wire.PeerLeave

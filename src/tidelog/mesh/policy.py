@@ -121,6 +121,22 @@ def status_after(code: int | None) -> Status:
     return "dead"
 
 
+_GATE = ("403 not_a_member", "404 mesh_not_found")
+"""Refusals that the broker gives before it has looked for the id."""
+
+
+def proves_absence(last_error: str | None, attempts: int) -> bool:
+    """Whether a row's error says that the broker does not have the message.
+
+    A refusal for good does: the same bytes were never accepted under this id. One at the gate does
+    only for a first attempt: an earlier one may have been accepted and its answer lost.
+    """
+    code = (last_error or "").partition(" ")[0]
+    if not code.isdecimal() or status_after(int(code)) != "dead":
+        return False
+    return attempts == 1 or last_error not in _GATE
+
+
 def backoff_ms(attempts: int) -> int:
     """Delay after so many attempts, before jitter."""
     return min(MAX_BACKOFF_MS, MIN_BACKOFF_MS << min(max(attempts, 1) - 1, 16))

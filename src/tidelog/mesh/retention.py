@@ -13,6 +13,7 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Failure, Item, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import empty_bodies
+from tidelog.mesh.claims import DEAD, DELIVERED, DeliveryKey
 from tidelog.mesh.rules import DAY_MS, Mesh, stream_name
 from tidelog.mesh.webhooks import key_of
 from tidelog.store.engine import Store
@@ -21,6 +22,13 @@ BATCH = 100
 """Messages or ids of one transaction. The content of a message is read to find its id."""
 
 MESHES_PAGE = 500
+
+FINISHED_MS = 30 * DAY_MS
+"""How long the row of a finished delivery is kept behind its send: a consumer may acknowledge
+again, and an operator may ask what became of it."""
+
+SWEEP_ROWS = 1000
+"""Deliveries looked at, and at most removed, in one step."""
 
 REASON = "retention"
 """Of the tombstones written here."""
@@ -132,6 +140,23 @@ class Bury(Struct, frozen=True):
         )
 
 
+class Sweep(Struct, frozen=True):
+    """Rows of finished deliveries go."""
+
+    keys: tuple[DeliveryKey, ...]
+
+    def names(self) -> Names:
+        """Nothing: what is finished stays finished."""
+        return Names()
+
+    def decide(self, view: View) -> Accept:
+        """See `Item.decide`."""
+        del view
+        return Accept(
+            len(self.keys), rows=tuple(RowChange("mesh_remove_delivery", key) for key in self.keys)
+        )
+
+
 def is_misconfigured(mesh: Mesh) -> bool:
     """Whether a mesh keeps messages for longer than the ids that protect them from repetition.
 
@@ -165,6 +190,7 @@ class Retention:
             if mesh.message_retention_days is not None:
                 messages += await self._expire(mesh, mesh.message_retention_days)
         await self._bury()
+        await self._sweep()
         return messages, await self._forget()
 
     def _report(self, mesh: Mesh) -> None:
@@ -230,6 +256,24 @@ class Retention:
                 await self._commit(item, item.names())
             if len(rows) < BATCH:
                 return
+            await asyncio.sleep(0)
+
+    async def _sweep(self) -> None:
+        """Ids of messages ascend in time, so the oldest deliveries are found without an index."""
+        before = self._clock.now_ms() - FINISHED_MS
+        after = DeliveryKey("", "", "", "")
+        while True:
+            rows = await self._store.rows("mesh_deliveries_page", (*after, SWEEP_ROWS))
+            old = [row for row in rows if row[5] < before]
+            finished = tuple(
+                DeliveryKey._make(row[:4]) for row in old if row[4] in (DELIVERED, DEAD)
+            )
+            if finished:
+                item = Sweep(finished)
+                await self._commit(item, item.names())
+            if len(old) < SWEEP_ROWS:
+                return
+            after = DeliveryKey._make(old[-1][:4])
             await asyncio.sleep(0)
 
     async def _commit(self, item: Item, names: Names) -> int:

@@ -53,6 +53,8 @@ class Mesh(Struct, frozen=True):
     echo_to_sender: int
     rate_limit: int
     rate_window_ms: int
+    shortest_window_days: int | None = None
+    """The shortest time its ids were ever kept; None if they have never expired."""
 
 
 class Member(Struct, frozen=True):

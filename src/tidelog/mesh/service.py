@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tidelog import __version__
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.errors import (
     DataError,
     OutcomeUnknown,
@@ -55,7 +55,7 @@ from tidelog.mesh.membership import (
     Revoke,
     Subscribe,
 )
-from tidelog.mesh.peers import Peers
+from tidelog.mesh.peers import SETTINGS_CHANGED, Peers
 from tidelog.mesh.rules import (
     SURFACE,
     Member,
@@ -67,10 +67,14 @@ from tidelog.mesh.rules import (
     queue_recipient,
     stream_name,
 )
+from tidelog.mesh.settings import NAMES as SETTING_NAMES
+from tidelog.mesh.settings import ChangeMesh, changed
+from tidelog.mesh.slug import PATTERN as SLUG_PATTERN
+from tidelog.mesh.slug import is_slug
 from tidelog.store.engine import Store
 
 REMEMBERED_MESHES = 10_000
-"""Meshes kept in memory by slug: their settings never change."""
+"""Meshes kept in memory by slug; one whose settings change is read again."""
 
 MAX_NAME_BYTES = 128
 """Of a member's name; it is stored with every message."""
@@ -79,7 +83,6 @@ INVITE_BYTES = 32
 MEMBERS_PAGE = 500
 MAX_URL_BYTES = 2048
 
-_SLUG = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 _log = logging.getLogger(__name__)
@@ -111,7 +114,7 @@ class MeshService:
         committer: Committer,
         store: Store,
         settings: MeshSettings,
-        clock: Clock,
+        clock: ServerClock,
         delivery: Delivery,
     ) -> None:
         self.committer = committer
@@ -123,6 +126,8 @@ class MeshService:
         self._history = HistoryReader(store)
         self._ulids = UlidFactory(clock)
         self._meshes: dict[str, Mesh] = {}
+        self._forgotten = 0
+        """How often a mesh had to be forgotten: what was read before is not remembered."""
         self._limits = Limits(
             members=settings.max_members,
             topics=settings.max_topics,
@@ -132,7 +137,7 @@ class MeshService:
             invites=settings.max_open_invites,
         )
         self._recheck: asyncio.Task[None] | None = None
-        self.peers = Peers(committer.announcements, self._announcements_missed)
+        self.peers = Peers(committer.announcements, self._announcements_missed, self._forget)
         self.delivery = delivery
         committer.tail.subscribe(SURFACE, self._on_entries)
 
@@ -169,22 +174,25 @@ class MeshService:
 
     def _on_entries(self, entries: Sequence[Entry]) -> None:
         """The tail: whoever is connected may have got something."""
-        woken: dict[str, set[str]] = {}
         for entry in entries:
             mesh_id = mesh_id_of(entry.stream)
-            recipients = woken.setdefault(mesh_id, set())
             match entry.kind:
                 case "send.dm":
-                    recipients.add(entry.ref)
+                    self.delivery.wake(mesh_id, (entry.ref,))
                 case "send.queue":
-                    recipients.add(queue_recipient(entry.ref))
+                    self.delivery.wake(mesh_id, (queue_recipient(entry.ref),))
                 case _:
-                    recipients.update(self.peers.present(mesh_id))
-        for mesh_id, recipients in woken.items():
-            self.delivery.wake(mesh_id, recipients)
+                    self.delivery.posted(mesh_id, entry.entity)
+
+    def _forget(self, slug: str) -> None:
+        """A mesh has other settings now."""
+        self._forgotten += 1
+        self._meshes.pop(slug, None)
 
     def _announcements_missed(self) -> None:
-        """A revocation may have been among them: look at everybody who is connected."""
+        """A revocation or a change of settings may have been among them: look at everybody."""
+        self._forgotten += 1
+        self._meshes.clear()
         if self._recheck is None:
             self._recheck = asyncio.create_task(self._recheck_members())
 
@@ -194,6 +202,8 @@ class MeshService:
                 rows = await self._lookups.rows("mesh_member", (mesh_id, public_hex))
                 if member_of(rows, public_hex) is None:
                     peer.end(wire.NOT_A_MEMBER, "revoked")
+                elif await self.mesh(peer.mesh.slug) != peer.mesh:
+                    peer.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
         except (StoreError, QueueFull) as error:
             _log.warning("connected members could not be looked up again: %s", error)
         finally:
@@ -204,12 +214,15 @@ class MeshService:
     async def mesh(self, slug: str) -> Mesh | None:
         """The mesh of a slug."""
         known = self._meshes.get(slug)
-        if known is None and _SLUG.fullmatch(slug):
+        if known is None and is_slug(slug):
+            forgotten = self._forgotten
             rows = await self._lookups.rows("mesh_by_slug", (slug,))
             if rows:
+                known = Mesh(*rows[0])
                 if len(self._meshes) >= REMEMBERED_MESHES:
                     self._meshes.clear()
-                known = self._meshes[slug] = Mesh(*rows[0])
+                if forgotten == self._forgotten:
+                    self._meshes[slug] = known
         return known
 
     async def member(self, mesh: Mesh, public_hex: str) -> Member | None:
@@ -363,34 +376,31 @@ class MeshService:
 
     async def create_mesh(self, fields: Mapping[str, Any]) -> Reply:
         """Begin a mesh with these settings and the configured ones for the rest."""
-        settings = self.settings
         slug = fields.get("slug")
-        if not isinstance(slug, str) or not _SLUG.fullmatch(slug):
-            raise RequestRefused(400, "schema_invalid", f"slug does not match {_SLUG.pattern}")
-        mode = fields.get("dedupe_retention_mode", "retention_scoped")
-        if mode not in ("retention_scoped", "permanent"):
-            raise RequestRefused(400, "schema_invalid", "dedupe_retention_mode is unknown")
-        echo = fields.get("echo_to_sender", False)
-        if not isinstance(echo, bool):
-            raise RequestRefused(400, "schema_invalid", "echo_to_sender is neither true nor false")
-        message_days = None
-        if fields.get("message_retention_days") is not None:
-            message_days = _whole(fields, "message_retention_days", 1, 36_500, 1)
-        mesh = Mesh(
+        if not isinstance(slug, str) or not is_slug(slug):
+            raise RequestRefused(400, "schema_invalid", f"slug does not match {SLUG_PATTERN}")
+        defaults = Mesh(
             id=str(uuid.uuid4()),
             slug=slug,
-            dedupe_retention_mode=mode,
-            dedupe_retention_days=_whole(
-                fields, "dedupe_retention_days", 7, 36_500, settings.dedupe_retention_days
-            ),
-            message_retention_days=message_days,
-            echo_to_sender=int(echo),
-            rate_limit=_whole(fields, "rate_limit", 1, 1_000_000, settings.rate_limit),
-            rate_window_ms=_whole(
-                fields, "rate_window_ms", 100, 86_400_000, settings.rate_window_ms
-            ),
+            dedupe_retention_mode="retention_scoped",
+            dedupe_retention_days=self.settings.dedupe_retention_days,
+            message_retention_days=None,
+            echo_to_sender=0,
+            rate_limit=self.settings.rate_limit,
+            rate_window_ms=self.settings.rate_window_ms,
         )
-        return await self.commit(CreateMesh(mesh))
+        return await self.commit(CreateMesh(changed(defaults, fields)))
+
+    async def change_mesh(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
+        """Change settings; whoever is connected negotiates anew."""
+        if not any(name in fields for name in SETTING_NAMES):
+            raise RequestRefused(400, "schema_invalid", f"none of {', '.join(SETTING_NAMES)}")
+        changed(mesh, fields)  # refuses what cannot be
+        reply = await self.commit(ChangeMesh(mesh, fields))
+        if reply.status == 200:
+            self._forget(mesh.slug)
+            self.peers.changed(mesh)
+        return reply
 
     async def invite(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
         """An invite; it is in this answer and nowhere else."""

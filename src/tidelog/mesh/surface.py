@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.settings import Settings
 from tidelog.base.surface import Endpoint, Route
 from tidelog.log.committer import Committer
@@ -28,7 +28,7 @@ class MeshSurface:
 
     @classmethod
     async def open(
-        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
+        cls, committer: Committer, store: Store, settings: Settings, clock: ServerClock
     ) -> "MeshSurface":
         """The broker on a running committer."""
         mesh = settings.mesh

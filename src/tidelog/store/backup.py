@@ -171,6 +171,7 @@ def _copy_sqlite(source: Path, target: Path, progress: Progress) -> None:
     try:
         reading = sqlitefile.connect(source, read_only=True)
         require_own(reading, source)
+        sqlitefile.create_private(target)
         writing = sqlite3.connect(target, isolation_level=None)
         # A transaction pins one moment of the log; without it the copy starts over whenever the
         # server commits, and with a busy one never ends.

@@ -19,6 +19,7 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.nultext import MARK, escape, unescape
 from tidelog.base.sqlitefile import too_new
 from tidelog.store.engine import (
     ANNOUNCED_MS,
@@ -64,8 +65,6 @@ REMEDY = (
     "`tidelog log verify` says how far a log is intact."
 )
 
-_ESCAPE = "\ue000"
-
 _BAD_ROW = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
@@ -80,19 +79,10 @@ _BAD_ROW = (
 driver's own `DataError` is a subclass of its `InterfaceError`, so this is asked first."""
 
 
-def _escape(text: str) -> str:
-    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
-
-
-def _unescape(text: str) -> str:
-    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
-
-
 def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
     """Rows as one array per column, which is how they reach the server in one round trip.
 
-    A key may hold U+0000, which PostgreSQL's text cannot: it is written as U+E000 0, and U+E000
-    itself as U+E000 1, so that two texts are equal in the store exactly when they are equal here.
+    A key may hold U+0000, which PostgreSQL's text cannot: see `tidelog.base.nultext`.
     """
     if not rows:
         return [()] * width
@@ -101,8 +91,8 @@ def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]
         values: Sequence[Any] = column
         texts = [value for value in column if isinstance(value, str)]
         joined = "".join(texts)
-        if "\0" in joined or _ESCAPE in joined:
-            values = [_escape(value) if isinstance(value, str) else value for value in column]
+        if "\0" in joined or MARK in joined:
+            values = [escape(value) if isinstance(value, str) else value for value in column]
         columns.append(values)
     return columns
 
@@ -110,8 +100,7 @@ def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]
 def from_record(record: Iterable[Any]) -> Row:
     """A row as it was given to `to_columns`."""
     return tuple(
-        _unescape(value) if isinstance(value, str) and _ESCAPE in value else value
-        for value in record
+        unescape(value) if isinstance(value, str) and MARK in value else value for value in record
     )
 
 
@@ -227,13 +216,17 @@ class PostgresqlWriter:
             self._node,
             batch_id,
         )
-        reach(FaultPoint.ENTRIES_WRITTEN)
-        reach(FaultPoint.KEYS_WRITTEN)
+        if effects.entries:
+            reach(FaultPoint.ENTRIES_WRITTEN)
+        if effects.dedupe:
+            reach(FaultPoint.KEYS_WRITTEN)
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             rows = [change.values for change in run]
             await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
             if statement in STATEMENT_POINTS:
                 reach(STATEMENT_POINTS[statement])
+        if effects.entries:
+            reach(FaultPoint.HISTORY_WRITTEN)
 
     async def rollback(self) -> None:
         """See `Writer.rollback`; a connection that cannot even do that is dropped."""
@@ -468,13 +461,13 @@ class PostgresqlStore:
     ) -> list[Entry]:
         """See `Store.stream_entries`."""
         rows = await self._fetch(
-            "stream_entries_after", _escape(stream), after, min(limit, PAGE_ENTRIES), PAGE_BYTES
+            "stream_entries_after", escape(stream), after, min(limit, PAGE_ENTRIES), PAGE_BYTES
         )
         return [Entry._make(row) for row in rows]
 
     async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
         """See `Store.dedupe_row`."""
-        rows = await self._fetch("dedupe_rows", [_escape(scope)], [_escape(key)])
+        rows = await self._fetch("dedupe_rows", [escape(scope)], [escape(key)])
         return DedupeRow._make(rows[0]) if rows else None
 
     async def dedupe_count(self) -> int:

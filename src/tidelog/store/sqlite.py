@@ -192,11 +192,13 @@ class SqliteWriter:
     def _write(self, effects: Effects) -> None:
         connection, queries = self._connection, self._queries
         connection.executemany(queries["insert_entry"], effects.entries)
-        reach(FaultPoint.ENTRIES_WRITTEN)
+        if effects.entries:
+            reach(FaultPoint.ENTRIES_WRITTEN)
         if effects.forgotten:
             connection.executemany(queries["forget_keys"], effects.forgotten)
         connection.executemany(queries["insert_dedupe"], effects.dedupe)
-        reach(FaultPoint.KEYS_WRITTEN)
+        if effects.dedupe:
+            reach(FaultPoint.KEYS_WRITTEN)
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             connection.executemany(queries[statement], [change.values for change in run])
             if statement in STATEMENT_POINTS:
@@ -204,6 +206,8 @@ class SqliteWriter:
         connection.execute(
             queries["advance_head"], (effects.committed_id, effects.digest, effects.committed_at)
         )
+        if effects.entries:
+            reach(FaultPoint.HISTORY_WRITTEN)
 
     def _commit(self) -> None:
         reach(FaultPoint.COMMITTING)

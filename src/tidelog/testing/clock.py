@@ -15,6 +15,10 @@ class FakeClock:
         """The time it was last given."""
         return self._now_ms
 
+    def wall_ms(self) -> int:
+        """The same: this clock has no mark."""
+        return self._now_ms
+
     def set(self, now_ms: int) -> None:
         """Jump to `now_ms`, forwards or backwards."""
         self._now_ms = now_ms

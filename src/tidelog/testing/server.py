@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.settings import Limits, Settings
 from tidelog.store.engine import Extension
 from tidelog.testing.probe.service import EXTENSION, ProbeService
@@ -30,7 +30,7 @@ async def running_server(
     settings: Settings | None = None,
     mounts: Sequence[Mount] = (mount_probe,),
     extensions: Sequence[Extension] = (EXTENSION,),
-    clock: Clock | None = None,
+    clock: ServerClock | None = None,
 ) -> AsyncIterator[Server]:
     """A server on a free port of the loopback for the length of the block.
 

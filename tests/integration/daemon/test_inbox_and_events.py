@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from support.local_daemon import LocalDaemon, delivery, running, until, with_ipc
+from support.local_daemon import SETTINGS, LocalDaemon, delivery, running, until, with_ipc
+from tidelog.daemon.settings import InboxSettings
 from tidelog.testing.clock import FakeClock
 
 
@@ -214,3 +215,31 @@ async def test_a_page_that_is_read_slowly_arrives(daemon: LocalDaemon) -> None:
             page = (await client.get("/v1/inbox")).json()
             assert len(page["items"]) == 50
     assert daemon.server.in_flight == 0
+
+
+async def test_search_is_off_unless_it_is_wanted(daemon: LocalDaemon) -> None:
+    """It is no endpoint then, and no feature."""
+    async with daemon.unix() as client:
+        answer = await client.get("/v1/inbox/search?q=body")
+        version = (await client.get("/v1/version")).json()
+    assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
+    assert "inbox_fts" not in version["ipc_features"]
+
+
+async def test_search_pages_like_the_inbox(tmp_path: Path) -> None:
+    """What matches comes in pages that name the next one."""
+    settings = structs.replace(SETTINGS, inbox=InboxSettings(full_text_search=True))
+    async with running(tmp_path, settings=settings) as daemon, daemon.unix() as client:
+        receive(daemon, 1, 2, 3, body="the tide is in")
+        receive(daemon, 4, body="and out again")
+        first = await client.get("/v1/inbox/search", params={"q": "tide", "limit": "2"})
+        link = first.headers["link"].partition(">")[0].removeprefix("<")
+        second = await client.get(link)
+        nothing = await client.get("/v1/inbox/search")
+        wrong = await client.get("/v1/inbox/search", params={"q": "tide", "cursor": "?"})
+        version = (await client.get("/v1/version")).json()
+    found = [[item["client_message_id"] for item in p.json()["items"]] for p in (first, second)]
+    assert found == [["c-1", "c-2"], ["c-3"]]
+    assert (second.json()["next_cursor"], nothing.json()["items"]) == (None, [])
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "cursor_invalid")
+    assert "inbox_fts" in version["ipc_features"]

@@ -1,6 +1,8 @@
 """What an operator does with the outbox over the IPC (mesh 5.6)."""
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,27 @@ async def test_requeue(case: mesh_cases.Case, daemon: LocalDaemon) -> None:
     assert claim.supersedes == "old"
 
 
+@pytest.mark.parametrize("case", mesh_cases.params("requeue", "Q11"))
+async def test_the_command_names_one_mode(case: mesh_cases.Case, daemon: LocalDaemon) -> None:
+    """The real command ends as the case says for neither mode, and for both; no row changes."""
+    row_id = await one_row(daemon, case["row"])
+    before = daemon.outbox.row(row_id)
+    command = ["-m", "tidelog", "mesh", "outbox", "requeue", "--id", row_id]
+    place = ["--data-dir", str(daemon.folder)]
+    for modes in ([], ["--auto", "--new-client-id", "fresh"]):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *(*command, *place, *modes),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(30):
+            output, errors = await process.communicate()
+        assert process.returncode == case["exit_code"], errors
+        assert (output, b"--new-client-id" in errors) == (b"", True)
+        assert (daemon.outbox.row(row_id), daemon.row_count()) == (before, 1)
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -136,10 +159,27 @@ async def test_a_drop_keeps_the_row(daemon: LocalDaemon) -> None:
         again = await client.post("/v1/outbox/drop", json={"id": row_id})
         missing = await client.post("/v1/outbox/drop", json={"id": "x"})
         send = await client.post("/v1/send", json=SEND, headers={"Idempotency-Key": "old"})
-    assert dropped.json()["aborted_row_id"] == row_id
+    assert dropped.json() == {"aborted_row_id": row_id, "maybe_delivered": False}
     assert (again.status_code, again.json()["superseded_by"]) == (409, None)
     assert missing.status_code == 404
     assert send.json()["conflict"] == "outbox_aborted_fingerprint_match"
+
+
+async def test_a_drop_says_whether_the_broker_may_have_it(daemon: LocalDaemon) -> None:
+    """An attempt without an answer proves nothing; what was refused is not there, also later."""
+    row_id = await one_row(daemon, "inflight")
+    assert daemon.outbox.recover_inflight() == 1
+    async with daemon.unix() as client:
+        dropped = await client.post("/v1/outbox/drop", json={"id": row_id})
+        shown = (await client.get(f"/v1/outbox/{row_id}")).json()
+        await client.post("/v1/send", json=SEND, headers={"Idempotency-Key": "refused"})
+        daemon.put("dead", "refused")
+        refused = daemon.outbox.inspect("refused")[0].id
+        again = await client.post("/v1/outbox/drop", json={"id": refused})
+        shown_again = (await client.get(f"/v1/outbox/{refused}")).json()
+    assert (dropped.json()["maybe_delivered"], shown["maybe_delivered"]) == (True, True)
+    assert (again.json()["maybe_delivered"], shown_again["maybe_delivered"]) == (False, False)
+    assert shown["status"] == shown_again["status"] == "aborted"
 
 
 async def test_pruning_needs_a_confirmation_and_keeps_ids(daemon: LocalDaemon) -> None:

@@ -226,3 +226,34 @@ async def test_a_message_reaches_the_node_of_its_receiver(
             assert delivered["body"] == "across"
             await acknowledge(wire, delivered)
             await Scene(here, FakeClock(), ana, ben).until("delivered")
+
+
+async def test_a_post_wakes_only_those_it_is_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that is connected and not subscribed costs no claim; nor does the sender."""
+    claimed: list[str] = []
+    push_some = scene.delivery._push_some
+
+    async def noted(lane: Any) -> bool:
+        claimed.append(lane.receiver.member.public_hex)
+        return await push_some(lane)
+
+    cem = await scene.broker.member(scene.ana.slug)
+    await scene.ana.topic("tides")
+    await scene.ben.subscribe("tides")
+    async with (
+        scene.ana.connected() as sender,
+        scene.ben.connected() as receiver,
+        cem.connected() as idle,
+    ):
+        for wire in (sender, receiver, idle):
+            assert await nothing_comes(wire)
+        monkeypatch.setattr(scene.delivery, "_push_some", noted)
+        for number in range(3):
+            assert (await sender.post(unique("post"), envelope(ref="tides")))["code"] == 201
+            delivered = await receiver.until("deliver", history_id=number + 1)
+            await acknowledge(receiver, delivered)
+        assert await nothing_comes(idle)
+        await scene.until(*["delivered"] * 3)
+    assert set(claimed) == {scene.ben.address}

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
@@ -90,3 +91,26 @@ async def test_a_token_is_used_once_on_all_nodes(pair: Pair) -> None:
     token = ana.token()
     assert (await ana.request("GET", "/topics", token=token)).status_code == 200
     assert (await at(pair.b, ana).request("GET", "/topics", token=token)).status_code == 401
+
+
+async def test_settings_reach_across(pair: Pair) -> None:
+    """A change at one node holds at the other, and ends the connections there."""
+    slug = await pair.a.mesh()
+    ana = await pair.a.member(slug)
+    there = at(pair.b, ana)
+    async with there.connected() as wire:
+        await pair.a.admin("PATCH", f"/mesh/{slug}", {"dedupe_retention_days": 9})
+        assert await wire.close_code() == 1013
+    assert (await pair.b.admin("GET", f"/mesh/{slug}")).json()["dedupe_retention_days"] == 9
+
+
+async def test_a_node_that_was_deaf_reads_the_settings_again(pair: Pair) -> None:
+    """A change whose announcement was missed is found in the store."""
+    slug = await pair.a.mesh()
+    ana = await pair.a.member(slug)
+    async with at(pair.b, ana).connected() as wire:
+        with patch.object(pair.a.service.peers, "changed"):
+            await pair.a.admin("PATCH", f"/mesh/{slug}", {"rate_limit": 9})
+        pair.b.service._announcements_missed()
+        assert await wire.close_code() == 1013
+    assert (await pair.b.admin("GET", f"/mesh/{slug}")).json()["rate_limit"] == 9

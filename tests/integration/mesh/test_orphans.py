@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.cli.main import app
 from tidelog.mesh import orphans
-from tidelog.mesh.orphans import Finding, find_orphans
+from tidelog.mesh.orphans import RULES, Finding, find_orphans
 from tidelog.mesh.rules import DAY_MS
 from tidelog.testing.clock import FakeClock
 
@@ -20,11 +21,14 @@ from tidelog.testing.clock import FakeClock
 class Scene:
     """A mesh with four messages, each delivered to nobody yet and mentioning its reader."""
 
-    def __init__(self, broker: Broker, clock: FakeClock, ana: Member, ids: list[str]) -> None:
+    def __init__(self, broker: Broker, clock: FakeClock, reader: Member) -> None:
         self.broker = broker
         self.clock = clock
-        self.ana = ana
-        self.ids = ids
+        self.reader = reader
+        self.ids: list[str] = []
+        """`broker_message_id` of each message."""
+        self.keys: list[str] = []
+        """`client_message_id` of each message."""
 
     async def damage(self, statement: str) -> None:
         """Change the store behind the broker's back."""
@@ -50,34 +54,118 @@ async def scene(store_location: str, tmp_path: Path) -> AsyncIterator[Scene]:
         await ana.topic("alerts")
         await ben.subscribe("alerts")
         fields = envelope(meta={"mentions": [ben.address]})
-        ids = []
+        scene = Scene(broker, clock, ben)
         for _ in range(4):
-            answer = await ana.post(unique("orphan"), fields)
-            ids.append(answer.json()["broker_message_id"])
+            scene.keys.append(unique("orphan"))
+            answer = await ana.post(scene.keys[-1], fields)
+            scene.ids.append(answer.json()["broker_message_id"])
         clock.advance(11 * 60_000)
-        scene = Scene(broker, clock, ana, ids)
         assert await scene.findings() == []
         yield scene
 
 
-async def test_content_that_is_gone(scene: Scene) -> None:
-    """The message of an id, of a place, of a delivery and of a mention is missing."""
+class Damage(NamedTuple):
+    """What is done to the second message behind the broker's back, and what must be reported."""
+
+    statements: tuple[str, ...]
+    """`{key}` and `{id}` stand for its `client_message_id` and `broker_message_id`."""
+    broken: tuple[tuple[int, str, str], ...]
+    """Rule, relation and row; `{reader}` stands for who was to get it."""
+
+
+KEY = (1, "client_message_dedupe", "{key}")
+NO_PLACE = (2, "client_message_dedupe", "{key}")
+MESSAGE = (3, "message", "{id}")
+PLACE = (4, "message_history", "2")
+DELIVERY = (5, "delivery_queue", "{id}/{reader}/push")
+MENTION = (6, "mention_index", "{id}/{reader}")
+GAP = (7, "message_history", "3")
+
+DAMAGES = {
+    "dedupe: a row is gone": Damage(
+        ("DELETE FROM dedupe WHERE key = '{key}'",), (MESSAGE, DELIVERY)
+    ),
+    "dedupe: it says that the message is gone": Damage(
+        ("UPDATE dedupe SET available = 0 WHERE key = '{key}'",), (KEY,)
+    ),
+    "dedupe: its answer cannot be read": Damage(
+        ("UPDATE dedupe SET outcome = {nonsense} WHERE key = '{key}'",), (KEY, MESSAGE, DELIVERY)
+    ),
+    "log: an entry is gone": Damage(
+        ("DELETE FROM log WHERE entity = '{id}'",), (KEY, NO_PLACE, DELIVERY, MENTION, GAP)
+    ),
+    "log: the content of an entry is gone": Damage(
+        ("UPDATE log SET body = NULL, data = NULL WHERE entity = '{id}'",),
+        (KEY, PLACE, DELIVERY, MENTION),
+    ),
+    "log: an entry is there twice": Damage(
+        (
+            "DROP INDEX log_stream_serial",
+            (
+                "INSERT INTO log SELECT committed_id + 1000, stream, stream_serial, surface, kind, "
+                "entity, ref, actor, committed_at, body, data, body_digest, digest FROM log "
+                "WHERE entity = '{id}'"
+            ),
+        ),
+        ((7, "message_history", "2"),),
+    ),
+    "delivery: of a message that there is not": Damage(
+        (
+            (
+                "UPDATE mesh_delivery_queue SET broker_message_id = 'x{id}' "
+                "WHERE broker_message_id = '{id}'"
+            ),
+        ),
+        ((5, "delivery_queue", "x{id}/{reader}/push"),),
+    ),
+    "mention: of a message that there is not": Damage(
+        (
+            (
+                "UPDATE mesh_mention_index SET broker_message_id = 'x{id}' "
+                "WHERE broker_message_id = '{id}'"
+            ),
+        ),
+        ((6, "mention_index", "x{id}/{reader}"),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+async def test_a_damaged_row_is_named(scene: Scene, name: str) -> None:
+    """Every broken rule with the one row that breaks it, and nothing about the other rows."""
+    names = {
+        "key": scene.keys[1],
+        "id": scene.ids[1],
+        "reader": scene.reader.address,
+        "nonsense": "X'ff00'" if scene.broker.database.is_sqlite else r"'\xff00'::bytea",
+    }
+    for statement in DAMAGES[name].statements:
+        await scene.damage(statement.format(**names))
+    found = [(finding.rule, finding.relation, finding.key) for finding in await scene.findings()]
+    expected = [(rule, at, row.format(**names)) for rule, at, row in DAMAGES[name].broken]
+    assert sorted(found) == sorted(expected)
+
+
+async def test_a_lost_tombstone_is_named(scene: Scene) -> None:
+    """Of a message that retention emptied: its id, its place and its mention have no excuse."""
+    scene.clock.advance(4 * DAY_MS)
+    await scene.broker.surface.chores._retention.tick()
+    assert await scene.findings() == []
     await scene.damage(
-        "UPDATE log SET body = NULL, data = NULL WHERE stream_serial = 2 AND surface = 'mesh'"
+        f"DELETE FROM mesh_message_tombstone WHERE broker_message_id = '{scene.ids[1]}'"
     )
-    found = await scene.findings()
-    assert {finding.rule for finding in found} == {1, 4, 5, 6}
-    [place] = [finding for finding in found if finding.rule == 4]
-    assert (place.relation, place.key) == ("message_history", "2")
-    assert {finding.mesh_id for finding in found} == {place.mesh_id}
+    found = {(finding.rule, finding.relation, finding.key) for finding in await scene.findings()}
+    assert found == {
+        (1, "client_message_dedupe", scene.keys[1]),
+        (4, "message_history", "2"),
+        (6, "mention_index", f"{scene.ids[1]}/{scene.reader.address}"),
+    }
 
 
-async def test_a_place_that_is_gone(scene: Scene) -> None:
-    """A whole entry is missing: its id has no place, and the history has a gap."""
-    await scene.damage("DELETE FROM log WHERE stream_serial = 2 AND surface = 'mesh'")
-    assert await scene.rules() == {1, 2, 5, 6, 7}
-    [gap] = [finding for finding in await scene.findings() if finding.rule == 7]
-    assert gap.problem == "nothing from 2 to 2"
+def test_every_rule_is_broken_by_some_damage() -> None:
+    """No rule is there that nothing can break."""
+    broken = {rule for damage in DAMAGES.values() for rule, _, _ in damage.broken}
+    assert broken == set(RULES)
 
 
 async def test_the_last_place_is_gone(scene: Scene) -> None:
@@ -115,14 +203,9 @@ async def test_an_id_of_another_message(scene: Scene) -> None:
         f"'{keys[0]}') WHERE key = '{keys[1]}'"
     )
     found = await scene.findings()
-    assert {finding.rule for finding in found} == {3, 5}
+    assert {finding.rule for finding in found} == {1, 3, 5}
+    assert {finding.key for finding in found if finding.rule == 1} == {keys[1]}
     assert {finding.key for finding in found if finding.rule == 3} == {scene.ids[1]}
-
-
-async def test_an_id_that_lies(scene: Scene) -> None:
-    """It says that the content is gone, and it is not."""
-    await scene.damage("UPDATE dedupe SET available = 0 WHERE scope LIKE 'mesh/%'")
-    assert await scene.rules() == {1}
 
 
 async def test_a_delivery_of_nothing(scene: Scene) -> None:
@@ -136,24 +219,6 @@ async def test_a_delivery_of_nothing(scene: Scene) -> None:
     assert finding.key.startswith("x/")
     scene.clock.set(scene.clock.now_ms() - 10 * 60_000)
     assert await scene.rules() == set()
-
-
-async def test_a_mention_of_nothing(scene: Scene) -> None:
-    """A mention whose message there is not."""
-    await scene.damage(
-        f"UPDATE mesh_mention_index SET broker_message_id = 'x' "
-        f"WHERE broker_message_id = '{scene.ids[0]}'"
-    )
-    assert await scene.rules() == {6}
-
-
-async def test_a_tombstone_that_is_gone(scene: Scene) -> None:
-    """Pruned messages are no findings; without their tombstones they are."""
-    scene.clock.advance(4 * DAY_MS)
-    await scene.broker.surface.chores._retention.tick()
-    assert await scene.findings() == []
-    await scene.damage("DELETE FROM mesh_message_tombstone")
-    assert await scene.rules() == {1, 4, 6}
 
 
 async def test_content_that_cannot_be_read(scene: Scene) -> None:

@@ -21,6 +21,7 @@ from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import empty_bodies
 from tidelog.mesh.identity import MemberKey
 from tidelog.mesh.limiter import Taken, Verdict
+from tidelog.mesh.policy import status_after
 from tidelog.mesh.rules import Mesh, stream_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -438,7 +439,7 @@ PLAYS: dict[str, Play] = {
 
 @pytest.mark.parametrize("case", mesh_cases.params("broker_phases"))
 async def test_a_phase(broker: Broker, case: mesh_cases.Case) -> None:
-    """The answer, the rows afterwards and the units of the limiter are those of the case."""
+    """The answer, the daemon's row, the rows here and the limiter's units are the case's."""
     slug = await broker.mesh(rate_limit=20, rate_window_ms=86_400_000)
     sender, *others = [await broker.member(slug) for _ in range(4)]
     await sender.topic("alerts")
@@ -460,6 +461,8 @@ async def test_a_phase(broker: Broker, case: mesh_cases.Case) -> None:
             assert body.get(name) is not None, name
         for name in case.get("headers_present", ()):
             assert int(response.headers[name]) >= 1
+        if "daemon" in case:
+            assert status_after(response.status_code) == case["daemon"]
     if case.get("same_broker_message_id"):
         assert len({response.json()["broker_message_id"] for response in responses}) == 1
     if case["id"] == "P07":

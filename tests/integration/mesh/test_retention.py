@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
-from tidelog.mesh.retention import Retention
+from tidelog.mesh.retention import FINISHED_MS, Retention
 from tidelog.mesh.rules import DAY_MS
 from tidelog.testing.clock import FakeClock
 
@@ -223,3 +224,28 @@ async def test_everything_ends_with_the_server(store_location: str, tmp_path: Pa
     await asyncio.sleep(0.05)
     left = [task.get_name() for task in asyncio.all_tasks()]
     assert not [name for name in left if name.startswith("tidelog-")]
+
+
+async def test_rows_of_finished_deliveries_go(scene: Scene) -> None:
+    """After thirty days, on both engines, page by page; what somebody waits for stays."""
+    ana, ben = await scene.members()
+    async with ben.connected() as wire:
+        for number in range(3):
+            await ana.post(f"got-{number}", envelope())
+            frame = await wire.until("deliver", client_message_id=f"got-{number}")
+            names = ("broker_message_id", "client_message_id", "claim_id")
+            await wire.send({"type": "client_ack", **{name: frame[name] for name in names}})
+        async with asyncio.timeout(10):
+            while await scene.column("status", "delivery_queue") != ["delivered"] * 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    await ana.post("waiting", envelope())
+    scene.clock.advance(FINISHED_MS)
+    await ana.post("young", envelope())
+    await scene.retention.tick()
+    assert len(await scene.column("status", "delivery_queue")) == 5
+    scene.clock.advance(1)
+    with patch("tidelog.mesh.retention.SWEEP_ROWS", 2):
+        await scene.retention.tick()
+    assert await scene.column("status", "delivery_queue") == ["pending"] * 2
+    assert await scene.findings() == 0
+    assert (await ana.post("got-1", envelope())).json()["duplicate"] is True

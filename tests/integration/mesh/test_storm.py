@@ -30,12 +30,13 @@ class Direct:
     @classmethod
     async def of(cls, member: Member) -> "Direct":
         """The member's own service."""
-        service = member.broker.service
-        mesh = await service.mesh(member.slug)
+        broker = member.broker
+        assert isinstance(broker, Broker)
+        mesh = await broker.service.mesh(member.slug)
         assert mesh is not None
-        row = await service.member(mesh, member.address)
+        row = await broker.service.member(mesh, member.address)
         assert row is not None
-        return cls(member.broker, mesh, row)
+        return cls(broker, mesh, row)
 
     async def post(self, client_id: str, fields: Json, delay: float = 0) -> tuple[int, Json]:
         """Status and body of the answer."""

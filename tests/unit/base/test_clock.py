@@ -54,3 +54,12 @@ def test_fake_clock_does_not_advance_backwards() -> None:
     """Going back has to be said with `set`: a negative advance is a slip of the test."""
     with pytest.raises(ValueError, match="use set"):
         FakeClock().advance(-1)
+
+
+def test_the_wall_clock_is_believed_again_after_a_jump() -> None:
+    """Times that others wrote are judged by the wall clock, which a mark must not hold back."""
+    wall = [5_000_000_000]
+    clock = SystemClock(lambda: wall[0])
+    assert (clock.now_ms(), clock.wall_ms()) == (5000, 5000)
+    wall[0] = 2_000_000_000
+    assert (clock.now_ms(), clock.wall_ms()) == (5000, 2000)

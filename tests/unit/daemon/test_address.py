@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.base.errors import ConfigError
-from tidelog.daemon.address import members_url, socket_url
+from tidelog.daemon.address import resource_url, socket_url
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from tidelog.daemon.address import members_url, socket_url
 def test_one_address_serves_both(broker: str, socket: str, members: str) -> None:
     """HTTP and WebSocket spellings of a broker mean the same."""
     assert socket_url(broker, "harbour") == f"{socket}/mesh/harbour/ws"
-    assert members_url(broker, "harbour") == f"{members}/mesh/harbour/members"
+    assert resource_url(broker, "harbour", "members") == f"{members}/mesh/harbour/members"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 MODULES = ("api", "events", "inbox", "ipc", "metrics", "outbox", "pressure", "settings")
-PURE_MESH = ("fingerprint", "identity", "negotiation", "policy", "wire")
+PURE_MESH = ("fingerprint", "identity", "negotiation", "policy", "slug", "wire")
 HEAVY = ("typer", "rich", "uvicorn", "asyncpg", "pyspark", "prometheus_client", "starlette")
 
 

@@ -1,5 +1,6 @@
 """The inbox stores each id once and keeps its order (mesh 10)."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from msgspec import Raw
 
 from support.local_daemon import delivery
+from tidelog.daemon.database import StorageBusy, StorageFull
 from tidelog.daemon.inbox import (
     KEPT_MS,
     SEEN_MS,
@@ -120,14 +122,47 @@ def test_pruning_takes_many_steps(inbox: Inbox, clock: FakeClock) -> None:
     assert inbox.count() == 0
 
 
-def test_space_is_given_back_once_a_week(inbox: Inbox, clock: FakeClock) -> None:
+async def test_space_is_given_back_once_a_week(inbox: Inbox, clock: FakeClock) -> None:
     """Not at the first start, and not twice."""
-    assert not inbox.vacuum_if_due()
+    assert not await inbox.vacuum_if_due()
     clock.advance(VACUUM_EVERY_MS - 1)
-    assert not inbox.vacuum_if_due()
+    assert not await inbox.vacuum_if_due()
     clock.advance(1)
-    assert inbox.vacuum_if_due()
-    assert not inbox.vacuum_if_due()
+    assert await inbox.vacuum_if_due()
+    assert not await inbox.vacuum_if_due()
+
+
+async def test_the_loop_goes_on_while_space_is_given_back(inbox: Inbox, clock: FakeClock) -> None:
+    """A delivery is refused at once and read access stays; afterwards it is stored."""
+    inbox.receive([delivery(number, body="x" * 1000) for number in range(2000)])
+    await inbox.vacuum_if_due()
+    clock.advance(VACUUM_EVERY_MS)
+    vacuuming = asyncio.create_task(inbox.vacuum_if_due())
+    await asyncio.sleep(0)
+    assert not vacuuming.done()
+    with pytest.raises(StorageBusy):
+        inbox.receive([delivery(2000)])
+    assert inbox.count() == 2000
+    assert await vacuuming
+    assert inbox.receive([delivery(2000)]) != [None]
+
+
+async def test_a_full_disk_leaves_the_file_as_it_was(
+    inbox: Inbox, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not given back is tried again at the next look, and deliveries are stored."""
+    await inbox.vacuum_if_due()
+    clock.advance(VACUUM_EVERY_MS)
+
+    def full() -> None:
+        raise StorageFull("no room")
+
+    monkeypatch.setattr(inbox._database, "vacuum", full)
+    with pytest.raises(StorageFull):
+        await inbox.vacuum_if_due()
+    assert inbox.receive([delivery(1)]) != [None]
+    monkeypatch.undo()
+    assert await inbox.vacuum_if_due()
 
 
 def test_the_newest_history_id_is_remembered(reopen: Open) -> None:

@@ -71,6 +71,29 @@ def test_one_damaged_page_frees_no_id(folder: Path, seed: int) -> None:
     outbox.close()
 
 
+@pytest.mark.parametrize("content", [bytes(PAGE), random.Random(1).randbytes(PAGE)])
+def test_the_first_page_is_lost(folder: Path, content: bytes) -> None:
+    """It says where the tables begin; every row is found and sent without it."""
+    damage(folder, 0, content)
+    with pytest.raises(StoreDamaged, match="tidelog mesh recover"):
+        open_outbox(folder)
+    report = run(folder)
+    assert (report.copied, report.retired_count, report.unreadable_rows) == (ROWS, 0, 0)
+    outbox = open_outbox(folder)
+    assert outbox.counts()["pending"] == ROWS
+    outbox.close()
+    assert not list(folder.glob(".tidelog-recover-*"))
+
+
+def test_the_first_page_and_another_are_lost(folder: Path) -> None:
+    """What can be read is kept, and no id of it is free."""
+    damage(folder, 0, bytes(PAGE))
+    damage(folder, 40, bytes(PAGE))
+    report = run(folder)
+    assert report.copied + report.retired_count == ROWS
+    assert report.copied > 0
+
+
 def test_a_payload_that_reads_well_and_is_wrong_is_retired(folder: Path) -> None:
     """SQLite has no checksums; the fingerprint is one."""
     text = (folder / "outbox.db").read_bytes()

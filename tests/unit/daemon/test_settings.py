@@ -7,6 +7,7 @@ import pytest
 from tidelog.base import config
 from tidelog.base.errors import ConfigError
 from tidelog.daemon.settings import load
+from tidelog.mesh.slug import is_slug
 
 
 def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
@@ -41,6 +42,19 @@ def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], tmp_path: Pa
     """By its key."""
     with pytest.raises(ConfigError, match=r"mesh|MESH"):
         load(tmp_path, {"broker": "ws://a"}, environ)
+
+
+@pytest.mark.parametrize(
+    "slug", ["ops", "0-a_b", "o" * 63, "Ops", "-ops", "_ops", "o" * 64, "ops\n", "h\u00e4fen", ""]
+)
+def test_a_daemon_takes_every_slug_that_a_broker_gives(slug: str, tmp_path: Path) -> None:
+    """And no other."""
+    flags = {"mesh": slug, "broker": "ws://a"}
+    if is_slug(slug):
+        assert load(tmp_path, flags, {}).settings.mesh == slug
+    else:
+        with pytest.raises(ConfigError, match="mesh"):
+            load(tmp_path, flags, {})
 
 
 def test_the_server_ignores_the_daemons_variables(

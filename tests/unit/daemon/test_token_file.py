@@ -3,6 +3,8 @@
 import base64
 from pathlib import Path
 
+import pytest
+
 from tidelog.daemon.token_file import GRACE_MS, TokenFile, rotate
 
 
@@ -17,6 +19,18 @@ def test_a_token_is_made_once(tmp_path: Path) -> None:
     assert tokens.accepts(text)
     assert not tokens.accepts(b"")
     assert TokenFile(path, lambda: now).accepts(text)
+
+
+@pytest.mark.parametrize(("text", "mode"), [("", 0o600), ("known to others", 0o644)])
+def test_a_token_that_protects_nothing_is_replaced(tmp_path: Path, text: str, mode: int) -> None:
+    """An empty file would open the port to everybody, a readable one to every local user."""
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    tokens = TokenFile(path, lambda: 0.0)
+    assert not tokens.accepts(text.encode())
+    assert tokens.accepts(path.read_bytes().strip())
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_old_token_lives_for_a_minute(tmp_path: Path) -> None:

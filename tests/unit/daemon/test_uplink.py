@@ -39,6 +39,10 @@ class Recorder:
         self.asked.append(name)
         return set()
 
+    async def members(self) -> dict[str, str]:
+        """Nobody is listed here either."""
+        return {}
+
 
 def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> Uplink:
     """An uplink that is not started."""
@@ -50,6 +54,7 @@ def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> 
         on_negotiated=settings.pop("on_negotiated", recorder.parameters.append),
         publish=lambda kind, data: recorder.events.append((kind, data)),
         directory=recorder.directory,
+        members=recorder.members,
         request_timeout_ms=300,
         jitter=lambda: 0.1,
         **settings,

@@ -1,6 +1,7 @@
 """The worker against an outbox in a file and a broker that only records."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -8,17 +9,20 @@ from typing import Any
 
 import pytest
 
+from support import mesh_cases
 from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox import Accept, Outbox, Row
+from tidelog.daemon.outbox import Accept, Outbox, Row, Settlement
 from tidelog.daemon.pressure import Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
 from tidelog.daemon.uplink import Answer
 from tidelog.daemon.worker import Worker
 from tidelog.mesh import policy
 from tidelog.mesh.fingerprint import make_envelope
+from tidelog.mesh.negotiation import Parameters
 from tidelog.testing.clock import FakeClock
 
+DAY_MS = 86_400_000
 ACCEPTED = Answer(code=201, broker_message_id="B1", history_id=7)
 
 
@@ -104,13 +108,54 @@ async def test_an_accepted_row_is_done(outbox: Outbox) -> None:
     assert metrics.sent["done"] == 1
 
 
-async def test_a_duplicate_is_done_and_counted(outbox: Outbox) -> None:
-    """A 200 is as good as a 201; a pruned one is counted besides."""
+@pytest.mark.parametrize("case", mesh_cases.params("broker_phases", "P01", "P02"))
+async def test_a_duplicate_is_done_and_counted(
+    case: mesh_cases.Case, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A 200 is as good as a 201; one that was pruned is counted besides, and logged louder."""
     uplink, metrics = RecordingUplink(), DaemonMetrics()
-    uplink.answer = Answer(code=200, duplicate=True, history_available=False)
+    is_there = case["body"]["history_available"]
+    uplink.answer = Answer(code=case["status"], duplicate=True, history_available=is_there)
     accept(outbox, "a")
-    await work(Worker(outbox, uplink, metrics), lambda: row(outbox, "a").status == "done")
-    assert (metrics.dedupe["out"], metrics.dedupe_history_pruned) == (1, 1)
+    with caplog.at_level(logging.INFO, "tidelog.daemon.worker"):
+        await work(
+            Worker(outbox, uplink, metrics), lambda: row(outbox, "a").status == case["daemon"]
+        )
+    assert (metrics.dedupe["out"], metrics.dedupe_history_pruned) == (1, int(not is_there))
+    loudest = max(record.levelno for record in caplog.records)
+    assert loudest == {"info": logging.INFO, "warn": logging.WARNING}[case["log"]]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "days", "is_counted"), [(2, 7, 1), (1, 7, 0), (2, 8, 0), (2, None, 0)]
+)
+async def test_a_retry_that_the_broker_had_forgotten_is_counted(
+    outbox: Outbox, clock: FakeClock, attempts: int, days: int | None, is_counted: int
+) -> None:
+    """A machine that slept through the window during a second attempt: there may be two messages.
+
+    Neither a first attempt nor one inside the window, nor one at a broker that never forgets, is
+    counted.
+    """
+    uplink, metrics = RecordingUplink(), DaemonMetrics()
+    mode: policy.Mode = "permanent" if days is None else "retention_scoped"
+    outbox.adopt(Parameters(mode=mode, dedupe_retention_days=days))
+    accept(outbox, "a")
+    if attempts == 2:
+        [claim] = outbox.claim()
+        outbox.settle([Settlement(claim=claim, status="pending", delay_ms=0)])
+    clock.advance(6 * DAY_MS - 1)
+    uplink.gate.clear()
+    worker = Worker(outbox, uplink, metrics)
+    running = asyncio.create_task(worker.run())
+    await until(partial(has_attempts, outbox, attempts))
+    clock.advance(DAY_MS + 1)
+    uplink.gate.set()
+    await until(lambda: row(outbox, "a").status == "done")
+    worker.stop()
+    async with asyncio.timeout(5):
+        await running
+    assert metrics.retry_after_dedupe_expired == is_counted
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 409, 413, 422])

@@ -16,6 +16,7 @@ from tidelog.mesh.policy import (
     look_up,
     max_age_hours,
     override_ceiling_hours,
+    proves_absence,
     retire_error,
     retry_delay_ms,
     safety_margin_hours,
@@ -119,3 +120,23 @@ def test_only_what_waits_or_failed_is_retired(status: Status) -> None:
 def test_final_states_are_final() -> None:
     """Nothing leaves `done` or `aborted`."""
     assert not {before for before, _ in TRANSITIONS} & {"done", "aborted"}
+
+
+@pytest.mark.parametrize(
+    ("last_error", "attempts", "proves"),
+    [
+        ("404 topic_not_found", 1, True),
+        ("409 idempotency_key_reused request_fingerprint_mismatch", 3, True),
+        ("403 not_a_member", 1, True),
+        ("403 not_a_member", 2, False),
+        ("404 mesh_not_found", 2, False),
+        ("429 rate_limited", 1, False),
+        ("503 unavailable", 1, False),
+        ("no answer within the request timeout", 1, False),
+        ("max_age_exceeded", 1, False),
+        (None, 1, False),
+    ],
+)
+def test_what_an_error_proves(last_error: str | None, attempts: int, proves: bool) -> None:
+    """Only a refusal for good says that the broker has no such message, and not at the gate."""
+    assert proves_absence(last_error, attempts) is proves

@@ -11,7 +11,7 @@ VALUES (?, ?, ?, ?, ?, ?, 'pending');
 -- name: outbox_due
 -- Pending rows whose time has come, oldest first; a time too far ahead comes from a clock that was.
 SELECT o.id, o.client_message_id, o.request_fingerprint, o.payload, o.attempts,
-       (SELECT p.client_message_id FROM outbox p WHERE p.superseded_by = o.id)
+       (SELECT p.client_message_id FROM outbox p WHERE p.superseded_by = o.id), o.enqueued_at
 FROM outbox o
 WHERE o.status = 'pending' AND (o.next_attempt_at <= :now OR o.next_attempt_at > :latest)
 ORDER BY o.enqueued_at, o.id LIMIT :limit;

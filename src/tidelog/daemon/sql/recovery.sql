@@ -51,3 +51,7 @@ SELECT id, rowid FROM outbox INDEXED BY sqlite_autoindex_outbox_1 WHERE id < ? O
 -- name: recovery_state
 -- The clock's mark and the negotiated parameters.
 SELECT key, value FROM daemon_state;
+
+-- name: recovery_tables
+-- Whether there is an outbox in the file at all.
+SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'outbox';

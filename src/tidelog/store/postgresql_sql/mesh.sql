@@ -1,23 +1,36 @@
 -- name: mesh_by_slug
 -- Meshes under their public names.
 SELECT named.number, id, m.slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days,
-       echo_to_sender, rate_limit, rate_window_ms
+       echo_to_sender, rate_limit, rate_window_ms, shortest_window_days
 FROM unnest($1::text[]) WITH ORDINALITY AS named (slug, number)
 JOIN tidelog.mesh_setting m ON m.slug = named.slug;
 
 -- name: mesh_by_id
 -- Meshes.
 SELECT named.number, m.id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days,
-       echo_to_sender, rate_limit, rate_window_ms
+       echo_to_sender, rate_limit, rate_window_ms, shortest_window_days
 FROM unnest($1::text[]) WITH ORDINALITY AS named (id, number)
 JOIN tidelog.mesh_setting m ON m.id = named.id;
 
 -- name: mesh_add
 -- New meshes.
 INSERT INTO tidelog.mesh_setting (id, slug, dedupe_retention_mode, dedupe_retention_days,
-  message_retention_days, echo_to_sender, rate_limit, rate_window_ms, clone_concurrency_policy, created_at)
+  message_retention_days, echo_to_sender, rate_limit, rate_window_ms, shortest_window_days,
+  clone_concurrency_policy, created_at)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                     $7::bigint[], $8::bigint[], $9::text[], $10::bigint[]);
+                     $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[]);
+
+-- name: mesh_change
+-- Other settings of meshes. Of several changes of one mesh the last one counts.
+UPDATE tidelog.mesh_setting m SET dedupe_retention_mode = new.mode, dedupe_retention_days = new.days,
+  message_retention_days = new.message_days, echo_to_sender = new.echo, rate_limit = new.rate_limit,
+  rate_window_ms = new.rate_window_ms, shortest_window_days = new.shortest
+FROM (
+  SELECT DISTINCT ON (id) * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[],
+                                        $6::bigint[], $7::bigint[], $8::bigint[])
+    WITH ORDINALITY AS given (id, mode, days, message_days, echo, rate_limit, rate_window_ms, shortest, number)
+  ORDER BY id, number DESC
+) AS new WHERE m.id = new.id;
 
 -- name: mesh_counts
 -- How many members, topics, queues, webhooks and open invites meshes have.
@@ -258,10 +271,10 @@ SELECT number, verdict FROM mesh.take_units($1::text[], $2::text[], $3::bigint[]
 
 -- name: mesh_use_tokens
 -- Tokens that are used once; one that was used before is not answered.
-INSERT INTO mesh.used_token (token, expires_at)
+INSERT INTO tidelog.mesh_used_token (token, expires_at)
 SELECT * FROM unnest($1::text[], $2::bigint[])
 ON CONFLICT DO NOTHING RETURNING 1, token;
 
 -- name: mesh_forget_tokens
 -- Tokens that have expired need not be known.
-DELETE FROM mesh.used_token WHERE expires_at < ($1::bigint[])[1] RETURNING 1;
+DELETE FROM tidelog.mesh_used_token WHERE expires_at < ($1::bigint[])[1] RETURNING 1;

@@ -26,6 +26,13 @@ WHERE EXISTS (
   AND q.status IN ('pending', 'claimed')
   AND CASE q.status WHEN 'pending' THEN q.next_attempt_at ELSE q.claim_expires_at END <= named.at);
 
+-- name: mesh_recipients
+-- Members whom messages have not been pushed to yet.
+SELECT named.number, q.recipient_pubkey
+FROM unnest($1::text[]) WITH ORDINALITY AS named (broker_message_id, number)
+JOIN tidelog.mesh_delivery_queue q USING (broker_message_id)
+WHERE q.channel = 'push' AND q.status = 'pending';
+
 -- name: mesh_delivery
 -- The states of deliveries.
 SELECT named.number, q.mesh_id, q.status, q.claim_id, q.attempts
@@ -129,10 +136,27 @@ WHERE q.channel = 'webhook' AND q.status IN ('pending', 'claimed') AND NOT EXIST
   SELECT 1 FROM tidelog.mesh_webhook w WHERE w.id = q.endpoint_id AND w.disabled_at IS NULL)
 LIMIT ($1::bigint[])[1];
 
+-- name: mesh_deliveries_page
+-- Deliveries behind one of them, in the order of their messages.
+SELECT 1, broker_message_id, recipient_pubkey, channel, endpoint_id, status, created_at
+FROM tidelog.mesh_delivery_queue
+WHERE (broker_message_id, recipient_pubkey, channel, endpoint_id)
+  > (($1::text[])[1], ($2::text[])[1], ($3::text[])[1], ($4::text[])[1])
+ORDER BY broker_message_id, recipient_pubkey, channel, endpoint_id LIMIT ($5::bigint[])[1];
+
+-- name: mesh_remove_delivery
+-- Finished deliveries that nobody asks for any more.
+DELETE FROM tidelog.mesh_delivery_queue q
+USING unnest($1::text[], $2::text[], $3::text[], $4::text[])
+  AS named (broker_message_id, recipient_pubkey, channel, endpoint_id)
+WHERE q.broker_message_id = named.broker_message_id AND q.recipient_pubkey = named.recipient_pubkey
+AND q.channel = named.channel AND q.endpoint_id = named.endpoint_id
+AND q.status IN ('delivered', 'dead');
+
 -- name: mesh_page
 -- Meshes behind an id.
 SELECT 1, id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms
+       rate_limit, rate_window_ms, shortest_window_days
 FROM tidelog.mesh_setting WHERE id > ($1::text[])[1] ORDER BY id LIMIT ($2::bigint[])[1];
 
 -- name: mesh_too_old
@@ -175,20 +199,23 @@ WHERE EXISTS (
   WHERE q.broker_message_id = named.broker_message_id AND q.status IN ('pending', 'claimed'));
 
 -- name: mesh_check_keys
--- Ids behind one, each with its message's place, whether there is an entry, content and a tombstone.
-SELECT 1, page.scope, page.key, page.available, page.broker_message_id,
-       (l.committed_id IS NOT NULL)::int, (l.body IS NOT NULL)::int, (t.broker_message_id IS NOT NULL)::int
+-- Ids behind one with their stored answers, and the entry that each was committed with.
+SELECT 1, page.scope, page.key, page.available, page.outcome, l.entity, (l.body IS NOT NULL)::int,
+       (t.broker_message_id IS NOT NULL)::int
 FROM (
-  SELECT d.scope, d.key, d.available, stored.outcome ->> 'broker_message_id' AS broker_message_id,
-         (stored.outcome ->> 'history_id')::bigint AS history_id
-  FROM tidelog.dedupe d, LATERAL (SELECT convert_from(d.outcome, 'UTF8')::json AS outcome) AS stored
+  SELECT d.scope, d.key, d.available, d.outcome, d.committed_id FROM tidelog.dedupe d
   WHERE (d.scope, d.key) > (($1::text[])[1], ($2::text[])[1]) AND d.scope >= 'mesh/' AND d.scope < 'mesh0'
   ORDER BY d.scope, d.key LIMIT ($3::bigint[])[1]
 ) AS page
-LEFT JOIN tidelog.log l ON l.stream = page.scope AND l.stream_serial = page.history_id
-  AND l.entity = page.broker_message_id
-LEFT JOIN tidelog.mesh_message_tombstone t ON t.broker_message_id = page.broker_message_id
+LEFT JOIN tidelog.log l ON l.committed_id = page.committed_id AND l.stream = page.scope
+LEFT JOIN tidelog.mesh_message_tombstone t ON t.broker_message_id = l.entity
 ORDER BY page.scope, page.key;
+
+-- name: mesh_tombstone
+-- The tombstones of messages.
+SELECT named.number, t.broker_message_id
+FROM unnest($1::text[]) WITH ORDINALITY AS named (broker_message_id, number)
+JOIN tidelog.mesh_message_tombstone t ON t.broker_message_id = named.broker_message_id;
 
 -- name: mesh_check_entries
 -- Entries of all meshes behind a place, and whether they have a tombstone.

@@ -1,20 +1,27 @@
 -- name: mesh_by_slug
 -- A mesh under its public name.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms
+       rate_limit, rate_window_ms, shortest_window_days
 FROM mesh_setting WHERE slug = ?;
 
 -- name: mesh_by_id
 -- A mesh.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms
+       rate_limit, rate_window_ms, shortest_window_days
 FROM mesh_setting WHERE id = ?;
 
 -- name: mesh_add
 -- A new mesh.
 INSERT INTO mesh_setting (id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days,
-                          echo_to_sender, rate_limit, rate_window_ms, clone_concurrency_policy, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                          echo_to_sender, rate_limit, rate_window_ms, shortest_window_days,
+                          clone_concurrency_policy, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: mesh_change
+-- Other settings of a mesh.
+UPDATE mesh_setting SET dedupe_retention_mode = ?2, dedupe_retention_days = ?3, message_retention_days = ?4,
+  echo_to_sender = ?5, rate_limit = ?6, rate_window_ms = ?7, shortest_window_days = ?8
+WHERE id = ?1;
 
 -- name: mesh_counts
 -- How many members, topics, queues, webhooks and open invites a mesh has.
@@ -179,3 +186,15 @@ ORDER BY m.history_id DESC LIMIT ?6;
 -- A message as it is stored.
 SELECT stream_serial, kind, entity, ref, committed_at, body, data FROM log
 WHERE stream = ? AND stream_serial = ? AND body IS NOT NULL;
+
+-- name: mesh_used_token
+-- Whether a token was used.
+SELECT token FROM mesh_used_token WHERE token = ?;
+
+-- name: mesh_use_token
+-- A token is used once.
+INSERT INTO mesh_used_token (token, expires_at) VALUES (?, ?);
+
+-- name: mesh_forget_tokens
+-- Tokens that have expired need not be known.
+DELETE FROM mesh_used_token WHERE expires_at < ?;

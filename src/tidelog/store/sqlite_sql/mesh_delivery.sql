@@ -15,6 +15,11 @@ WHERE mesh_id = ?1 AND recipient_pubkey = ?2 AND channel = 'push' AND status IN 
 AND CASE status WHEN 'pending' THEN next_attempt_at ELSE claim_expires_at END <= ?3
 LIMIT 1;
 
+-- name: mesh_recipients
+-- Members whom a message has not been pushed to yet.
+SELECT recipient_pubkey FROM mesh_delivery_queue
+WHERE broker_message_id = ? AND channel = 'push' AND status = 'pending';
+
 -- name: mesh_delivery
 -- The state of one delivery.
 SELECT mesh_id, status, claim_id, attempts FROM mesh_delivery_queue
@@ -90,10 +95,22 @@ WHERE q.channel = 'webhook' AND q.status IN ('pending', 'claimed') AND NOT EXIST
   SELECT 1 FROM mesh_webhook w WHERE w.id = q.endpoint_id AND w.disabled_at IS NULL)
 LIMIT ?;
 
+-- name: mesh_deliveries_page
+-- Deliveries behind one of them, in the order of their messages.
+SELECT broker_message_id, recipient_pubkey, channel, endpoint_id, status, created_at FROM mesh_delivery_queue
+WHERE (broker_message_id, recipient_pubkey, channel, endpoint_id) > (?1, ?2, ?3, ?4)
+ORDER BY broker_message_id, recipient_pubkey, channel, endpoint_id LIMIT ?5;
+
+-- name: mesh_remove_delivery
+-- A finished delivery that nobody asks for any more.
+DELETE FROM mesh_delivery_queue
+WHERE broker_message_id = ? AND recipient_pubkey = ? AND channel = ? AND endpoint_id = ?
+AND status IN ('delivered', 'dead');
+
 -- name: mesh_page
 -- Meshes behind an id.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms
+       rate_limit, rate_window_ms, shortest_window_days
 FROM mesh_setting WHERE id > ? ORDER BY id LIMIT ?;
 
 -- name: mesh_too_old
@@ -129,21 +146,21 @@ ORDER BY d.expires_at LIMIT ?2;
 SELECT 1 FROM mesh_delivery_queue WHERE broker_message_id = ? AND status IN ('pending', 'claimed') LIMIT 1;
 
 -- name: mesh_check_keys
--- Ids behind one, each with its message's place, whether there is an entry, content and a tombstone.
-SELECT d.scope, d.key, d.available, page.broker_message_id,
-       l.committed_id IS NOT NULL, l.body IS NOT NULL, t.broker_message_id IS NOT NULL
+-- Ids behind one with their stored answers, and the entry that each was committed with.
+SELECT page.scope, page.key, page.available, page.outcome, l.entity, l.body IS NOT NULL,
+       t.broker_message_id IS NOT NULL
 FROM (
-  SELECT scope, key, CASE WHEN json_valid(CAST(outcome AS TEXT)) THEN
-           json_extract(CAST(outcome AS TEXT), '$.broker_message_id') END AS broker_message_id,
-         CASE WHEN json_valid(CAST(outcome AS TEXT)) THEN
-           json_extract(CAST(outcome AS TEXT), '$.history_id') END AS history_id
-  FROM dedupe WHERE (scope, key) > (?1, ?2) AND scope >= 'mesh/' AND scope < 'mesh0'
+  SELECT scope, key, available, outcome, committed_id FROM dedupe
+  WHERE (scope, key) > (?1, ?2) AND scope >= 'mesh/' AND scope < 'mesh0'
   ORDER BY scope, key LIMIT ?3
-) AS page JOIN dedupe d ON d.scope = page.scope AND d.key = page.key
-LEFT JOIN log l ON l.stream = page.scope AND l.stream_serial = page.history_id
-  AND l.entity = page.broker_message_id
-LEFT JOIN mesh_message_tombstone t ON t.broker_message_id = page.broker_message_id
-ORDER BY d.scope, d.key;
+) AS page
+LEFT JOIN log l ON l.committed_id = page.committed_id AND l.stream = page.scope
+LEFT JOIN mesh_message_tombstone t ON t.broker_message_id = l.entity
+ORDER BY page.scope, page.key;
+
+-- name: mesh_tombstone
+-- The tombstone of a message.
+SELECT broker_message_id FROM mesh_message_tombstone WHERE broker_message_id = ?;
 
 -- name: mesh_check_entries
 -- Entries of all meshes behind a place, and whether they have a tombstone.

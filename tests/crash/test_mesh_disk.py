@@ -1,0 +1,159 @@
+"""No space left under a mesh daemon and inside its broker's transaction (FT-20)."""
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.mesh_broker import ScriptedBroker, running
+from support.mesh_caller import Caller, topic_send
+from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh_invariants import check
+from support.mesh_proxy import proxied
+from support.mesh_real import TOPIC, RealMesh, kinds
+
+DESTINATION = f"topic:{TOPIC}"
+BODY = "x" * 60_000
+"""Close to the largest, so that few sends fill a disk."""
+NO_RESERVE = "[disk]\nreserved_bytes = 1\n[ipc]\nrate_burst = 100000\n"
+"""The daemon stops accepting long before its disk is full, unless it is told not to."""
+
+
+class SmallDisk:
+    """A file system in memory whose size a test sets. Mounting needs root, which CI has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def resize(self, size: str, *, option: str = "remount") -> None:
+        """Give it a size, as `mount` writes it."""
+        options = f"{option},size={size}" if option else f"size={size}"
+        command = ["mount", "-t", "tmpfs", "-o", options, "tidelog-test", str(self.folder)]
+        subprocess.run(command, check=True)
+
+    def fill(self) -> None:
+        """Leave room for a line of a log and not for a send."""
+        found = os.statvfs(self.folder)
+        size = found.f_bavail * found.f_frsize - 16_384
+        with (self.folder / "ballast").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    def empty(self) -> None:
+        """Give the room back."""
+        (self.folder / "ballast").unlink()
+
+
+@pytest.fixture
+def disk() -> Iterator[SmallDisk]:
+    """A small disk; its path is short enough for a Unix socket."""
+    with tempfile.TemporaryDirectory(prefix="tdl-") as folder:
+        disk = SmallDisk(Path(folder))
+        disk.resize("20m", option="")
+        try:
+            yield disk
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    """A broker that is reachable only when a test says so."""
+    with running(ScriptedBroker()) as broker:
+        broker.call(broker.stop)
+        yield broker
+
+
+def check_full(daemon: DaemonProcess) -> None:
+    """A new id is refused and has no row; a stored one has its answer; another body is told."""
+    status, answer = daemon.send(DESTINATION, BODY, "new")
+    assert (status, answer["error"]) == (507, "insufficient_storage")
+    assert "new" not in daemon.rows()
+    assert daemon.send(DESTINATION, BODY, "stored")[0] == 202
+    assert daemon.send(DESTINATION, "other", "stored")[0] == 409
+
+
+def check_space(daemon: DaemonProcess, broker: ScriptedBroker) -> None:
+    """The refused id is taken now, and everything that was acknowledged is delivered once."""
+    # It looks at its disk once a second.
+    eventually(lambda: daemon.send(DESTINATION, BODY, "new")[0] == 202)
+    broker.call(broker.start)
+    eventually(lambda: set(daemon.statuses()) == {"done"}, 30)
+    acknowledged = {answer["client_message_id"] for _, answer in daemon.answers}
+    assert daemon.rows().keys() == acknowledged == broker.messages.keys()
+
+
+def test_ft_20_no_space_at_the_insert(broker: ScriptedBroker) -> None:
+    """The row is written and not committed when space ends: it is not there."""
+    with DaemonProcess(broker.url) as daemon:
+        daemon.start("D1=enospc@2")
+        daemon.send(DESTINATION, BODY, "stored")
+        check_full(daemon)
+        check_space(daemon, broker)
+
+
+def test_ft_20_no_space_at_the_commit(disk: SmallDisk, broker: ScriptedBroker) -> None:
+    """The WAL cannot take the row: 507 as long as the disk is full, and no row."""
+    with DaemonProcess(broker.url, data_dir=disk.folder, settings=NO_RESERVE) as daemon:
+        daemon.start()
+        daemon.send(DESTINATION, BODY, "stored")
+        disk.fill()
+        for _ in range(3):
+            check_full(daemon)
+        disk.empty()
+        check_space(daemon, broker)
+
+
+def test_ft_20_no_space_at_a_checkpoint(disk: SmallDisk, broker: ScriptedBroker) -> None:
+    """A WAL that cannot be folded into the file grows until a send is refused; none is lost."""
+    with DaemonProcess(broker.url, data_dir=disk.folder, settings=NO_RESERVE) as daemon:
+        daemon.start()
+        daemon.send(DESTINATION, BODY, "stored")
+        number = 0
+        last: tuple[int, Any] = (202, None)
+        while last[0] == 202 and number < 1000:
+            number += 1
+            last = daemon.send(DESTINATION, BODY, f"m{number:03}")
+        assert (last[0], last[1]["error"]) == (507, "insufficient_storage")
+        wal, file = ((disk.folder / name).stat().st_size for name in ("outbox.db-wal", "outbox.db"))
+        assert wal > 4000 * 4096, "it has passed the size at which it is folded into the file"
+        assert file < wal, "a part of it could be folded, and then the disk was full"
+        assert f"m{number:03}" not in daemon.rows()
+        check_full(daemon)
+        disk.resize("96m")
+        check_space(daemon, broker)
+
+
+async def test_ft_20_no_space_inside_the_brokers_transaction(
+    tmp_path: Path, store_location: str
+) -> None:
+    """Behind any insert: 503 and no row of any kind; a daemon keeps its row and tries again."""
+    points = ("K3.dedupe", "K3.delivery", "K3.mention", "K3.history")
+    faults = [f"{point}=enospc" for point in points]
+    # The sixth send that gets so far is the daemon's: four are refused before, and one is not.
+    faults.append("K3.message=enospc@6")
+    with (
+        RealMesh(tmp_path / "broker", store_location, faults=",".join(faults)) as mesh,
+        proxied(mesh.server.url) as proxy,
+        mesh.daemon("alice", broker_url=proxy.url) as alice,
+        mesh.daemon("bob") as bob,
+    ):
+        bob.start()
+        caller = await Caller.open(mesh, mesh.member("carol"))
+        fields = topic_send("high", meta={"mentions": [bob.public_hex]})
+        for point in points:
+            refused = await caller.send("direct", fields)
+            assert (refused["code"], refused["error"]) == (503, "unavailable"), point
+            assert kinds(mesh) == [0] * 6, point
+        assert (await caller.send("direct", fields))["code"] == 201
+        await caller.close()
+        alice.start()
+        assert alice.send(DESTINATION, "low", "later")[0] == 202
+        await asyncio.to_thread(check, mesh, alice, bob)
+        assert proxy.answers["later"] == [503, 201]
+        row = alice.rows()["later"]
+        assert (row["attempts"], row["history_id"]) == (2, 2)
