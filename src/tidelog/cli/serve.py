@@ -160,13 +160,34 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
         mounts.append(_mount_sync)
     if settings.mesh_admin_token:
         mounts.append(_mount_mesh)
+    if settings.pipeline.lake or settings.lake_path.is_dir():
+        mounts.append(_mount_search)
     if os.environ.get("TIDELOG_TEST_PROBE") == "1":
         from tidelog.testing.probe.service import EXTENSION
         from tidelog.testing.server import mount_probe
 
         mounts.append(mount_probe)
         extensions.append(EXTENSION)
-    return mounts, extensions
+    return _with_dashboard(mounts), extensions
+
+
+def _with_dashboard(mounts: "Sequence[Mount]") -> "Sequence[Mount]":
+    """The same and, last, the dashboard, which is told what was mounted before it."""
+    from tidelog.dashboard.surface import DashboardSurface
+
+    mounted: list[Surface] = []
+
+    def noted(mount: "Mount") -> "Mount":
+        async def mount_and_note(node: "Node") -> "Surface":
+            mounted.append(await mount(node))
+            return mounted[-1]
+
+        return mount_and_note
+
+    async def mount_dashboard(node: "Node") -> "Surface":
+        return await DashboardSurface.open(node, mounted)
+
+    return (*map(noted, mounts), mount_dashboard)
 
 
 async def _mount_channels(node: "Node") -> "Surface":
@@ -185,3 +206,9 @@ async def _mount_mesh(node: "Node") -> "Surface":
     from tidelog.mesh.surface import MeshSurface
 
     return await MeshSurface.open(node.committer, node.store, node.settings, node.clock)
+
+
+async def _mount_search(node: "Node") -> "Surface":
+    from tidelog.web.search import SearchSurface
+
+    return SearchSurface(node.settings, node.settings.lake_path)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
+from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Meta, Struct
@@ -48,6 +49,10 @@ class Retention(Struct):
     """Body of `POST /sync/admin/retention`: archive what lies at or before a position."""
 
     through: Stored
+
+
+class NewerSnapshot(ValueError):  # noqa: N818 - the failure is the noun
+    """A snapshot was sent of a partition that has a newer one; whoever sends many goes on."""
 
 
 class PutSnapshot(Struct, frozen=True):
@@ -100,6 +105,7 @@ class Admin:
             Route("GET", "/sync/admin/model-version", self._guarded(self._get_version)),
             Route("PUT", "/sync/admin/model-version", self._guarded(self._put_version)),
             Route("GET", "/sync/admin/connections", self._guarded(self._get_connections)),
+            Route("GET", "/sync/admin/snapshot", self._guarded(self._get_snapshot)),
             Route("PUT", "/sync/admin/snapshot", self._guarded(self._put_snapshot)),
             Route("POST", "/sync/admin/retention", self._guarded(self._post_retention)),
         )
@@ -113,6 +119,8 @@ class Admin:
                 return HttpResponse(401, encode({"error": error}))
             try:
                 return HttpResponse(200, encode(await handle(request)))
+            except NewerSnapshot as error:
+                return HttpResponse(400, encode({"error": str(error), "code": "newer_snapshot"}))
             except (msgspec.MsgspecError, ValueError) as error:
                 return HttpResponse(400, encode({"error": str(error)[:300]}))
 
@@ -142,18 +150,31 @@ class Admin:
             ],
         }
 
+    async def _get_snapshot(self, request: HttpRequest) -> object:
+        """The state of a partition now, which nothing is stored of."""
+        query = parse_qs(request.query_string.decode("ascii", "replace"))
+        partition = _named("".join(query.get("partition", ())))
+        try:
+            made = await self._snapshot(partition, Snapshot(partition))
+        except RecursionError:
+            raise ValueError("the state is nested too deeply for a snapshot") from None
+        return {
+            "partition": partition,
+            "committed_id": made.committed_id,
+            "model_version": made.model_version,
+            "state": msgspec.Raw(made.state),
+        }
+
     async def _put_snapshot(self, request: HttpRequest) -> object:
         snapshot = msgspec.json.decode(request.body, type=Snapshot)
-        partition = normal_name(snapshot.partition)
-        for fault in name_faults([partition]):
-            raise ValueError(f"partition: {fault.message}")
+        partition = _named(snapshot.partition)
         try:
             put = await self._snapshot(partition, snapshot)
         except RecursionError:
             raise ValueError("the state is nested too deeply for a snapshot") from None
         for _, committed_id, _, _ in await self._service.store.rows("sync_snapshot", (partition,)):
             if committed_id > put.committed_id:
-                raise ValueError(f"there is a newer snapshot, as of {committed_id}")
+                raise NewerSnapshot(f"there is a newer snapshot, as of {committed_id}")
         await self._commit(put, len(put.state))
         return {"partition": put.partition, "committed_id": put.committed_id}
 
@@ -205,3 +226,11 @@ class Admin:
         [answer] = await submit_and_wait(self._service.committer, Names(), size_bytes, (item,))
         if isinstance(answer, Failure):
             raise answer.error
+
+
+def _named(name: str) -> str:
+    """The normal form of a partition's name; `ValueError` if it can be none."""
+    partition = normal_name(name)
+    for fault in name_faults([partition]):
+        raise ValueError(f"partition: {fault.message}")
+    return partition

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tidelog.base.openapi import TEXT, WHOLE, Operation, Schema, bearer, listing, record
+from tidelog.base.openapi import TEXT, WHOLE, Operation, Parameter, Schema, bearer, listing, record
 from tidelog.base.surface import Route
 from tidelog.sync.admin import ModelVersion, Retention, Snapshot
 
@@ -63,6 +63,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/sync/admin/connections"): _admin(
         "Connected clients.",
         record("last_committed_id connections", connections=listing({"type": "object"})),
+    ),
+    ("GET", "/sync/admin/snapshot"): msgspec.structs.replace(
+        _admin(
+            "The state of a partition now.",
+            record("partition committed_id model_version state", state={"type": "object"}),
+        ),
+        parameters=(Parameter("partition", "Which partition.", is_required=True),),
     ),
     ("PUT", "/sync/admin/snapshot"): _admin(
         "Store the state of a partition.", record("partition committed_id"), Snapshot

@@ -218,6 +218,11 @@ class Session:
         """A page was sent: remember the cycle if it goes on."""
         self._cycle = Cycle(action.partitions, next_since, watermark) if has_more else None
 
+    @property
+    def watermark(self) -> int | None:
+        """Where the cycle ends that has more pages to come; None if there is none."""
+        return None if self._cycle is None else self._cycle.watermark
+
     def due(self, now: float, unix_now: float) -> list[Action]:
         """Time passed: an expired token or a silent client ends the connection."""
         if self.closed:

@@ -13,7 +13,7 @@ import msgspec
 import uvicorn
 
 from tidelog import __version__
-from tidelog.base.clock import Clock, SystemClock
+from tidelog.base.clock import ServerClock, SystemClock
 from tidelog.base.errors import ConfigError, StoreError
 from tidelog.base.ids import UlidFactory
 from tidelog.base.metrics import Metrics
@@ -38,7 +38,7 @@ class Node(NamedTuple):
     """What a surface is mounted on."""
 
     settings: Settings
-    clock: Clock
+    clock: ServerClock
     store: Store
     committer: Committer
 
@@ -100,7 +100,7 @@ class Server:
         *,
         mounts: Sequence[Mount] = (),
         extensions: Sequence[Extension] = (),
-        clock: Clock | None = None,
+        clock: ServerClock | None = None,
     ) -> "Server":
         """Open the store and the port; from here on the port is taken but not yet served."""
         clock = clock or SystemClock()

@@ -1,0 +1,334 @@
+"""The dashboard as a surface: its page, its JSON and its feed, mounted together."""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from tidelog import __version__
+from tidelog.base.surface import (
+    Conversation,
+    Endpoint,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    Surface,
+    Upgrade,
+)
+from tidelog.channels.surface import ChannelsSurface
+from tidelog.dashboard.access import (
+    PATH,
+    Access,
+    Mode,
+    has_own_origin,
+    is_change,
+    is_from_elsewhere,
+)
+from tidelog.dashboard.assets import NOT_KEPT, SAFE, Assets
+from tidelog.dashboard.channel_view import ChannelView
+from tidelog.dashboard.entries import MAX_LISTED, Filter, detail, listed
+from tidelog.dashboard.feed import MAX_MESSAGE_BYTES, Feed, Page
+from tidelog.dashboard.mesh_view import MeshView
+from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
+from tidelog.dashboard.pipeline_view import PipelineView
+from tidelog.dashboard.sync_view import SyncView
+from tidelog.mesh.surface import MeshSurface
+from tidelog.sync.surface import SyncSurface
+from tidelog.web.server import Node
+
+if TYPE_CHECKING:
+    from tidelog.client.mesh_http import Reply
+
+HOW_TO_OPEN = (
+    "The dashboard is off: no admin token is set.\n\n"
+    "Set one and start the server again:\n"
+    "  TIDELOG_ADMIN_TOKEN=<a long random text> tidelog serve\n"
+    'or admin_token = "..." in tidelog.toml. Or try tidelog on this machine: tidelog serve --dev\n'
+)
+NOT_THIS_MACHINE = (
+    "Under --dev the dashboard answers on this machine only: ask for 127.0.0.1 or localhost.\n"
+)
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+_POSITION = re.compile(r"[0-9]{1,18}")
+
+Query = Mapping[str, str]
+Handler = Callable[[HttpRequest, Query], Awaitable[object]]
+
+
+class Refused(Exception):  # noqa: N818 - the failure is the noun
+    """A request that is not answered as it asks."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class RowAction(msgspec.Struct, frozen=True):
+    """Body of a requeue or a drop."""
+
+    id: str
+
+
+class DashboardSurface:
+    """What `tidelog serve` mounts behind the others."""
+
+    name = "dashboard"
+
+    def __init__(self, node: Node, log_id: str, surfaces: Sequence[Surface]) -> None:
+        """`surfaces` are those that are mounted already: it shows what they know."""
+        channels = mesh = sync = None
+        for surface in surfaces:
+            match surface:
+                case ChannelsSurface():
+                    channels = surface
+                case SyncSurface():
+                    sync = surface
+                case MeshSurface():
+                    mesh = surface
+        self._node = node
+        self._log_id = log_id
+        self._served = sorted(surface.name for surface in surfaces)
+        self._access = Access(node.settings)
+        self._assets = Assets()
+        self._channels = ChannelView(node.store, node.settings, log_id, channels)
+        self._sync = SyncView(sync)
+        self._mesh = MeshView(node.store, mesh)
+        self._outbox = OutboxView()
+        self._pipeline = PipelineView(node.settings.lake_path)
+        self._feed = Feed(
+            node.committer,
+            node.store,
+            node.clock,
+            self._access,
+            {
+                "channels": lambda: self._channels.signature(node.committer.tail),
+                "sync": self._sync.signature,
+                "mesh": lambda: self._mesh.signature(self._feed.samples.commits),
+                "outbox": self._outbox.signature,
+                "pipeline": self._pipeline.signature,
+            },
+            self._served,
+        )
+
+    @classmethod
+    async def open(cls, node: Node, surfaces: Sequence[Surface]) -> "DashboardSurface":
+        """The dashboard of a node."""
+        return cls(node, (await node.store.head()).log_id, surfaces)
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        api = f"{PATH}/api"
+        reading: dict[str, Handler] = {
+            f"{api}/state": self._get_state,
+            f"{api}/log": self._get_log,
+            f"{api}/entry/{{id}}": self._get_entry,
+            f"{api}/channels": self._get_channels,
+            f"{api}/messages": self._get_messages,
+            f"{api}/versions": self._get_versions,
+            f"{api}/sync": self._get_sync,
+            f"{api}/mesh": self._get_meshes,
+            f"{api}/mesh/{{id}}": self._get_mesh,
+            f"{api}/outbox": self._get_daemons,
+            f"{api}/outbox/{{daemon}}": self._get_outbox,
+            f"{api}/pipeline": self._get_pipeline,
+            f"{api}/search": self._get_search,
+        }
+        changing: dict[str, Handler] = {
+            f"{api}/outbox/{{daemon}}/requeue": partial(self._change_row, self._outbox.requeue),
+            f"{api}/outbox/{{daemon}}/drop": partial(self._change_row, self._outbox.drop),
+        }
+        return (
+            Route("GET", PATH, self._get_page),
+            Route("GET", f"{PATH}/login", self._get_login),
+            Route("POST", f"{PATH}/login", self._log_in),
+            Route("POST", f"{PATH}/logout", self._log_out),
+            Route("GET", f"{PATH}/static/{{file}}", self._get_file),
+            *(Route("GET", path, self._guarded(handle)) for path, handle in reading.items()),
+            *(
+                Route("POST", path, self._guarded(handle, changes=True))
+                for path, handle in changing.items()
+            ),
+        )
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        return (Endpoint(f"{PATH}/feed", self._accept, MAX_MESSAGE_BYTES),)
+
+    # Who asks.
+
+    def _accept(self, upgrade: Upgrade) -> Conversation | HttpResponse:
+        session = self._access.session(upgrade.headers)
+        if session is None:
+            return _json(401, {"error": "log in first"})
+        if not has_own_origin(upgrade.headers):
+            return _json(403, {"error": "only the dashboard's own page may follow the feed"})
+        return Page(self._feed, session)
+
+    def _guarded(
+        self, handle: Handler, *, changes: bool = False
+    ) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+        async def guarded(request: HttpRequest) -> HttpResponse:
+            if self._access.session(request.headers) is None:
+                return _json(401, {"error": "log in first"})
+            is_foreign = is_from_elsewhere(request.headers)
+            if is_foreign or (changes and not is_change(request.headers)):
+                return _json(403, {"error": "only the dashboard's own page may ask this"})
+            query = dict(parse_qsl(request.query_string.decode("latin-1"), keep_blank_values=True))
+            try:
+                answer = await handle(request, query)
+            except Refused as refused:
+                return _json(refused.status, {"error": str(refused)})
+            except NoDaemon as error:
+                return _json(502, {"error": str(error)})
+            return answer if isinstance(answer, HttpResponse) else _json(200, answer)
+
+        return guarded
+
+    async def _get_page(self, request: HttpRequest) -> HttpResponse:
+        if self._access.mode is Mode.OFF:
+            return _text(403, HOW_TO_OPEN)
+        if self._access.session(request.headers) is not None:
+            return self._assets.page("index.html")
+        if self._access.mode is Mode.OPEN:
+            return _text(403, NOT_THIS_MACHINE)
+        return _redirect(f"{PATH}/login")
+
+    async def _get_file(self, request: HttpRequest) -> HttpResponse:
+        """They are the same in every installation; nothing of the log is in them."""
+        return self._assets.file(request)
+
+    async def _get_login(self, request: HttpRequest) -> HttpResponse:
+        if self._access.mode is not Mode.TOKEN:
+            return await self._get_page(request)
+        return self._assets.page("login.html")
+
+    async def _log_in(self, request: HttpRequest) -> HttpResponse:
+        if is_from_elsewhere(request.headers):
+            return _text(403, "only the dashboard's own page may log in\n")
+        answer = self._access.log_in(request)
+        if answer is None:
+            _log.warning("a login to the dashboard failed", extra={"peer": request.peer})
+            return _redirect(f"{PATH}/login?wrong")
+        if isinstance(answer, int):
+            text = f"Too many wrong tokens. Wait {answer} s and try again.\n"
+            return _text(429, text, (b"retry-after", b"%d" % answer))
+        return _redirect(PATH, (b"set-cookie", answer))
+
+    async def _log_out(self, request: HttpRequest) -> HttpResponse:
+        if not is_change(request.headers):
+            return _json(403, {"error": "only the dashboard's own page may log out"})
+        forget = self._access.log_out(request.headers)
+        return _json(200, {}, (b"set-cookie", forget))
+
+    # What is asked.
+
+    async def _get_state(self, request: HttpRequest, query: Query) -> object:
+        del request, query
+        return {
+            "version": __version__,
+            "log_id": self._log_id,
+            "surfaces": self._served,
+            "is_open": self._access.mode is Mode.OPEN,
+            "position": self._node.committer.tail.position,
+        }
+
+    async def _get_log(self, request: HttpRequest, query: Query) -> object:
+        del request
+        wanted = Filter(*(query.get(name, "") for name in ("surface", "stream", "kind", "actor")))
+        before = _position(query, "before") or self._node.committer.tail.position + 1
+        page = await listed(self._node.store, wanted, 0, before - 1, MAX_LISTED)
+        return {"entries": page.entries, "low": page.low}
+
+    async def _get_entry(self, request: HttpRequest, query: Query) -> object:
+        del query
+        position = _position(request.params, "id") or 0
+        found = await detail(self._node.store, position) if position else None
+        if found is None:
+            raise Refused(404, "there is no such entry")
+        return found
+
+    async def _get_channels(self, request: HttpRequest, query: Query) -> object:
+        del request
+        return await self._channels.channels(query.get("prefix", ""))
+
+    async def _get_messages(self, request: HttpRequest, query: Query) -> object:
+        del request
+        return await self._channels.messages(query.get("stream", ""), _position(query, "before"))
+
+    async def _get_versions(self, request: HttpRequest, query: Query) -> object:
+        del request
+        return await self._channels.versions(query.get("message", ""), _position(query, "before"))
+
+    async def _get_sync(self, request: HttpRequest, query: Query) -> object:
+        del request, query
+        return self._sync.clients()
+
+    async def _get_meshes(self, request: HttpRequest, query: Query) -> object:
+        del request, query
+        return await self._mesh.meshes()
+
+    async def _get_mesh(self, request: HttpRequest, query: Query) -> object:
+        del query
+        return await self._mesh.mesh(request.params["id"])
+
+    async def _get_daemons(self, request: HttpRequest, query: Query) -> object:
+        del request, query
+        return await self._outbox.daemons()
+
+    async def _get_outbox(self, request: HttpRequest, query: Query) -> object:
+        return _of(await self._outbox.rows(request.params["daemon"], query.get("status", "")))
+
+    async def _change_row(
+        self,
+        change: Callable[[str, str], Awaitable["Reply"]],
+        request: HttpRequest,
+        query: Query,
+    ) -> object:
+        del query
+        try:
+            row_id = msgspec.json.decode(request.body, type=RowAction).id
+        except msgspec.MsgspecError:
+            raise Refused(400, "the body is no row to change") from None
+        return _of(await change(request.params["daemon"], row_id))
+
+    async def _get_pipeline(self, request: HttpRequest, query: Query) -> object:
+        del request, query
+        return await self._pipeline.tables()
+
+    async def _get_search(self, request: HttpRequest, query: Query) -> object:
+        del request
+        return await self._pipeline.search(query.get("q", ""))
+
+
+def _position(values: Mapping[str, Any], name: str) -> int | None:
+    """A position that was asked for; None if none was."""
+    text = values.get(name, "")
+    if not text:
+        return None
+    if not _POSITION.fullmatch(text):
+        raise Refused(400, f"{name} is no position")
+    return int(text)
+
+
+def _of(reply: "Reply") -> HttpResponse:
+    """A daemon's answer as it is."""
+    return _json(reply.status, reply.body)
+
+
+def _json(status: int, body: object, *headers: tuple[bytes, bytes]) -> HttpResponse:
+    return HttpResponse(status, _encode(body), headers=(*SAFE, NOT_KEPT, *headers))
+
+
+def _text(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpResponse:
+    kept = (*SAFE, NOT_KEPT, *headers)
+    return HttpResponse(status, text.encode(), "text/plain; charset=utf-8", kept)
+
+
+def _redirect(place: str, *headers: tuple[bytes, bytes]) -> HttpResponse:
+    return _text(303, "", (b"location", place.encode()), *headers)
