@@ -31,6 +31,20 @@ ELSEWHERE = " ".join(
 )
 """Integration tests that are part of other parts or tiers."""
 
+CRASH_ALONE = tuple(
+    f"tests/crash/test_{name}.py"
+    for name in (
+        *("mesh_pair", "mesh_broker_faults", "mesh_races", "kill"),
+        *("mesh_storm", "mesh_faults", "mesh_fleet"),
+    )
+)
+"""Crash tests that take long enough to be a part of their own."""
+
+PIPELINE_PROCESSES = " ".join(
+    f"tests/pipeline/test_{name}.py" for name in ("exactly_once", "cluster", "jvm", "howto")
+)
+"""Tests of the pipeline that start JVMs of their own; the others share one session."""
+
 PARTS_AT_ONCE = (os.cpu_count() or 1) + 2
 SIGN_OF_LIFE_SECONDS = 15.0
 FAREWELL_SECONDS = 10.0
@@ -54,13 +68,19 @@ TIERS = (
         "crash and faults",
         150,
         (
-            f"{PYTEST} -s tests/crash/test_kill.py",
-            f"{PYTEST} -s tests/crash/test_mesh_faults.py",
-            f"{PYTEST} -s tests/crash/test_mesh_pair.py",
-            (
-                f"{PYTEST} -s tests/crash --ignore=tests/crash/test_kill.py"
-                " --ignore=tests/crash/test_mesh_faults.py --ignore=tests/crash/test_mesh_pair.py"
-            ),
+            *(f"{PYTEST} -s {module}" for module in CRASH_ALONE),
+            f"{PYTEST} -s tests/crash " + " ".join(f"--ignore={each}" for each in CRASH_ALONE),
+        ),
+        on_disk=True,
+    ),
+    Tier(
+        "pipeline",
+        "pipeline",
+        180,
+        (
+            f"{PYTEST} tests/pipeline "
+            + " ".join(f"--ignore={each}" for each in PIPELINE_PROCESSES.split()),
+            f"{PYTEST} {PIPELINE_PROCESSES}",
         ),
         on_disk=True,
     ),
@@ -93,6 +113,7 @@ TIERS = (
         ),
     ),
     Tier("clients", "clients", 50, (f"{PYTEST} tests/clients",)),
+    Tier("browser", "browser", 60, (f"{PYTEST} tests/browser",)),
     Tier(
         "lint",
         "lint and types",

@@ -7,7 +7,7 @@ import typer
 
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli import backup, config, daemon, log, mesh, serve, sync
+from tidelog.cli import backup, config, daemon, log, mesh, pipeline, serve, sync
 
 app = typer.Typer(
     name="tidelog",
@@ -23,6 +23,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(sync.app, name="sync")
 app.add_typer(mesh.app, name="mesh")
 app.add_typer(daemon.app, name="daemon")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
 
 

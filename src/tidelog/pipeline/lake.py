@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,10 +66,17 @@ class Lake:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._is_writing = False
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The right to write, for one process at a time; it ends with the process."""
+        """The right to write, for one process at a time; it ends with the process.
+
+        Whoever has it may ask for it again.
+        """
+        if self._is_writing:
+            yield
+            return
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "_lock").open("a") as file:
             try:
@@ -79,7 +86,11 @@ class Lake:
                     f"another process writes to the lake {self.root}. "
                     "Wait for it, or stop it: `tidelog pipeline ingest --follow` runs until then."
                 ) from None
-            yield
+            self._is_writing = True
+            try:
+                yield
+            finally:
+                self._is_writing = False
 
     def path(self, name: str) -> Path:
         """Where a table is."""
@@ -125,14 +136,21 @@ class Lake:
         """A table as it is now, for Spark; empty if there is none yet."""
         return frame_of(spark, BY_NAME[name], self.files(name))
 
-    def arrow(self, name: str, columns: Sequence[str] | None = None) -> "pa.Table":
-        """A table as it is now, without Spark."""
+    def arrow(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Sequence[tuple[str, str, Any]] = (),
+    ) -> "pa.Table":
+        """A table as it is now, without Spark: rows that meet all of `where`."""
         table = self.delta(name)
         if table is None:
             raise LakeError(
                 f"there is no table {name} in {self.root} yet. Build it: `tidelog pipeline run`."
             )
-        return table.to_pyarrow_table(columns=None if columns is None else list(columns))
+        return table.to_pyarrow_table(
+            columns=None if columns is None else list(columns), filters=list(where) or None
+        )
 
     # Writing.
 
@@ -182,6 +200,36 @@ class Lake:
         finally:
             frame.unpersist()
 
+    def rewrite(
+        self,
+        spark: "SparkSession",
+        name: str,
+        hits: "Callable[[DataFrame], DataFrame]",
+        change: "Callable[[DataFrame], DataFrame]",
+    ) -> int:
+        """Write the files anew that hold certain rows; answers how many such rows there were.
+
+        Args:
+            spark: Runs the work.
+            name: The table.
+            hits: Of all rows, those that are to change.
+            change: Of all rows of a file, what takes their place.
+        """
+        from pyspark.sql import functions as sql
+
+        table, files = BY_NAME[name], self.files(name)
+        if not files:
+            return 0
+        stored = frame_of(spark, table, files).withColumn("_file", sql.col("_metadata.file_path"))
+        touched = {
+            _local(row["_file"]): row["count"]
+            for row in hits(stored).groupBy("_file").count().collect()
+        }
+        if touched:
+            changed = change(frame_of(spark, table, sorted(touched)))
+            self._commit(name, changed, self.through(name), replaced=sorted(touched))
+        return sum(touched.values())
+
     def _commit(
         self,
         name: str,
@@ -209,7 +257,13 @@ class Lake:
                 mode="ignore",
                 name=name,
                 description=table.meaning,
-                configuration={"tidelog.layer": table.layer, **(properties or {})},
+                configuration={
+                    "tidelog.layer": table.layer,
+                    # No smallest and largest values in the table's log, where nothing of what is
+                    # forgotten may stay; the files have their own.
+                    "delta.dataSkippingNumIndexedCols": "0",
+                    **(properties or {}),
+                },
                 raise_if_key_not_exists=False,
             )
         now_ms = int(time.time() * 1000)

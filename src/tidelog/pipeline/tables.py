@@ -90,6 +90,29 @@ LOG = Table(
     ),
 )
 
+FORGOTTEN = Table(
+    "forgotten",
+    "bronze",
+    "Something whose content was forgotten: no table has it, and no later ingest or build brings it back.",
+    ("stream", "entity"),
+    (
+        Column("stream", "string", "Stream it belongs to."),
+        Column("entity", "string", "Message serial, event id or broker message id."),
+        Column(
+            "first_committed_id",
+            "bigint",
+            "Content from this position on is forgotten, also what is still to come; what a message was before stays.",
+        ),
+        Column(
+            "partitions",
+            "array<string>",
+            "Partitions of a sync event. Their state can no longer be made from the lake: they have no snapshot.",
+            True,
+        ),
+        Column("forgotten_at", "timestamp", "When."),
+    ),
+)
+
 MESSAGE_VERSION = Table(
     "message_version",
     "silver",
@@ -176,6 +199,7 @@ MESSAGE = Table(
         Column("delivery_serial", "bigint", "Position of the newest version in the channel."),
         Column("published_at", "timestamp", "When it was created."),
         Column("updated_at", "timestamp", "When it was last changed."),
+        Column("is_complete", "boolean", "Whether all the content it is made of is here; else `data` is null."),
     ),
     inputs=("message_version",),
     relations=("channel_message",),
@@ -366,7 +390,8 @@ SNAPSHOT = Table(
         Column("events", "bigint", "Events it was made of."),
         Column("state", "string", "JSON text of the state."),
     ),
-    inputs=("event",),
+    inputs=("event", "log"),
+    relations=("sync_setting",),
 )
 
 VERDICT = Table(
@@ -386,6 +411,7 @@ VERDICT = Table(
 
 TABLES = (
     LOG,
+    FORGOTTEN,
     MESSAGE_VERSION,
     MESSAGE,
     EVENT,

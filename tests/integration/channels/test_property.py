@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from websockets.asyncio.client import connect
 
+from support.channel_bodies import MAKERS
 from support.channels_peer import (
     APP,
     V2_QUERY,
@@ -59,20 +60,6 @@ WINDOW_SECONDS = 25
 
 ACTIONS = ("create", "append", "update", "delete")
 WEIGHTS = (2, 9, 3, 2)
-WORDS = (
-    *("a", "Hello ", 'quo"te', "back\\slash", "\u00e9", "\U0001f30a", "\u2028", "\ue0000", "\t\n"),
-    *("x" * 40, "0", "null", '{"a":1}', "\x7f", "e\u0301", "\0"),
-)
-EXTRAS: tuple[Json, ...] = (
-    {"headers": {"tenant": "acme", "n": 1, "flag": True}},
-    {"headers": {"sockudo_action": "message.none", "kept": "yes"}, "own": [1, {"a": None}]},
-    {"headers": None, "echo": True},
-    {"ai": {"transport": {"status": "streaming"}}},
-    {"ai": {"transport": {"status": "streaming"}, "codec": {"status": "streaming"}}},
-    {"ai": {"transport": {"status": "complete"}}, "headers": {"end": "1"}},
-    {"ai": {"transport": {"status": "cancelled"}}},
-)
-VALUES: tuple[Any, ...] = (5, -0.5, True, False, [], [1, [2]], {"a": {"b": "c"}}, {})
 
 
 class Op(NamedTuple):
@@ -179,7 +166,7 @@ class World:
         is_keyed = rng.random() < 0.7
         is_invalid = rng.random() < 0.08
         serial = "" if action == "create" else rng.choice(known[-5:])
-        body = getattr(self, f"_{action}")(rng, tag)
+        body = MAKERS[action](rng, tag)
         if action == "create":
             body["channel"] = channel
             if is_keyed:
@@ -191,39 +178,6 @@ class World:
         op = Op(tag, channel, action, serial, body, is_keyed, is_invalid)
         self.ops[tag] = op
         return op
-
-    def _create(self, rng: random.Random, tag: str) -> Json:
-        body: Json = {"name": f"n-{tag}", "info": "subscription_count"}
-        if rng.random() < 0.9:
-            body["data"] = rng.choice([_text(rng), _text(rng), {"a": [1, "x"]}, 7])
-        if rng.random() < 0.5:
-            body["extras"] = rng.choice(EXTRAS)
-        return body
-
-    def _append(self, rng: random.Random, tag: str) -> Json:
-        body: Json = {"data": _text(rng), "description": tag}
-        if rng.random() < 0.15:
-            body["extras"] = rng.choice(EXTRAS)
-            if rng.random() < 0.5:
-                body |= {"data": "", "extras": EXTRAS[-2]}
-        return body
-
-    def _update(self, rng: random.Random, tag: str) -> Json:
-        body: Json = {"description": tag}
-        choices = {"name": _text(rng), "data": rng.choice([_text(rng), *VALUES[:2]])}
-        if rng.random() < 0.3:
-            choices["data"] = rng.choice(VALUES)
-        choices["extras"] = rng.choice(EXTRAS)
-        _tri_state(rng, body, choices)
-        return body
-
-    def _delete(self, rng: random.Random, tag: str) -> Json:
-        body: Json = {"description": tag}
-        _tri_state(rng, body, {"data": _text(rng), "extras": rng.choice(EXTRAS), "name": None})
-        if rng.random() < 0.3:
-            body["name"] = "ignored (D17)"
-            body["clear_fields"] = [f for f in body.get("clear_fields", ()) if f != "name"]
-        return body
 
     async def post(self, client: RawClient, op: Op) -> tuple[int, Json] | None:
         """Status and answer; None if nobody will ever know."""
@@ -362,25 +316,6 @@ class World:
             if not page["has_more"]:
                 return rows
             cursor = {"cursor": page["next_cursor"]}
-
-
-def _text(rng: random.Random) -> str:
-    return "".join(rng.choices(WORDS, k=rng.randint(1, 3)))
-
-
-def _tri_state(rng: random.Random, body: Json, values: Json) -> None:
-    """Each field is kept (absent or null), replaced or cleared."""
-    cleared = []
-    for field, value in values.items():
-        wish = rng.choice(["keep", "null", "replace", "clear"])
-        if wish == "null":
-            body[field] = None
-        elif wish == "replace" and value is not None:
-            body[field] = value
-        elif wish == "clear":
-            cleared.append(field)
-    if cleared or rng.random() < 0.2:
-        body["clear_fields"] = cleared
 
 
 def _spoil(rng: random.Random, action: str, body: Json, serial: str) -> str:

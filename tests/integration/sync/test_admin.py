@@ -94,6 +94,7 @@ ROUTES = [
     ("GET", "model-version"),
     ("PUT", "model-version"),
     ("GET", "connections"),
+    ("GET", "snapshot"),
     ("PUT", "snapshot"),
     ("POST", "retention"),
 ]
@@ -372,6 +373,23 @@ async def test_names_of_partitions_have_one_form_here_too(tmp_path: Path) -> Non
         await peer.submit(push("1", "a", "p\u00e9"))
         answer = await administrator.ok("PUT", "snapshot", {"partition": "pe\u0301"})
         assert answer == {"partition": "p\u00e9", "committed_id": 1}
+
+
+async def test_a_state_can_be_looked_at_without_storing_it(tmp_path: Path) -> None:
+    """GET answers the state with all that is committed, and its position; nothing is stored."""
+    async with (
+        admin(tmp_path) as administrator,
+        connected(administrator.node.ws_url, "t", TREE) as peer,
+    ):
+        await peer.submit(push("1", "a", "p\u00e9"), push("2", "b", "p\u00e9", parent="a"))
+        answer = await administrator.ok("GET", "snapshot?partition=pe%CC%81")
+        assert (answer["partition"], answer["committed_id"]) == ("p\u00e9", 2)
+        assert answer["model_version"] == 3
+        assert set(answer["state"]["t"]["items"]) == {"a", "b"}
+        assert await administrator.node.store.rows("sync_snapshot", ("p\u00e9",)) == ()
+        for wrong in ("snapshot", "snapshot?partition=", f"snapshot?partition={'p' * 129}"):
+            status, _ = await administrator.call("GET", wrong)
+            assert status == 400, wrong
 
 
 async def test_a_snapshot_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:

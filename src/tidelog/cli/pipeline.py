@@ -1,0 +1,388 @@
+"""`tidelog pipeline`: make tables of the log with Spark, check it, search it, look back."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.base.errors import ConfigError
+from tidelog.cli import pipeline_changes, pipeline_views
+from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
+from tidelog.cli.pipeline_place import (
+    AgainstOption,
+    ConfOption,
+    LakeOption,
+    MasterOption,
+    Place,
+    conf_pairs,
+    pipeline_at,
+    print_json,
+    printable,
+    spark_for,
+)
+from tidelog.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.pipeline.checks.finding import Verdict
+    from tidelog.pipeline.ingest import Progress
+    from tidelog.pipeline.jobs import Built
+    from tidelog.pipeline.search import Updated
+
+app = typer.Typer(
+    help="Tables, checks, search and reports made of the log, with Spark.", no_args_is_help=True
+)
+
+SEARCH = "search"
+"""What `build` calls the search index."""
+
+FullOption = Annotated[bool, typer.Option("--full", help="Make the named ones anew.")]
+
+
+@app.command()
+def ingest(
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until interrupted.")
+    ] = False,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    lake: LakeOption = None,
+    config: ConfigOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the table `log` up to the head of the log.
+
+    It goes on where it ended, also after a kill. With --follow and --json there is a line for each
+    batch.
+
+    Example: tidelog pipeline ingest --follow --data-dir ./data
+    """
+    conf_pairs(conf)
+    with pipeline_at(config, data_dir, store, lake) as place:
+        head = place.store.head().committed_id
+        with place.lake.writing():
+            place.require_same_log()
+            began, before = time.monotonic(), place.lake.through("log")
+            if before < head or follow:
+                tell = print_json if as_json and follow else None
+                with spark_for(master, conf) as spark:
+                    _ingest(spark, place, follow=follow, tell=tell)
+            done = _ingested(place, before, time.monotonic() - began)
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(f"{done['rows']:,} entries ingested; the lake is at {done['through']:,}")
+
+
+def _ingested(place: Place, before: int, seconds: float) -> dict[str, Any]:
+    through = place.lake.through("log")
+    return {"through": through, "rows": through - before, "seconds": round(seconds, 3)}
+
+
+def _ingest(
+    spark: "SparkSession",
+    place: Place,
+    *,
+    follow: bool = False,
+    tell: Callable[[Any], None] | None = None,
+) -> None:
+    from tidelog.pipeline.ingest import ingest as run_ingest
+
+    until = _stop_on_signal() if follow else nullcontext()
+    with progress_bar("following" if follow else "ingesting") as show, until as stop:
+
+        def progress(now: "Progress") -> None:
+            show(now.through, now.head)
+            if tell is not None:
+                tell(now._asdict())
+
+        run_ingest(
+            spark,
+            place.store,
+            place.lake,
+            follow=follow,
+            stop=stop,
+            progress=progress,
+        )
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """An event that an interrupt or a termination sets, instead of what they did before."""
+    stop = threading.Event()
+
+    def handle(_number: int, _frame: object) -> None:
+        # On a thread of its own: the one that was interrupted may hold the lock of the event.
+        threading.Thread(target=stop.set).start()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@app.command()
+def build(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="Default: all, and `search`, the index."),
+    ] = None,
+    *,
+    full: FullOption = False,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    lake: LakeOption = None,
+    config: ConfigOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring tables up to the table `log`, with what they are made of; only what is stale changes.
+
+    Example: tidelog pipeline build message activity
+    """
+    conf_pairs(conf)
+    with pipeline_at(config, data_dir, store, lake) as place:
+        names = _require_tables(tables)
+        place.store.head()
+        with place.lake.writing():
+            place.require_same_log()
+            with spark_for(master, conf) as spark:
+                built = _build(spark, place, names, full=full)
+                updated = None
+                if not tables or SEARCH in tables:
+                    updated = _index(spark, place, rebuild=full)
+    if as_json:
+        print_json({"tables": [each._asdict() for each in built], "index": _plain_index(updated)})
+        return
+    _show_built(built)
+    _show_index(updated)
+
+
+def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
+    """The tables that are to be built; the index needs its table.
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    from tidelog.pipeline.jobs import buildable
+
+    known = buildable()
+    if unknown := [name for name in tables or () if name not in (*known, SEARCH)]:
+        raise ConfigError(
+            f"{', '.join(unknown)}: not a table that is built; "
+            f"there are {', '.join(known)} and {SEARCH}"
+        )
+    if not tables:
+        return known
+    return tuple(dict.fromkeys("message" if name == SEARCH else name for name in tables))
+
+
+def _build(
+    spark: "SparkSession", place: Place, names: tuple[str, ...], *, full: bool
+) -> list["Built"]:
+    from tidelog.pipeline.jobs import build as run_build
+    from tidelog.pipeline.jobs import planned
+
+    total = len(planned(names))
+    done = 0
+    with progress_bar("building") as show:
+
+        def progress(_built: "Built") -> None:
+            nonlocal done
+            done += 1
+            show(done, total)
+
+        show(0, total)
+        return run_build(
+            spark,
+            place.lake,
+            place.store,
+            names,
+            full=full,
+            model=place.model(),
+            progress=progress,
+        )
+
+
+def _show_built(built: list["Built"]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table()
+    for name in ("table", "made", "rows written", "seconds", "complete to"):
+        shown.add_column(name, justify="left" if name in ("table", "made") else "right")
+    for each in built:
+        seconds = f"{each.seconds:.1f}"
+        shown.add_row(each.name, each.mode, f"{each.rows:,}", seconds, f"{each.through:,}")
+    Console().print(shown)
+
+
+def _index(spark: "SparkSession", place: Place, *, rebuild: bool) -> "Updated":
+    from tidelog.pipeline.search import update_index
+
+    with progress_bar("indexing"):
+        return update_index(spark, place.lake, rebuild=rebuild)
+
+
+def _plain_index(updated: "Updated | None") -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(updated)
+
+
+def _show_index(updated: "Updated | None") -> None:
+    if updated is not None:
+        typer.echo(
+            f"search: {updated.documents:,} messages, {updated.shards_written} parts written"
+        )
+
+
+@app.command()
+def check(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CHECK]...", help="continuity, orphans, digest, agreement, retention."
+        ),
+    ] = None,
+    *,
+    against: AgainstOption = None,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    lake: LakeOption = None,
+    config: ConfigOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that the store kept its promises; exit 1 and name the first rows if it did not.
+
+    Example: tidelog pipeline check --against http://127.0.0.1:8080
+    """
+    conf_pairs(conf)
+    with pipeline_at(config, data_dir, store, lake) as place:
+        from tidelog.pipeline.checks.run import CHECKS
+
+        if unknown := [name for name in names or () if name not in CHECKS]:
+            raise ConfigError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+        place.store.head()
+        with place.lake.writing(), spark_for(master, conf) as spark:
+            verdicts = _check(spark, place, names or (), against, is_shown=not as_json)
+    if as_json:
+        print_json([_plain_verdict(verdict) for verdict in verdicts])
+    if not all(verdict.is_sound for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _check(
+    spark: "SparkSession",
+    place: Place,
+    names: Sequence[str],
+    against: str | None,
+    *,
+    is_shown: bool,
+) -> list["Verdict"]:
+    from tidelog.pipeline.checks.run import CHECKS, run_checks
+
+    done = 0
+    with progress_bar("checking") as show:
+
+        def told(verdict: "Verdict") -> None:
+            nonlocal done
+            done += 1
+            show(done, len(names) or len(CHECKS))
+            if is_shown:
+                for line in str(verdict).splitlines():
+                    typer.echo(printable(line))
+
+        show(0, len(names) or len(CHECKS))
+        return run_checks(
+            names,
+            spark,
+            place.store,
+            place.lake,
+            server=place.server(against),
+            model=place.model_source(),
+            told=told,
+        )
+
+
+def _plain_verdict(verdict: "Verdict") -> dict[str, Any]:
+    plain = verdict._asdict()
+    plain["findings"] = [finding._asdict() for finding in verdict.findings]
+    return {**plain, "is_sound": verdict.is_sound}
+
+
+@app.command()
+def run(
+    *,
+    against: AgainstOption = None,
+    output: pipeline_views.OutputOption = None,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    lake: LakeOption = None,
+    config: ConfigOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All of it once: ingest, build, check, index, report; exit 1 if a check found something.
+
+    Example: tidelog pipeline run --data-dir ./data
+    """
+    conf_pairs(conf)
+    with pipeline_at(config, data_dir, store, lake) as place:
+        place.store.head()
+        with place.lake.writing():
+            place.require_same_log()
+            before, began = place.lake.through("log"), time.monotonic()
+            with spark_for(master, conf) as spark:
+                started = time.monotonic()
+                _ingest(spark, place)
+                ingested = _ingested(place, before, time.monotonic() - started)
+                if not as_json:
+                    typer.echo(f"{ingested['rows']:,} entries ingested")
+                built = _build(spark, place, _require_tables(None), full=False)
+                if not as_json:
+                    _show_built(built)
+                verdicts = _check(spark, place, (), against, is_shown=not as_json)
+                updated = _index(spark, place, rebuild=False)
+                if not as_json:
+                    _show_index(updated)
+        written = pipeline_views.write_page(place, output)
+    is_sound = all(verdict.is_sound for verdict in verdicts)
+    if as_json:
+        print_json(
+            {
+                "is_sound": is_sound,
+                "ingest": ingested,
+                "tables": [each._asdict() for each in built],
+                "checks": [_plain_verdict(verdict) for verdict in verdicts],
+                "index": _plain_index(updated),
+                "report": written,
+                "start_seconds": round(started - began, 3),
+                "seconds": round(time.monotonic() - began, 3),
+            }
+        )
+    else:
+        pipeline_views.show_page(written)
+    if not is_sound:
+        raise typer.Exit(1)
+
+
+app.command("search")(pipeline_views.search)
+app.command("as-of")(pipeline_views.as_of)
+app.command("report")(pipeline_views.report)
+app.command("publish")(pipeline_changes.publish)
+app.command("forget")(pipeline_changes.forget)

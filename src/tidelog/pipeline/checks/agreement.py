@@ -1,0 +1,426 @@
+"""Agreement: the state that Spark folds from the log is the state that the server has and answers.
+
+Three comparisons. Row by row, the table `log` of the lake with the store. Each stored snapshot of
+a sync partition with what the reducer makes of the partition's events in the lake. And, against a
+running server, every message in the histories of its channels and the state of every partition,
+asked for over HTTP, with what is folded from the lake.
+
+The lake keeps what the server prunes, so what was purged can still be compared. The server may be
+ahead of the lake: what it shows in a newer version than the lake has is not compared, and counted.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidelog.pipeline.checks import answers
+from tidelog.pipeline.checks.answers import Server
+from tidelog.pipeline.checks.evidence import Evidence, take
+from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
+from tidelog.pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+    from tidelog.pipeline.transforms.snapshots import ModelSource
+
+NAME = "agreement"
+NEEDS = ("snapshots",)
+
+ASKERS = 2
+"""Requests under way at the server at once: a check must not crowd out its clients."""
+
+RULES = {
+    "bronze": "an entry in the lake is the entry in the store",
+    "snapshot": "a stored snapshot is what the reducer makes of the events",
+    "message": "the server shows a message as it is folded",
+    "state": "the server has the state that the reducer makes",
+}
+
+
+def check(
+    evidence: Evidence,
+    lake: Lake,
+    *,
+    server: Server | None = None,
+    model: "ModelSource | None" = None,
+) -> Verdict:
+    """Compare the lake with the store, and with a server if one is named.
+
+    Args:
+        evidence: The store.
+        lake: Its table `log` is what is folded.
+        server: To be asked; None asks nobody.
+        model: Of the sync surface; without it states are not compared.
+    """
+    through = min(lake.through("log"), evidence.head.committed_id)
+    parts = [_bronze(evidence, lake, through)]
+    notes = []
+    if model is None:
+        notes.append("states of sync are not compared: no model was given")
+    else:
+        parts.append(_stored_states(evidence, lake, model, through))
+    if server is None:
+        notes.append("no server was asked")
+    else:
+        parts.append(_messages(evidence, lake, server, through))
+        if not server.admin_token:
+            notes.append("the server was not asked for states of sync: no admin token was given")
+        elif model is not None:
+            parts.append(_answered_states(evidence, lake, server, model, through))
+    whole = Verdict(NAME, through, 0, notes=tuple(notes))
+    for part in parts:
+        whole = whole._replace(
+            examined=whole.examined + part.examined,
+            findings=(*whole.findings, *part.findings)[:FIRST_FINDINGS],
+            total=whole.total + part.total,
+            notes=(*whole.notes, *part.notes),
+        )
+    return whole
+
+
+def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
+    from pyspark.sql import functions as sql
+
+    columns = ("committed_id", "digest", "body_digest", "body", "data")
+
+    def placed(frame: "DataFrame", side: str) -> "DataFrame":
+        content = sql.when(sql.col("body").isNotNull(), sql.xxhash64("body", "data"))
+        return frame.where(sql.col("committed_id") <= through).select(
+            "committed_id",
+            sql.struct("digest", "body_digest", content.alias("content")).alias(side),
+        )
+
+    both = placed(evidence.log(*columns), "stored").join(
+        placed(lake.frame(evidence.spark, "log").select(*columns), "kept"), "committed_id", "full"
+    )
+    problem = (
+        sql.when(sql.col("kept").isNull(), sql.lit("is not in the lake"))
+        .when(sql.col("stored").isNull(), sql.lit("is in the lake and not in the store"))
+        .when(sql.col("stored.digest") != sql.col("kept.digest"), sql.lit("has another digest"))
+        .when(
+            sql.col("stored.body_digest") != sql.col("kept.body_digest"),
+            sql.lit("has another digest of its content"),
+        )
+        .when(sql.col("stored.content") != sql.col("kept.content"), sql.lit("has other content"))
+    )
+    found = both.withColumn("text", problem).where(sql.col("text").isNotNull())
+    named, total = first_of(
+        found.select(
+            sql.col("committed_id").alias("at"),
+            sql.lit("bronze").alias("rule"),
+            sql.concat(sql.lit("entry "), sql.col("committed_id").cast("string")).alias("where"),
+            "text",
+        )
+    )
+    return Verdict(NAME, through, through, named, total)
+
+
+# Channels.
+
+
+def folded(lake: Lake, evidence: Evidence, through: int) -> "DataFrame":
+    """Messages as the lake has them: the columns of `message`."""
+    from pyspark.sql import functions as sql
+
+    from tidelog.pipeline.transforms.messages import fold, message_versions
+
+    log = lake.frame(evidence.spark, "log").where(sql.col("committed_id") <= through)
+    return fold(message_versions(log))
+
+
+def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> Verdict:
+    """Ask for everything, then look which messages are still there: what is gone may be."""
+    from pyspark.sql import functions as sql
+
+    key = ["app_id", "channel", "history_serial"]
+    ours = (
+        folded(lake, evidence, through)
+        .withColumn("published_at_ms", sql.unix_millis("published_at"))
+        .withColumn("at_ms", sql.unix_millis("updated_at"))
+        .mapInArrow(_shown_messages, _OURS_DDL)
+        .persist()
+    )
+    channels = ours.select("app_id", "channel").distinct().coalesce(1).repartition(ASKERS)
+    told = channels.mapInArrow(answers.histories(server), answers.MESSAGE_DDL).persist()
+    told.count()
+    before = take(evidence.spark, evidence.address, ("channel_messages", "channels"))
+    hidden = (
+        ours.join(_floors(before), ["app_id", "channel"])
+        .where("history_serial <= history_floor AND action != 'event'")
+        .join(_there(before), "first_committed_id")
+        .select(*key, "message_serial", "published_at_ms")
+        .repartition(ASKERS)
+    )
+    singly = hidden.mapInArrow(answers.messages(server), answers.MESSAGE_DDL).persist()
+    singly.count()
+    after = take(evidence.spark, evidence.address, ("channel_messages",))
+    both = (
+        ours.join(_there(after), "first_committed_id", "left")
+        .join(_floors(before), ["app_id", "channel"], "left")
+        .join(told.unionByName(singly).withColumnRenamed("shown", "told"), key, "full")
+        .persist()
+    )
+    try:
+        return _compared_messages(both, through, [app.id for app in server.apps])
+    finally:
+        for frame in (both, singly, told, ours):
+            frame.unpersist()
+
+
+def _there(evidence: Evidence) -> "DataFrame":
+    """The messages that the server has."""
+    from pyspark.sql import functions as sql
+
+    return evidence.relation("channel_messages").select(
+        sql.col("message").alias("first_committed_id"), sql.lit(True).alias("is_there")
+    )
+
+
+def _floors(evidence: Evidence) -> "DataFrame":
+    """Up to where the history of each channel is hidden."""
+    from pyspark.sql import functions as sql
+
+    return evidence.relation("channels").select(
+        sql.split_part("stream", sql.lit("/"), sql.lit(2)).alias("app_id"),
+        sql.split_part("stream", sql.lit("/"), sql.lit(3)).alias("channel"),
+        "history_floor",
+    )
+
+
+_OURS_DDL = (
+    "app_id string, channel string, history_serial bigint, message_serial string, action string, "
+    "first_committed_id bigint, last_committed_id bigint, published_at_ms bigint, "
+    "is_complete boolean, shown string"
+)
+_OURS_SCHEMA = pa.schema(
+    [
+        ("app_id", pa.string()),
+        ("channel", pa.string()),
+        ("history_serial", pa.int64()),
+        ("message_serial", pa.string()),
+        ("action", pa.string()),
+        ("first_committed_id", pa.int64()),
+        ("last_committed_id", pa.int64()),
+        ("published_at_ms", pa.int64()),
+        ("is_complete", pa.bool_()),
+        ("shown", pa.string()),
+    ]
+)
+
+
+def _shown_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of `message` as a server would show them."""
+    for batch in batches:
+        rows = []
+        for row in batch.to_pylist():
+            fields: dict[str, Any] = {
+                "history_serial": row["history_serial"],
+                "published_at_ms": row["published_at_ms"],
+                "action": row["action"],
+                "delivery_serial": row["delivery_serial"],
+                "name": row["name"],
+                "data": answers.json_value(row["data"]),
+                "extras": answers.json_value(row["extras"]),
+                "client_id": row["client_id"],
+            }
+            if row["action"] == "event":
+                fields["tags"] = answers.json_value(row["tags"])
+            else:
+                fields |= {
+                    "message_serial": row["message_serial"],
+                    "description": row["description"],
+                    "metadata": answers.json_value(row["metadata"]),
+                    "at_ms": row["at_ms"],
+                }
+            place = {name: row[name] for name in _OURS_SCHEMA.names if name != "shown"}
+            rows.append({**place, "shown": answers.shown(**fields)})
+        yield pa.RecordBatch.from_pylist(rows, schema=_OURS_SCHEMA)
+
+
+def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verdict:
+    from pyspark.sql import functions as sql
+
+    is_newer = sql.coalesce(sql.col("version_id"), sql.lit(0)) > through
+    kind = (
+        sql.when(~sql.col("app_id").isin(*apps), "unasked")
+        .when(is_newer, "newer")
+        .when(sql.col("shown").isNull(), "unknown")
+        .when(sql.col("told").isNull() & sql.col("is_there").isNull(), "purged")
+        .when(
+            sql.col("told").isNull()
+            & (sql.col("action") == "event")
+            & (sql.col("history_serial") <= sql.coalesce("history_floor", sql.lit(0))),
+            "hidden",
+        )
+        .when(~sql.col("is_complete"), "incomplete")
+        .when(sql.col("told").isNull(), "missing")
+        .when(sql.col("version_id") < sql.col("last_committed_id"), "older")
+        .when(sql.col("told") != sql.col("shown"), "different")
+        .otherwise("equal")
+    )
+    judged = both.withColumn("kind", kind)
+    counts = {row["kind"]: row["count"] for row in judged.groupBy("kind").count().collect()}
+    texts = {
+        "unknown": sql.lit("the server shows it, the lake has no such message"),
+        "missing": sql.lit("the server has it and does not show it"),
+        "older": sql.lit("the server shows an older version than the lake has"),
+        "different": sql.lit("the server shows it otherwise"),
+    }
+    wrong = sum(counts.get(name, 0) for name in texts)
+    notes = [
+        f"{counts[name]} messages {why}"
+        for name, why in (
+            ("unasked", "are of apps whose keys were not given"),
+            ("newer", "are newer than the lake"),
+            ("purged", "were purged by the server"),
+            ("hidden", "are hidden by a history floor and cannot be asked for"),
+            ("incomplete", "lost content before it was ingested"),
+        )
+        if counts.get(name)
+    ]
+    if not wrong:
+        return Verdict(NAME, through, sum(counts.values()), notes=tuple(notes))
+    text = sql.lit("")
+    for name, said in texts.items():
+        text = sql.when(sql.col("kind") == name, said).otherwise(text)
+    found = judged.where(sql.col("kind").isin(*texts)).select(
+        sql.coalesce("first_committed_id", "version_id", sql.lit(0)).alias("at"),
+        sql.lit("message").alias("rule"),
+        sql.concat_ws(
+            " ", sql.lit("message"), "history_serial", sql.lit("of"), "app_id", "channel"
+        ).alias("where"),
+        sql.when(
+            sql.col("kind") == "different",
+            sql.concat(text, sql.lit(": "), "told", sql.lit(" instead of "), "shown"),
+        )
+        .otherwise(text)
+        .alias("text"),
+    )
+    named, total = first_of(found)
+    return Verdict(NAME, through, sum(counts.values()), named, total, tuple(notes))
+
+
+# Sync.
+
+
+def reduced(lake: Lake, through: "DataFrame", model: "ModelSource") -> "DataFrame":
+    """States of partitions as the reducer makes them: the columns of `snapshot`.
+
+    Args:
+        lake: Its table `log` has the events.
+        through: `partition` and `position`: up to where the events of each count.
+        model: Of the sync surface.
+    """
+    from pyspark.sql import functions as sql
+
+    from tidelog.pipeline.lake import frame_of
+    from tidelog.pipeline.tables import BY_NAME
+    from tidelog.pipeline.transforms.events import events
+    from tidelog.pipeline.transforms.snapshots import snapshots
+
+    spark = through.sparkSession
+    log = lake.frame(spark, "log").where(sql.col("surface") == "sync")
+    wanted = (
+        events(log)
+        .join(sql.broadcast(through), "partition")
+        .where(sql.col("committed_id") <= sql.col("position"))
+        .drop("position")
+    )
+    none = frame_of(spark, BY_NAME["snapshot"], ())
+    return snapshots(wanted, none, log, model)
+
+
+def _stored_states(evidence: Evidence, lake: Lake, model: "ModelSource", through: int) -> Verdict:
+    """Snapshots in the store."""
+    found = [
+        {
+            "partition": row["partition"],
+            "position": row["committed_id"],
+            "shown": answers.canonical(answers.json_value(row["state"].decode())),
+        }
+        for row in evidence.tables["snapshots"].to_pylist()
+        if row["model_version"] == model.model_version and row["committed_id"] <= through
+    ]
+    if not found:
+        return Verdict(NAME, through, 0)
+    told = evidence.spark.createDataFrame(
+        pa.Table.from_pylist(found, schema=answers.STATE_SCHEMA), answers.STATE_DDL
+    )
+    return _compared_states(lake, told, model, through, "snapshot")
+
+
+def _answered_states(
+    evidence: Evidence, lake: Lake, server: Server, model: "ModelSource", through: int
+) -> Verdict:
+    """States that a server answers now: everything up to the end of the lake is in them.
+
+    So a state that ends before that must be the same there.
+    """
+    from pyspark.sql import functions as sql
+
+    from tidelog.pipeline.transforms.events import events
+
+    log = lake.frame(evidence.spark, "log").where(sql.col("surface") == "sync")
+    partitions = events(log).select("partition").distinct().coalesce(1).repartition(ASKERS)
+    told = partitions.mapInArrow(answers.states(server), answers.STATE_DDL).persist()
+    at_least = sql.greatest(sql.col("position"), sql.lit(through).cast("bigint"))
+    try:
+        return _compared_states(
+            lake, told.withColumn("position", at_least), model, through, "state"
+        )
+    finally:
+        told.unpersist()
+
+
+def _compared_states(
+    lake: Lake, told: "DataFrame", model: "ModelSource", through: int, rule: str
+) -> Verdict:
+    from pyspark.sql import functions as sql
+
+    comparable = told.where((sql.col("position") <= through) & sql.col("shown").isNotNull())
+    made = reduced(lake, comparable.select("partition", "position"), model)
+    rows = (
+        comparable.join(made.select("partition", "state"), "partition", "left")
+        .mapInArrow(_compare_states, "partition string, position bigint, text string")
+        .collect()
+    )
+    wrong = [row for row in rows if row["text"] and row["text"] != _UNTOLD]
+    untold = sum(row["text"] == _UNTOLD for row in rows)
+    notes = (f"{untold} partitions lost content before it was ingested",) if untold else ()
+    findings = told.sparkSession.createDataFrame(
+        [_state_finding(row, rule) for row in wrong], FINDING_DDL
+    )
+    named, total = first_of(findings) if wrong else ((), 0)
+    return Verdict(NAME, through, len(rows), named, total, notes)
+
+
+_UNTOLD = "untold"
+
+
+def _state_finding(row: "Row", rule: str) -> tuple[int, str, str, str]:
+    return row["position"], rule, f"partition {row['partition']}", row["text"]
+
+
+def _compare_states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """States told and made; a partition without events has the empty state."""
+    for batch in batches:
+        texts: list[str | None] = []
+        for told, state in zip(
+            batch.column("shown").to_pylist(), batch.column("state").to_pylist(), strict=True
+        ):
+            if state is None:
+                texts.append(_UNTOLD)
+            elif answers.canonical(answers.json_value(state)) == told:
+                texts.append(None)
+            else:
+                texts.append("is not what the reducer makes of its events")
+        yield pa.RecordBatch.from_arrays(
+            [
+                batch.column("partition"),
+                batch.column("position"),
+                pa.array(texts, pa.string()),
+            ],
+            names=["partition", "position", "text"],
+        )

