@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,13 @@ import pytest
 
 from support import mixed_log
 from support.channels_peer import APP
-from support.pipeline_process import COMMAND, END_SECONDS, pipeline_process
+from support.pipeline_process import (
+    COMMAND,
+    END_SECONDS,
+    RUN_SECONDS,
+    completed,
+    pipeline_process,
+)
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
 from tidelog.pipeline.checks.run import CHECKS
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENTRIES = 600
-RUN_SECONDS = 3 * END_SECONDS
-"""All of it in one process, on a machine that may be busy."""
 
 NO_JVM = """
 import sys
@@ -105,14 +108,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder.mkdir()
     mixed_log.write(str(folder / "tidelog.db"), ENTRIES, 11)
     _write_config(folder)
-    ended = subprocess.run(
-        [*COMMAND, "run", "--json", "--config", str(folder / "tidelog.toml")],
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-        cwd=folder,
-    )
+    command = [*COMMAND, "run", "--json", "--config", str(folder / "tidelog.toml")]
+    ended = completed(command, seconds=RUN_SECONDS, cwd=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return Made(folder, json.loads(ended.stdout))
 
@@ -162,13 +159,8 @@ def test_run_does_all_of_it_once(made: Made) -> None:
 
 def without_jvm(*arguments: str) -> Ended:
     """A command in a process of its own that may not load Spark."""
-    ended = subprocess.run(
-        [sys.executable, "-c", NO_JVM, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=END_SECONDS,
-        check=False,
-    )
+    command = [sys.executable, "-c", NO_JVM, *arguments]
+    ended = completed(command, seconds=END_SECONDS, cwd=Path.cwd())
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 

@@ -4,14 +4,13 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.pipeline_process import END_SECONDS
+from support.pipeline_process import RUN_SECONDS, completed
 from tidelog.testing.process import ServerProcess
 
 HOWTO = Path(__file__).parents[2] / "docs/howto/ask-your-log.md"
@@ -30,13 +29,12 @@ def test_a_question_is_answered_as_printed(tmp_path: Path, monkeypatch: pytest.M
     arguments = tuple(serve.split()[2:])
     with ServerProcess(data_dir=tmp_path / "data", arguments=arguments) as server:
         server.start()
-        ended = subprocess.run(
-            ["bash", "-e", "-c", commands.replace("8080", str(server.port))],
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=END_SECONDS,
-            check=False,
+        script = commands.replace("8080", str(server.port))
+        ended = completed(
+            ["bash", "-e", "-c", script],
+            seconds=RUN_SECONDS,
+            cwd=tmp_path,
+            environment={"PATH": path},
         )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 of 1 messages" in ended.stdout

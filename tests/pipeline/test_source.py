@@ -17,12 +17,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -64,12 +58,10 @@ def schema_of(made: TidelogSource) -> StructType:
     return schema
 
 
-def batch_reader(location: str, *filters: Filter, **options: object) -> BatchReader:
-    """A reader that was given these filters, all of which it takes."""
+def batch_reader(location: str, **options: object) -> BatchReader:
+    """A reader with these options."""
     made = source(location, **options)
-    reader = made.reader(schema_of(made))
-    assert list(reader.pushFilters(list(filters))) == []
-    return reader
+    return made.reader(schema_of(made))
 
 
 def stream_reader(location: str, **options: object) -> StreamReader:
@@ -122,26 +114,21 @@ def test_spark_reads_every_entry_as_it_was_committed(
     assert found == read_log(store_location)
 
 
-def test_spark_leaves_filters_to_the_store(spark: "SparkSession", tmp_path: Path) -> None:
-    """No filter is left in the plan for ids, surface and stream; of others it is Spark's work."""
+def test_queries_on_one_frame_do_not_disturb_each_other(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """A condition of one query stays its own; what the options say holds for all."""
     location = str(tmp_path / "tidelog.db")
     write_log(location, [draft(n) for n in range(9)])
     frame = (
-        spark.read.format("tidelog").options(store=location, columns="committed_id,stream").load()
+        spark.read.format("tidelog")
+        .options(store=location, columns="committed_id,stream", after=2, through=8)
+        .load()
     )
-    pushed = frame.where("committed_id > 2 AND stream = 'channels/app/0' AND committed_id <= 7")
-    plan = pushed._jdf.queryExecution().optimizedPlan().toString()
-    assert "Filter" not in plan, plan
-    assert [tuple(row) for row in pushed.collect()] == [
-        (4, "channels/app/0"),
-        (7, "channels/app/0"),
-    ]
-    assert [
-        row[0] for row in frame.where("committed_id % 4 = 1 AND committed_id < 6").collect()
-    ] == [
-        1,
-        5,
-    ]
+    assert frame.count() == 6
+    assert frame.where("stream = 'channels/app/0' AND committed_id <= 7").count() == 2
+    assert frame.count() == 6
+    assert frame.where("committed_id < 4").union(frame.where("committed_id > 7")).count() == 2
 
 
 def test_a_read_of_spark_does_not_hold_back_a_checkpoint(
@@ -193,7 +180,7 @@ def test_pruned_content_arrives_as_null(tmp_path: Path) -> None:
     assert found[0]["body"] is None
 
 
-def test_filters_give_the_rows_they_name(store_location: str) -> None:
+def test_options_select_what_they_name(store_location: str) -> None:
     """Ranges of ids, a surface, a stream and all of them together select what they say."""
     write_log(
         store_location,
@@ -201,42 +188,32 @@ def test_filters_give_the_rows_they_name(store_location: str) -> None:
         + [draft(31, stream=ODD)],
     )
     entries = read_log(store_location)
-    at, stream, surface = ("committed_id",), ("stream",), ("surface",)
 
-    def found(*filters: Filter) -> list[int]:
+    def found(**options: object) -> list[int]:
         # With the content and without it are queries of their own.
         [some, others] = (
-            ids(batch_reader(store_location, *filters, rowsPerPartition=16, columns=wanted))
+            ids(batch_reader(store_location, **options, rowsPerPartition=16, columns=wanted))
             for wanted in ("committed_id,body", "committed_id,kind")
         )
         assert some == others
         return some
 
-    assert found(GreaterThan(at, 20), LessThanOrEqual(at, 25)) == [21, 22, 23, 24, 25]
-    assert found(GreaterThanOrEqual(at, 29), LessThan(at, 31)) == [29, 30]
-    assert found(EqualTo(at, 4)) == [4]
-    assert found(GreaterThan(at, 99)) == []
-    assert found(LessThan(at, -5)) == []
+    assert found(after=20, through=25) == [21, 22, 23, 24, 25]
+    assert found(after=99) == []
+    assert found(through=0) == []
     mesh = [entry.committed_id for entry in entries if entry.surface == "mesh"]
-    assert found(EqualTo(surface, "mesh")) == mesh
-    assert found(EqualTo(surface, "none")) == []
+    assert found(surface="mesh") == mesh
+    assert found(surface="none") == []
     one = [entry.committed_id for entry in entries if entry.stream == "channels/app/1"]
     assert len(one) > 5
-    assert found(EqualTo(stream, "channels/app/1")) == one
-    assert found(
-        EqualTo(stream, "channels/app/1"), EqualTo(surface, "channels"), GreaterThan(at, 9)
-    ) == [number for number in one if number > 9]
-    assert found(EqualTo(stream, "channels/app/1"), EqualTo(surface, "mesh")) == []
-    assert found(EqualTo(stream, ODD)) == [31]
-
-
-def test_a_filter_the_store_cannot_see_to_is_given_back(tmp_path: Path) -> None:
-    """Spark keeps conditions on other columns, and the second of two that cannot both hold."""
-    made = source(str(tmp_path / "tidelog.db"))
-    reader = made.reader(schema_of(made))
-    kept = [EqualTo(("kind",), "event"), EqualTo(("surface",), "sync"), EqualTo(("stream",), "")]
-    given: list[Filter] = [EqualTo(("surface",), "mesh"), *kept]
-    assert list(reader.pushFilters(given)) == kept
+    assert found(stream="channels/app/1") == one
+    wanted = [number for number in one if number > 9]
+    assert found(stream="channels/app/1", surface="channels", after=9) == wanted
+    assert found(stream="channels/app/1", surface="mesh") == []
+    assert found(stream=ODD) == [31]
+    for option in ("after", "through"):
+        with pytest.raises(ConfigError, match=option):
+            found(**{option: "-1"})
 
 
 def test_only_the_wanted_columns_are_read(store_location: str) -> None:

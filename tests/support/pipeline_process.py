@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 COMMAND = (sys.executable, "-m", "tidelog", "pipeline")
 END_SECONDS = 300.0
 """A JVM on a loaded machine takes its time."""
+RUN_SECONDS = 3 * END_SECONDS
+"""`run` is dozens of jobs of Spark."""
 
 
 @contextmanager
@@ -43,10 +45,36 @@ def pipeline_process(
         process.wait()
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """SIGKILL to the command and its JVM at once, as if the machine had failed."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def completed(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Any command to its end, with what it printed; nothing that it started is left."""
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        kill_group(process)
+        process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def run_pipeline(*arguments: str, log: Path) -> None:

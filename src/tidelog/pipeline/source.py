@@ -9,7 +9,7 @@ up to a head is there: no entry is committed late behind an offset.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -60,41 +54,15 @@ def position_of(offset: dict[str, Any]) -> Position:
     return Position(offset["log_id"], offset["committed_id"], bytes.fromhex(offset["digest"]))
 
 
+@dataclass(frozen=True)
 class Selection:
     """What is wanted of the entries in a range of ids."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.after = 0
-        self.through: int | None = None
-        self.surface = ""
-        self.stream = ""
-
-    def take(self, condition: Filter) -> bool:
-        """Whether the store can see to a condition; then it will."""
-        match condition:
-            case EqualTo(("surface",), str(value)) if value and not self.surface:
-                self.surface = value
-            case EqualTo(("stream",), str(value)) if value and not self.stream:
-                self.stream = value
-            case EqualTo(("committed_id",), int(value)):
-                self._narrow(value - 1, value)
-            case GreaterThan(("committed_id",), int(value)):
-                self._narrow(value, None)
-            case GreaterThanOrEqual(("committed_id",), int(value)):
-                self._narrow(value - 1, None)
-            case LessThan(("committed_id",), int(value)):
-                self._narrow(0, value - 1)
-            case LessThanOrEqual(("committed_id",), int(value)):
-                self._narrow(0, value)
-            case _:
-                return False
-        return True
-
-    def _narrow(self, after: int, through: int | None) -> None:
-        self.after = max(self.after, after)
-        if through is not None:
-            self.through = through if self.through is None else min(self.through, through)
+    columns: tuple[str, ...]
+    surface: str = ""
+    """Only entries of this surface; empty: of all."""
+    stream: str = ""
+    """Only entries of this stream; empty: of all."""
 
     def read(self, address: StoreAddress, ids: "IdRange") -> Iterator[pa.RecordBatch]:
         """The entries of a range, page by page."""
@@ -131,9 +99,14 @@ class TidelogSource(DataSource):
     """`format("tidelog")`.
 
     Options: `store`, a path or a `postgresql://` URL as in the server's setting; `columns`, the
-    wanted ones with commas between them (content that is not wanted is not read);
-    `rowsPerPartition`; and for a stream `maxRowsPerTrigger` and `startingOffset`, the JSON of an
-    offset at which a query without a checkpoint begins.
+    wanted ones with commas between them (content that is not wanted is not read); `surface` and
+    `stream`, to read only theirs; `rowsPerPartition`. For a batch also `after` and `through`, to
+    read only `after < committed_id <= through`; for a stream `maxRowsPerTrigger` and
+    `startingOffset`, the JSON of an offset at which a query without a checkpoint begins.
+
+    These are options and not conditions that Spark pushes down, because Spark 4.3 keeps what is
+    pushed for one query with the frame: the next query on the same frame, with other conditions or
+    none, would read too few entries and never know.
     """
 
     @classmethod
@@ -153,16 +126,22 @@ class TidelogSource(DataSource):
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """Reads the log as it is when the query is planned."""
-        return BatchReader(self._address(), Selection(schema.names), self._rows_per_partition())
+        return BatchReader(
+            self._address(),
+            self._selection(schema),
+            self._rows_per_partition(),
+            self._number("after", 0) or 0,
+            self._number("through", 0),
+        )
 
     def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802 - Spark's name
         """Reads the log as it grows."""
         starting = self.options.get("startingOffset")
         return StreamReader(
             self._address(),
-            Selection(schema.names),
+            self._selection(schema),
             self._rows_per_partition(),
-            self._positive("maxRowsPerTrigger"),
+            self._number("maxRowsPerTrigger", 1),
             position_of(json.loads(starting)) if starting else None,
         )
 
@@ -172,15 +151,19 @@ class TidelogSource(DataSource):
             raise ConfigError('store: missing; .option("store", PATH_OR_URL) names the log')
         return StoreAddress(store)
 
-    def _rows_per_partition(self) -> int:
-        return self._positive("rowsPerPartition") or ROWS_PER_PARTITION
+    def _selection(self, schema: "StructType") -> Selection:
+        surface, stream = self.options.get("surface", ""), self.options.get("stream", "")
+        return Selection(tuple(schema.names), surface, stream)
 
-    def _positive(self, option: str) -> int | None:
+    def _rows_per_partition(self) -> int:
+        return self._number("rowsPerPartition", 1) or ROWS_PER_PARTITION
+
+    def _number(self, option: str, least: int) -> int | None:
         text = self.options.get(option)
         if text is None:
             return None
-        if not text.isdecimal() or int(text) < 1:
-            raise ConfigError(f"{option}: {text!r}; allowed is a number above 0")
+        if not (text.isascii() and text.isdecimal()) or int(text) < least:
+            raise ConfigError(f"{option}: {text!r}; allowed is a whole number from {least}")
         return int(text)
 
 
@@ -188,22 +171,25 @@ class BatchReader(DataSourceReader):
     """One read of the log, up to its head when the query is planned."""
 
     def __init__(
-        self, address: StoreAddress, selection: Selection, rows_per_partition: int
+        self,
+        address: StoreAddress,
+        selection: Selection,
+        rows_per_partition: int,
+        after: int,
+        through: int | None,
     ) -> None:
         self._address = address
         self._selection = selection
         self._rows_per_partition = rows_per_partition
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keeps what the store can see to; answers what Spark must."""
-        return [condition for condition in filters if not self._selection.take(condition)]
+        self._after = after
+        self._through = through
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of ids up to the head."""
         through = self._address.head().committed_id
-        if self._selection.through is not None:
-            through = min(through, self._selection.through)
-        ranges = id_ranges(self._selection.after, through, self._rows_per_partition)
+        if self._through is not None:
+            through = min(through, self._through)
+        ranges = id_ranges(self._after, through, self._rows_per_partition)
         return ranges or [IdRange(0, 0)]  # Spark would read a partition of its own making
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

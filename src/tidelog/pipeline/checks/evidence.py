@@ -59,20 +59,14 @@ class Evidence(NamedTuple):
         return self.spark.createDataFrame(self.tables[name], RELATIONS[name])
 
     def log(self, *columns: str) -> "DataFrame":
-        """The entries of the log up to the head, with these columns.
-
-        A frame of its own for every use: Spark pushes the filters of one use of a frame of a Python
-        source into every other use of it.
-        """
-        from pyspark.sql import functions as sql
-
-        frame = (
+        """The entries of the log up to the head, with these columns."""
+        return (
             self.spark.read.format("tidelog")
             .option("store", self.address.location)
             .option("columns", ",".join(columns))
+            .option("through", self.head.committed_id)
             .load()
         )
-        return frame.where(sql.col("committed_id") <= self.head.committed_id)
 
 
 def take(spark: "SparkSession", address: StoreAddress, names: Sequence[str]) -> Evidence:

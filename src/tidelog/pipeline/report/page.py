@@ -67,12 +67,15 @@ def render(figures: Figures, lake: str) -> str:
     )
 
 
+def _text(text: str) -> str:
+    """Text of strangers: escaped, and without what a terminal or an editor would obey."""
+    plain = (each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return escape("".join(plain))
+
+
 def _name(text: str) -> str:
-    """A name of strangers: escaped, on one line, and not endless."""
-    plain = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
-    if len(plain) > _LONGEST_NAME:
-        plain = plain[: _LONGEST_NAME - 1] + "…"
-    return escape(plain)
+    """A name of strangers, not endless."""
+    return _text(text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…")
 
 
 def _time(moment: datetime | None) -> str:
@@ -217,7 +220,7 @@ def _checks(checks: Sequence[CheckFacts]) -> str:
 def _check(check: CheckFacts) -> str:
     is_sound = check.findings == 0
     verdict = "sound" if is_sound else f"{check.findings:,} findings"
-    first = "".join(f"<li>{escape(text)}</li>" for text in check.first)
+    first = "".join(f"<li>{_text(text)}</li>" for text in check.first)
     more = f"<ol>{first}</ol>" if first else ""
     return (
         f'<li class="{"good" if is_sound else "bad"}"><b>{_name(check.name)}</b> '

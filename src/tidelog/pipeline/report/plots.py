@@ -6,6 +6,7 @@ of the page. Every plot is drawn twice, for a wide window and for a phone, and t
 """
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 WIDE = (9.6, 2.7)
 NARROW = (4.3, 2.9)
 """Inches at 72 points: shown at about their own size, so that text has the size of the page's."""
+
+_TICKS = {WIDE: 8, NARROW: 3}
+_CLOCK = "%H:%M"
+_DAYS_WITH_HOURS = 3
 
 _TEXT, _GRID = "#000001", "#000002"
 _SERIES = tuple(f"#0000{number:02x}" for number in range(0x11, 0x1A))
@@ -32,6 +37,7 @@ _STYLE = {
     "font.family": "sans-serif",
     "text.color": _TEXT,
     "axes.edgecolor": _GRID,
+    "axes.labelcolor": _TEXT,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
@@ -74,7 +80,7 @@ def stacked(frame: "pd.DataFrame", label: str, series: Sequence[int]) -> str:
             below = below + frame[name]
         axes.set_ylim(0, 1.06 * max(1, below.max()))
 
-    return _both(draw, label)
+    return _both(draw, frame.index, label)
 
 
 def lines(frame: "pd.DataFrame", label: str, series: Sequence[int]) -> str:
@@ -99,7 +105,7 @@ def lines(frame: "pd.DataFrame", label: str, series: Sequence[int]) -> str:
         axes.set_yscale("log")
         axes.minorticks_off()
 
-    return _both(draw, label)
+    return _both(draw, frame.index, label)
 
 
 def _bar_days(frame: "pd.DataFrame") -> float:
@@ -110,30 +116,34 @@ def _bar_days(frame: "pd.DataFrame") -> float:
     return 0.86 * seconds / 86400
 
 
-def _both(draw: "Callable[[Axes], None]", label: str) -> str:
+def _both(draw: "Callable[[Axes], None]", times: "pd.Index[pd.Timestamp]", label: str) -> str:
     from html import escape
 
     plots = [
-        f'<div class="plot {name}" role="img" aria-label="{escape(label)}">{_svg(draw, size)}</div>'
+        f'<div class="plot {name}" role="img" aria-label="{escape(label)}">'
+        f"{_svg(draw, times, size)}</div>"
         for name, size in (("wide", WIDE), ("narrow", NARROW))
     ]
     return "".join(plots)
 
 
-def _svg(draw: "Callable[[Axes], None]", size: tuple[float, float]) -> str:
+def _svg(
+    draw: "Callable[[Axes], None]", times: "pd.Index[pd.Timestamp]", size: tuple[float, float]
+) -> str:
     import matplotlib as mpl
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # its keys are a literal type
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
-        axes.margins(x=0.01, y=0.08)
+        axes.margins(x=0.02, y=0.08)
         draw(axes)
-        locator = AutoDateLocator(maxticks=8 if size == WIDE else 4)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        shown = times[:: math.ceil(len(times) / _TICKS[size])]
+        pattern = _pattern(times)
+        axes.set_xticks(shown, [time.strftime(pattern) for time in shown])
+        if pattern == _CLOCK:
+            axes.set_xlabel(times[0].strftime("%Y-%m-%d"), loc="left")
         axes.yaxis.set_major_formatter(FuncFormatter(_number))
         file = io.StringIO()
         figure.savefig(
@@ -147,6 +157,14 @@ def _svg(draw: "Callable[[Axes], None]", size: tuple[float, float]) -> str:
     for color, variable in _VARIABLES.items():
         svg = svg.replace(color, variable)
     return svg
+
+
+def _pattern(times: "pd.Index[pd.Timestamp]") -> str:
+    """How times are written, by how far they are apart."""
+    days = (times[-1] - times[0]).days
+    if days < 1:
+        return _CLOCK
+    return "%m-%d %H:%M" if days < _DAYS_WITH_HOURS else "%Y-%m-%d"
 
 
 def _number(value: float, _place: Any) -> str:

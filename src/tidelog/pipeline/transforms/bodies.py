@@ -61,7 +61,8 @@ def _numbers(values: Iterable[Any]) -> pa.Array:
 
 
 def _json(values: Iterable[Any]) -> pa.Array:
-    return pa.array([bytes(value) or None for value in values], pa.binary()).cast(pa.string())
+    texts = [None if value is _ABSENT else bytes(value) for value in values]
+    return pa.array(texts, pa.binary()).cast(pa.string())
 
 
 def _names(values: Iterable[Any]) -> pa.Array:

@@ -82,13 +82,14 @@ def fold(versions: "DataFrame", before: "DataFrame | None" = None) -> "DataFrame
         newer.rowsBetween(Window.unboundedPreceding, -1)
     )
     counts = sql.coalesce(whole_steps_after, sql.lit(0)) == 0
-    newest = sql.max_by(sql.struct(*_NEWEST), "committed_id")
+    # One row of each message is the newest, so the first that is not null is the only one.
+    newest = sql.first(sql.when(sql.col("_is_newest"), sql.struct(*_NEWEST)), ignorenulls=True)
     part = sql.when(
         sql.col("_counts") & sql.col("data").isNotNull(), sql.struct("committed_id", "data")
     )
     return (
         steps.withColumn("_hash", sql.xxhash64(*_KEY))
-        .withColumn("_counts", counts)
+        .withColumns({"_counts": counts, "_is_newest": sql.row_number().over(newer) == 1})
         .groupBy(*key)
         .agg(
             newest.alias("_newest"),
