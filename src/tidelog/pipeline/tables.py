@@ -93,7 +93,7 @@ LOG = Table(
 FORGOTTEN = Table(
     "forgotten",
     "bronze",
-    "Something whose content was forgotten: no table has it, and no later ingest or build brings it back.",
+    "Something whose content was forgotten: no table has it, and nothing brings it back.",
     ("stream", "entity"),
     (
         Column("stream", "string", "Stream it belongs to."),
@@ -101,12 +101,12 @@ FORGOTTEN = Table(
         Column(
             "first_committed_id",
             "bigint",
-            "Content from this position on is forgotten, also what is still to come; what a message was before stays.",
+            "Content from this position on is forgotten, also what is still to come.",
         ),
         Column(
             "partitions",
             "array<string>",
-            "Partitions of a sync event. Their state can no longer be made from the lake: they have no snapshot.",
+            "Partitions of a sync event; they have no snapshot any more.",
             True,
         ),
         Column("forgotten_at", "timestamp", "When."),
@@ -199,7 +199,11 @@ MESSAGE = Table(
         Column("delivery_serial", "bigint", "Position of the newest version in the channel."),
         Column("published_at", "timestamp", "When it was created."),
         Column("updated_at", "timestamp", "When it was last changed."),
-        Column("is_complete", "boolean", "Whether all the content it is made of is here; else `data` is null."),
+        Column(
+            "is_complete",
+            "boolean",
+            "Whether all the content it is made of is here; else `data` is null.",
+        ),
     ),
     inputs=("message_version",),
     relations=("channel_message",),
