@@ -31,6 +31,7 @@ def fake_java(home: Path, version: str) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache directory of this test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(class_archive.BUILDING_VARIABLE)
     return tmp_path / "cache" / "tidelog"
 
 
@@ -117,16 +118,6 @@ def test_a_start_does_not_wait_for_another_ones_build(tmp_path: Path, cache: Pat
         told: list[str] = []
         assert class_archive.options(jvm, told.append) == []
         assert told == []
-
-
-def test_the_session_uses_the_archive(spark: "SparkSession") -> None:
-    """The JVM of a session was told of the archive, which is there."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    told = list(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
-    [archives] = [each for each in told if each.startswith("-XX:SharedArchiveFile=")]
-    assert all(Path(file).is_file() for file in archives.split("=", 1)[1].split(":"))
-    assert VECTOR not in told
 
 
 def test_the_session_is_told_what_the_pipeline_needs(spark: "SparkSession") -> None:

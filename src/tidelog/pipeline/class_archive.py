@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -117,15 +118,22 @@ class _Archive:
         told = f"-XX:ArchiveClassesAtExit={file} {_SILENT}"
         if self._base is not None:
             told = f"-XX:SharedArchiveFile={self._base} {told}"
-        subprocess.run(
-            [sys.executable, "-m", "tidelog.pipeline.class_archive"],
+        command = [sys.executable, "-m", "tidelog.pipeline.class_archive"]
+        with subprocess.Popen(  # noqa: S603 - ourselves
+            command,
             env={**os.environ, BUILDING_VARIABLE: told},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=BUILD_SECONDS,
-            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             start_new_session=True,
-        )
+        ) as process:
+            try:
+                _, said = process.communicate(timeout=BUILD_SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # its JVM too
+                    os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=said)
 
 
 @contextlib.contextmanager
