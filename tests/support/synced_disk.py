@@ -27,7 +27,9 @@ _CREATE = 0x4
 _JOURNAL_KINDS = 0x800 | 0x4000 | 0x80000
 """Flags of opening: a file may be new; it is a journal, a super-journal or a WAL."""
 
-_OPEN = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_int, POINTER(c_int))
+_OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, POINTER(c_int))
+"""The name is an address: SQLite keeps it while the file is open, so it must be handed on as it is."""
+
 _CLOSE = CFUNCTYPE(c_int, c_void_p)
 _DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 _WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
@@ -127,12 +129,12 @@ class SyncedDisk:
         if library.sqlite3_vfs_register(byref(self._vfs), 1) != _OK:
             raise RuntimeError("SQLite did not take the layer")
 
-    def _open(self, _: int, name: bytes | None, file: int, flags: int, out: Any) -> int:
+    def _open(self, _: int, name: int | None, file: int, flags: int, out: Any) -> int:
         code = self._usual.open(ctypes.addressof(self._usual), name, file, flags, out)
         opened = cast(file, POINTER(_File)).contents
         if code == _OK and name and opened.methods:
             usual = opened.methods.contents
-            kept = self._folder / Path(os.fsdecode(name)).name
+            kept = self._folder / Path(os.fsdecode(ctypes.string_at(name))).name
             if kept in self._deleted:  # made anew: the name is this file's from now on
                 self._deleted.remove(kept)
                 kept.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Channels for the page: which there are, their messages as they look now, and what led there."""
 
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UnsetType
@@ -11,10 +11,12 @@ from tidelog.channels.history import HistoryReader, Window, pages_of
 from tidelog.channels.names import split_stream, stream_name
 from tidelog.channels.query import MAX_INTEGER
 from tidelog.channels.states import versions_of
-from tidelog.channels.surface import ChannelsSurface
 from tidelog.channels.version import Projector, Version, position_of
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
+
+if TYPE_CHECKING:
+    from tidelog.channels.surface import ChannelsSurface
 
 LOOKED_AT = 2000
 """Newest messages whose channels are listed."""
@@ -34,7 +36,7 @@ class ChannelView:
     """Reads what is committed."""
 
     def __init__(
-        self, store: Store, settings: Settings, log_id: str, surface: ChannelsSurface | None
+        self, store: Store, settings: Settings, log_id: str, surface: "ChannelsSurface | None"
     ) -> None:
         """`surface` knows who is subscribed; None if channels are not served here."""
         self._store = store

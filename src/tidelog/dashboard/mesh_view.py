@@ -3,10 +3,12 @@
 import itertools
 from collections import Counter
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidelog.mesh.surface import MeshSurface
 from tidelog.store.engine import Store
+
+if TYPE_CHECKING:
+    from tidelog.mesh.surface import MeshSurface
 
 MAX_MESHES = 100
 MAX_MEMBERS = 500
@@ -24,7 +26,7 @@ SHOWN_DELIVERIES = 20
 class MeshView:
     """Reads what is stored, and who is connected to this node."""
 
-    def __init__(self, store: Store, surface: MeshSurface | None) -> None:
+    def __init__(self, store: Store, surface: "MeshSurface | None") -> None:
         self._store = store
         self._surface = surface
 

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -19,7 +19,6 @@ from tidelog.base.surface import (
     Surface,
     Upgrade,
 )
-from tidelog.channels.surface import ChannelsSurface
 from tidelog.dashboard.access import (
     PATH,
     Access,
@@ -36,12 +35,13 @@ from tidelog.dashboard.mesh_view import MeshView
 from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
 from tidelog.dashboard.pipeline_view import PipelineView
 from tidelog.dashboard.sync_view import SyncView
-from tidelog.mesh.surface import MeshSurface
-from tidelog.sync.surface import SyncSurface
 from tidelog.web.server import Node
 
 if TYPE_CHECKING:
+    from tidelog.channels.surface import ChannelsSurface
     from tidelog.client.mesh_http import Reply
+    from tidelog.mesh.surface import MeshSurface
+    from tidelog.sync.surface import SyncSurface
 
 HOW_TO_OPEN = (
     "The dashboard is off: no admin token is set.\n\n"
@@ -82,15 +82,11 @@ class DashboardSurface:
 
     def __init__(self, node: Node, log_id: str, surfaces: Sequence[Surface]) -> None:
         """`surfaces` are those that are mounted already: it shows what they know."""
-        channels = mesh = sync = None
-        for surface in surfaces:
-            match surface:
-                case ChannelsSurface():
-                    channels = surface
-                case SyncSurface():
-                    sync = surface
-                case MeshSurface():
-                    mesh = surface
+        # By name: to import a surface that is not served would cost a third of the start.
+        named = {surface.name: surface for surface in surfaces}
+        channels = cast("ChannelsSurface | None", named.get("channels"))
+        sync = cast("SyncSurface | None", named.get("sync"))
+        mesh = cast("MeshSurface | None", named.get("mesh"))
         self._node = node
         self._log_id = log_id
         self._served = sorted(surface.name for surface in surfaces)

@@ -1,9 +1,11 @@
 """Sync clients for the page: who is connected, and how far each was sent what is there."""
 
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidelog.sync.surface import SyncSurface
+if TYPE_CHECKING:
+    from tidelog.sync.surface import SyncSurface
+
 
 MAX_CLIENTS = 500
 MAX_PARTITIONS = 20
@@ -13,7 +15,7 @@ MAX_PARTITIONS = 20
 class SyncView:
     """Looks at the connections of this node; None if sync is not served here."""
 
-    def __init__(self, surface: SyncSurface | None) -> None:
+    def __init__(self, surface: "SyncSurface | None") -> None:
         self._surface = surface
 
     def signature(self) -> Hashable:
