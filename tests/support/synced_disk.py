@@ -28,7 +28,7 @@ _JOURNAL_KINDS = 0x800 | 0x4000 | 0x80000
 """Flags of opening: a file may be new; it is a journal, a super-journal or a WAL."""
 
 _OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, POINTER(c_int))
-"""The name is an address: SQLite keeps it while the file is open, so it must be handed on as it is."""
+"""The name is an address: SQLite keeps it while the file is open, so it is handed on as it is."""
 
 _CLOSE = CFUNCTYPE(c_int, c_void_p)
 _DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
