@@ -325,6 +325,7 @@ def main() -> int:
     tiers = [tier for tier in (*TIERS, *AREAS) if tier.name in arguments.only] or list(TIERS)
     os.chdir(ROOT)
     scratch = Path(tempfile.mkdtemp(prefix="tidelog-test-", dir=memory_directory()))
+    scratch.chmod(0o711)  # some tests are another user for a moment, who must get this far
     coverage = scratch / "coverage"
     coverage.mkdir()
     failed = False
