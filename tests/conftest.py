@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tidelog.testing.postgresql import (
     create_database,
@@ -14,6 +15,10 @@ from tidelog.testing.postgresql import (
 )
 
 ENGINES = ("sqlite", "postgresql")
+
+settings.register_profile("tidelog", deadline=None)
+settings.load_profile("tidelog")
+"""No deadline for an example: tiers run side by side, and a busy machine breaks no property."""
 
 
 @pytest.fixture(scope="session")
