@@ -1,9 +1,10 @@
 """The body of a channel entry, read column by column.
 
 Application values stay the JSON text they were published as: `"1"` is not `1`, `1.10` is not `1.1`,
-and integers of any size keep every digit. Spark's own readers do not: `from_json` loses whether a
-value was a string, and VARIANT rounds numbers. Reading in Python batches is also the cheaper way;
-`bench/pipeline.py` has the figures.
+and integers of any size keep every digit. That is why it is read in Python, not because it is
+cheaper: Spark's own readers cost the same or a little less, but `from_json` cannot tell null from
+absent, VARIANT makes doubles of integers beyond 38 digits and loses the sign of `-0.0`, and both
+make the text `"Infinity"` of `1e400`.
 
 This is a reading of the stored format of its own, and shares no code with the server's.
 """
