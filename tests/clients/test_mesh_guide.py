@@ -3,42 +3,22 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-
-import pytest
 
 GUIDE = Path(__file__).parents[2] / "docs/operations/mesh-outbox.md"
 WAIT_SECONDS = 300.0
 """Thirty commands, each of which starts Python; a busy machine takes seconds for one."""
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a Unix socket's may have 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="tdl-") as name:
-        yield Path(name)
-
-
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def test_the_walk_through_the_states(folder: Path) -> None:
+def test_the_walk_through_the_states(folder: Path, free_port: int) -> None:
     """Each command does what the text before it says, and a row is seen in every lasting state."""
     blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     script = "".join(f"echo 'block {number}'\n{block}" for number, block in enumerate(blocks))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port())}
+    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port)}
     with (folder / "log").open("w") as log, (folder / "shown").open("w") as shown:
         shell = subprocess.Popen(
             ["bash", "-e", "-c", script],

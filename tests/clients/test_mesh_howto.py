@@ -4,35 +4,15 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 HOWTO = Path(__file__).parents[2] / "docs/howto/mesh-two-daemons.md"
 WAIT_SECONDS = 120.0
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a Unix socket's may have 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="tdl-") as name:
-        yield Path(name)
-
-
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def test_two_daemons_talk_as_printed(folder: Path) -> None:
+def test_two_daemons_talk_as_printed(folder: Path, free_port: int) -> None:
     """Ten commands from nothing to an answer; then curl; then Python."""
     text = HOWTO.read_text(encoding="utf-8")
     commands, curls = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
@@ -41,7 +21,7 @@ def test_two_daemons_talk_as_printed(folder: Path) -> None:
     (folder / "program.py").write_text(program, encoding="utf-8")
     script = commands + (curls if shutil.which("curl") else "") + "python -u program.py\n"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port())}
+    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port)}
     with (folder / "log").open("w") as log:
         shell = subprocess.Popen(
             ["bash", "-e", "-c", script],
