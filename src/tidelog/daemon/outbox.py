@@ -296,16 +296,29 @@ class Outbox:
                     _move(changes, "pending", "dead", changed)
                     expired += changed
 
-    def claim(self, limit: int = CLAIM_ROWS) -> list[Claim]:
-        """Start attempts for due rows, the oldest first; rows that are too old die instead."""
+    def turn(
+        self, settlements: Sequence[Settlement], limit: int = CLAIM_ROWS
+    ) -> tuple[list[bool], list[Claim]]:
+        """Record results and start attempts for due rows, the oldest first, in one transaction.
+
+        Rows that are too old die instead of being attempted.
+
+        Returns:
+            For each settlement whether it counted: False for one whose attempt was superseded,
+            which changes nothing. And the attempts to make, at most `limit`.
+        """
         self.expire()
         now = self._clock.now_ms()
         window: dict[str, object] = {"now": now, "latest": now + MAX_DELAY_MS, "limit": limit}
-        due = self._database.run_named("outbox_due", window).fetchall()
-        if not due:
-            return []
-        claims = []
+        due = self._database.run_named("outbox_due", window).fetchall() if limit > 0 else []
+        if not settlements and not due:
+            return [], []
+        results, claims = [], []
         with self._changes() as changes:
+            for settlement in settlements:
+                changed = self._settle(settlement)
+                _move(changes, "inflight", settlement.status, changed)
+                results.append(changed == 1)
             for row_id, client_id, fingerprint, payload, attempts, *rest in due:
                 changed = self._database.run("outbox_claim", row_id, attempts).rowcount
                 _move(changes, "pending", "inflight", changed)
@@ -313,17 +326,15 @@ class Outbox:
                     claims.append(
                         Claim(row_id, client_id, fingerprint, payload, attempts + 1, *rest)
                     )
-        return claims
+        return results, claims
+
+    def claim(self, limit: int = CLAIM_ROWS) -> list[Claim]:
+        """A turn without results."""
+        return self.turn([], limit)[1]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Record results; False for one whose attempt was superseded, which changes nothing."""
-        results = []
-        with self._changes() as changes:
-            for settlement in settlements:
-                changed = self._settle(settlement)
-                _move(changes, "inflight", settlement.status, changed)
-                results.append(changed == 1)
-        return results
+        """A turn without attempts."""
+        return self.turn(settlements, 0)[0]
 
     def _settle(self, settlement: Settlement) -> int:
         claim = (settlement.claim.row_id, settlement.claim.attempts)

@@ -74,8 +74,7 @@ class Worker:
         while not (self._is_stopping and not self._attempts and not self._settlements):
             self._wake.clear()
             try:
-                self._settle()
-                self._start()
+                self._turn()
                 pause = self._pause_s()
             except StoreUntrustworthy:
                 raise
@@ -86,24 +85,40 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
+            # Who made the row is answered in this turn of the loop, before the claim's fsync.
+            await asyncio.sleep(0)
 
     def stop(self) -> None:
         """Start no more attempts; `run` ends when those under way are recorded."""
         self._is_stopping = True
         self._wake.set()
 
-    def _start(self) -> None:
-        room = policy.CLAIM_ROWS - len(self._attempts) - len(self._settlements)
-        if self._is_stopping or room <= 0:
-            return
-        if not self._uplink.connected:
-            self._outbox.expire()
-            return
-        for claim in self._outbox.claim(room):
+    def _turn(self) -> None:
+        """Store every result there is and claim what is due, with one fsync for both.
+
+        If that fails nothing is changed: the results stay here and no row is claimed.
+        """
+        settled = self._settlements.copy()
+        if settled:
+            reach(FaultPoint.DAEMON_ANSWERED)
+        changed, claims = self._outbox.turn(settled, self._room())
+        for settlement, was_changed in zip(settled, changed, strict=True):
+            if was_changed:
+                self._metrics.sent[settlement.status] += 1
+            else:
+                _log.warning("%s: a late answer", settlement.claim.client_message_id)
+        del self._settlements[: len(settled)]
+        for claim in claims:
             reach(FaultPoint.DAEMON_CLAIMED)
             attempt = asyncio.create_task(self._attempt(claim))
             self._attempts.add(attempt)
             attempt.add_done_callback(self._attempts.discard)
+
+    def _room(self) -> int:
+        """How many more attempts may be under way."""
+        if self._is_stopping or not self._uplink.connected:
+            return 0
+        return policy.CLAIM_ROWS - len(self._attempts)
 
     async def _attempt(self, claim: Claim) -> None:
         answer = Answer(code=None, error="the daemon failed; its log says why")
@@ -145,24 +160,10 @@ class Worker:
             delay_ms=policy.retry_delay_ms(claim.attempts, self._jitter(), answer.retry_after_s),
         )
 
-    def _settle(self) -> None:
-        """Store every result there is in one transaction; they stay here if that fails."""
-        if not self._settlements:
-            return
-        reach(FaultPoint.DAEMON_ANSWERED)
-        count = len(self._settlements)
-        changed = self._outbox.settle(self._settlements[:count])
-        for settlement, was_changed in zip(self._settlements[:count], changed, strict=True):
-            if was_changed:
-                self._metrics.sent[settlement.status] += 1
-            else:
-                _log.warning("%s: a late answer", settlement.claim.client_message_id)
-        del self._settlements[:count]
-
     def _pause_s(self) -> float:
         if self._is_stopping or not self._uplink.connected:
             return LOOK_EVERY_S
-        if len(self._attempts) + len(self._settlements) >= policy.CLAIM_ROWS:
+        if len(self._attempts) >= policy.CLAIM_ROWS:
             return LOOK_EVERY_S
         due_in_ms = self._outbox.next_due_in_ms()
         if due_in_ms is None:
