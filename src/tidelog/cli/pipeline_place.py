@@ -77,7 +77,7 @@ class Place(NamedTuple):
             return None
         from tidelog.pipeline.checks.answers import AppKey, Server
 
-        apps = tuple(AppKey(app.id, app.key, app.secret) for app in self.settings.apps)
+        apps = tuple(AppKey(app.id, app.key, app.secret) for app in self.settings.configured_apps)
         return Server(url, apps, self.settings.admin_token)
 
     def require_same_log(self) -> None:

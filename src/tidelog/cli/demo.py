@@ -1,0 +1,215 @@
+"""`tidelog demo`: a guided tour through everything, on a directory of its own."""
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.options import JsonOption
+from tidelog.cli.pipeline_place import printable, require_libraries
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.status import Status
+
+    from tidelog.demo.narration import Claim
+    from tidelog.demo.tour import Summary
+
+
+def demo(
+    *,
+    exit_: Annotated[
+        bool, typer.Option("--exit", help="End the server when everything was shown.")
+    ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Empty directory for everything; default: a new temporary one."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port; another one if it is taken.")
+    ] = 8080,
+    seed: Annotated[int, typer.Option(help="Decides the words and when the broker dies.")] = 7,
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything once: channels, sync, mesh and the Spark pipeline, with a real server.
+
+    Takes about a minute. Ends with what was counted and proved, and leaves the server with its
+    dashboard running until Ctrl-C; with --exit it ends. Exit code 1 if a promise did not hold.
+
+    Example: tidelog demo --exit --data-dir ./demo
+    """
+    require_libraries()
+    from tidelog.demo.stage import Stage
+
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        del os.environ[name]  # what the shell sets for another server is not meant for this one
+
+    home = data_dir or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
+    narrator = _Quiet() if as_json else _Screen()
+    with Stage(home, port) as stage:
+        from tidelog.demo.tour import run
+
+        with narrator:
+            narrator.say(f"a server runs at {stage.url}; everything it writes is in {stage.home}")
+            summary = asyncio.run(run(stage, narrator, seed))
+        if as_json:
+            typer.echo(json.dumps(_plain(summary)))
+        else:
+            _show(summary)
+        if not exit_:
+            _stay(stage.url)
+        stage.server.terminate()
+    if not summary.holds:
+        raise typer.Exit(1)
+
+
+def _stay(url: str) -> None:
+    typer.echo(f"The server runs on at {url}. Press Ctrl-C to stop it.", err=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.pause()
+
+
+def _plain(summary: "Summary") -> dict[str, object]:
+    import msgspec
+
+    plain: dict[str, object] = msgspec.to_builtins(summary)
+    plain["figures"] = [figure._asdict() for figure in summary.figures]
+    plain["claims"] = [{"promise": claim.promise, "holds": claim.holds} for claim in summary.claims]
+    return {**plain, "holds": summary.holds}
+
+
+def _show(summary: "Summary") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print()
+    table = Table(title="What happened", title_justify="left")
+    table.add_column("counted")
+    table.add_column("in the log", justify="right")
+    table.add_column("in the lake", justify="right")
+    for figure in summary.figures:
+        table.add_row(figure.what, f"{figure.log:,}", f"{figure.lake:,}")
+    console.print(table)
+    held = sum(claim.holds for claim in summary.claims)
+    console.print(f"{held} of {len(summary.claims)} promises held, in {summary.seconds:.0f} s")
+    for claim in summary.claims:
+        if not claim.holds:
+            console.print(f"[red]✗ {claim.promise}[/]: {claim.seen!r}, not {claim.expected!r}")
+    console.print()
+    console.print(f"dashboard  {summary.dashboard}", soft_wrap=True)
+    console.print(f"report     {summary.report}", soft_wrap=True)
+    console.print(f"log        tidelog log stats --config {summary.config}", soft_wrap=True)
+    console.print()
+
+
+class _Quiet:
+    """Says nothing: who asked for JSON gets JSON."""
+
+    def __enter__(self) -> None:
+        """Nothing to open."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def act(self, title: str, promise: str) -> None:
+        """Not shown."""
+
+    def say(self, text: str) -> None:
+        """Not shown."""
+
+    def show(self, panes: Mapping[str, str]) -> None:
+        """Not shown."""
+
+    def proved(self, claim: "Claim") -> None:
+        """In the summary."""
+
+    @contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        """Not shown."""
+        del text
+        yield
+
+
+class _Screen:
+    """Tells it on a terminal, where panes change in place; elsewhere the last panes are lines."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console: Console = Console(highlight=False)
+        self._live: Live | None = None
+        self._panes: Mapping[str, str] = {}
+        self._status: Status | None = None
+        self._acts = 0
+
+    def __enter__(self) -> None:
+        """Nothing to open."""
+
+    def __exit__(self, *_: object) -> None:
+        self._settle()
+
+    def act(self, title: str, promise: str) -> None:
+        """A heading."""
+        self._settle()
+        self._acts += 1
+        self._console.print()
+        self._console.rule(f"[bold]{self._acts}. {title}[/]: {promise}", align="left")
+
+    def say(self, text: str) -> None:
+        """A line."""
+        self._settle()
+        self._console.print(f"  {printable(text)}", markup=False, soft_wrap=True)
+
+    def show(self, panes: Mapping[str, str]) -> None:
+        """Panes beside each other."""
+        from rich.columns import Columns
+        from rich.live import Live
+        from rich.panel import Panel
+        from rich.text import Text
+
+        self._panes = panes
+        width = max(24, (self._console.width - 2) // max(1, len(panes)) - 2)
+        drawn = Columns(
+            [Panel(Text(text), title=name, width=width) for name, text in panes.items()]
+        )
+        if not self._console.is_terminal:
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=20)
+            self._live.start()
+        self._live.update(drawn)
+
+    def proved(self, claim: "Claim") -> None:
+        """A tick, or what is wrong."""
+        self._settle()
+        mark = "[green]✓[/]" if claim.holds else "[bold red]✗[/]"
+        self._console.print(f"  {mark} {claim.promise}")
+
+    @contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        """A spinner while it lasts."""
+        self._settle()
+        with self._console.status(text):
+            yield
+
+    def _settle(self) -> None:
+        """Leave the panes as they are, and go on below them."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        elif self._panes:
+            for name, text in self._panes.items():
+                shown = text.replace("\n", "; ")
+                self._console.print(f"  {name}: {shown}", markup=False, soft_wrap=True)
+        self._panes = {}

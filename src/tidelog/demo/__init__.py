@@ -1,0 +1,1 @@
+"""The guided tour: every surface and the pipeline, for real, on a directory of its own."""
