@@ -23,6 +23,7 @@ def test_ft_22_power_loss_behind_a_202(synchronous: str, tmp_path: Path) -> None
         DaemonProcess(broker.url, program=program) as daemon,
     ):
         broker.call(broker.stop)
+        daemon.may_lose = synchronous == "normal"
         daemon.start()
         ids = {f"m{number}" for number in range(SENDS)}
         for message_id in sorted(ids):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -68,6 +69,8 @@ class DaemonProcess:
         """Every 2xx that `send` got, for the check of the invariants."""
         self.fingerprints: dict[str, bytes] = {}
         """Of every id that `rows` ever found."""
+        self.may_lose = False
+        """Set by a test that makes it lose something, to see that the loss would be found."""
         self.events: list[tuple[int, Json]] = []
         """Live `message` events with the pid of the process that published them."""
 
@@ -261,10 +264,34 @@ class DaemonProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         if self.is_running:
             self.kill()
-        shutil.rmtree(self.data_dir, ignore_errors=True)
+        try:
+            if error is None and not self.may_lose:
+                self.check_files()
+        finally:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def check_files(self) -> None:
+        """What its own files show of the invariants; every case that has a daemon ends with it."""
+        earlier = dict(self.fingerprints)
+        rows = self.rows() if (self.data_dir / "outbox.db").exists() else {}
+        for status, answer in self.answers:
+            row = rows.get(answer["client_message_id"])
+            assert row is not None, f"G7: {status} was answered without a row: {answer}"
+            if status == 200:
+                assert answer["broker_message_id"] == row["broker_message_id"], f"G7: {answer}"
+        for message_id, fingerprint in earlier.items():
+            assert message_id in rows, f"G4: {message_id} is gone"
+            assert rows[message_id]["request_fingerprint"] == fingerprint, f"G4: {message_id}"
+        received = self.received() if (self.data_dir / "inbox.db").exists() else []
+        ids = Counter(row["client_message_id"] for row in received)
+        assert set(ids.values()) <= {1}, "G5: an id twice in the inbox"
+        events = Counter((pid, event["client_message_id"]) for pid, event in self.events)
+        assert set(events.values()) <= {1}, f"G5: an event twice: {events.most_common(3)}"
 
 
 class _UnixConnection(HTTPConnection):

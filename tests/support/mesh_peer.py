@@ -13,6 +13,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from support import wire_schema
 from support.catalogue import Database
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings import Mesh as MeshSettings
@@ -231,6 +232,7 @@ class Wire:
         """The next frame."""
         async with asyncio.timeout(WAIT_SECONDS):
             frame: Json = json.loads(await self.socket.recv())
+        wire_schema.check("mesh", "server", frame)
         return frame
 
     async def until(self, kind: str, **fields: Any) -> Json:

@@ -78,8 +78,9 @@ class RealMesh:
         self.accepted: list[Json] = []
         """Every 201 and 200 that callers without a daemon got, for the check of the invariants."""
 
-    def _server(self, data_dir: Path) -> ServerProcess:
-        return ServerProcess(data_dir=data_dir, store=self.location, environment=self._environment)
+    def _server(self, data_dir: Path, environment: dict[str, str] | None = None) -> ServerProcess:
+        variables = {**self._environment, **(environment or {})}
+        return ServerProcess(data_dir=data_dir, store=self.location, environment=variables)
 
     def __enter__(self) -> Self:
         self.server.start(self._faults)
@@ -95,9 +96,13 @@ class RealMesh:
     def beside(self) -> list[str]:
         """URLs of all nodes: on PostgreSQL a second one is started, on SQLite there is one."""
         if not self.is_sqlite and not self._beside:
-            self._beside.append(self._server(self.server.data_dir.with_name("beside")))
-            self._beside[0].start()
+            self.node("beside").start()
         return [server.url for server in (self.server, *self._beside)]
+
+    def node(self, name: str, environment: dict[str, str] | None = None) -> ServerProcess:
+        """Another node on the same PostgreSQL; it is not started."""
+        self._beside.append(self._server(self.server.data_dir.with_name(name), environment))
+        return self._beside[-1]
 
     def log_text(self) -> str:
         """What all nodes have logged."""

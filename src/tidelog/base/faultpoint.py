@@ -4,15 +4,15 @@ Armed only by the environment variable `TIDELOG_TEST_FAULTS`, read once at impor
 `reach` is a comparison with an empty mapping, and nothing a client sends can arm a point.
 
 The variable is a comma-separated list of `point=effect` or `point=effect@n` (the n-th pass,
-counted from 1; without it the first). Effects: `kill` (SIGKILL to the own process), `enospc`, `eio`
-(an `OSError` with that number) and `cut` (a `ConnectionResetError`).
+counted from 1; without it the first). Effects: `kill` (SIGKILL to the own process), `stop` (SIGSTOP
+to it: it stands still until a test continues it), `enospc`, `eio` (an `OSError` with that number)
+and `cut` (a `ConnectionResetError`).
 """
 
 import errno
 import os
 import signal
 from enum import StrEnum
-from typing import NoReturn
 
 VARIABLE = "TIDELOG_TEST_FAULTS"
 
@@ -97,7 +97,7 @@ COMMIT_PATH = (
 )
 """What every durable write of any surface passes, in this order."""
 
-_EFFECTS = ("kill", "enospc", "eio", "cut")
+_EFFECTS = ("kill", "stop", "enospc", "eio", "cut")
 
 
 class _Armed:
@@ -135,8 +135,10 @@ def _pass(point: FaultPoint) -> None:
         _fire(armed.effect)
 
 
-def _fire(effect: str) -> NoReturn:
+def _fire(effect: str) -> None:
     match effect:
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "enospc":
             raise OSError(errno.ENOSPC, "injected: no space left on device")
         case "eio":
