@@ -1,6 +1,5 @@
 """Second act, sync: two task lists change without a network, meet again and agree."""
 
-import asyncio
 import time
 from random import Random
 from typing import Any
@@ -41,25 +40,31 @@ async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
             made += len(client.pending())
     narrator.show(panes)
     narrator.say(f"{made} changes wait on two disks; the network is back")
-    async with (
-        _client(stage, "ada", online=True) as ada,
-        _client(stage, "bo", online=True) as bo,
-    ):
-        await asyncio.gather(ada.sync(), bo.sync())
+    async with _client(stage, "ada", online=True) as ada:
+        await until(lambda: _is_committed(ada))  # so that the order is the same every time
+        async with _client(stage, "bo", online=True) as bo:
+            await until(lambda: _do_they_agree(ada, bo))
+            return await _claims(stage, narrator, ada, bo)
 
-        async def do_they_agree() -> bool:
-            is_done = not ada.pending() and not bo.pending()
-            return is_done and ada.view(PARTITION) == bo.view(PARTITION)
 
-        await until(do_they_agree)
-        narrator.show({"ada": _shown(ada), "bo": _shown(bo)})
-        answer = await stage.ask(f"/sync/admin/snapshot?partition={PARTITION}")
-        ours = ada.view(PARTITION)
-        return [
-            Claim("every offline change was committed", len(ada.pending()) + len(bo.pending()), 0),
-            Claim("both lists are the same", ours, bo.view(PARTITION)),
-            Claim("and the same as the server's", ours, answer["state"]),
-        ]
+async def _is_committed(client: SyncClient) -> bool:
+    return not client.pending()
+
+
+async def _do_they_agree(ada: SyncClient, bo: SyncClient) -> bool:
+    is_done = not ada.pending() and not bo.pending()
+    return is_done and ada.view(PARTITION) == bo.view(PARTITION)
+
+
+async def _claims(stage: Stage, narrator: Narrator, ada: SyncClient, bo: SyncClient) -> list[Claim]:
+    narrator.show({"ada": _shown(ada), "bo": _shown(bo)})
+    answer = await stage.ask(f"/sync/admin/snapshot?partition={PARTITION}")
+    ours = ada.view(PARTITION)
+    return [
+        Claim("every offline change was committed", len(ada.pending()) + len(bo.pending()), 0),
+        Claim("both lists are the same", ours, bo.view(PARTITION)),
+        Claim("and the same as the server's", ours, answer["state"]),
+    ]
 
 
 def _client(stage: Stage, name: str, *, online: bool) -> SyncClient:
