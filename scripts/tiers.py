@@ -40,10 +40,12 @@ CRASH_ALONE = tuple(
 )
 """Crash tests that take long enough to be a part of their own."""
 
-PIPELINE_PROCESSES = " ".join(
-    f"tests/pipeline/test_{name}.py" for name in ("exactly_once", "cluster", "jvm", "howto")
+PIPELINE_LONG = " ".join(
+    f"tests/pipeline/test_{name}.py"
+    for name in ("agreement", "engines", "exactly_once", "jvm", "howto")
 )
-"""Tests of the pipeline that start JVMs of their own; the others share one session."""
+"""Tests of the pipeline on long logs and with JVMs of their own: about half of its time. Each half
+has one session that its tests share."""
 
 PARTS_AT_ONCE = (os.cpu_count() or 1) + 2
 SIGN_OF_LIFE_SECONDS = 15.0
@@ -79,8 +81,8 @@ TIERS = (
         180,
         (
             f"{PYTEST} tests/pipeline "
-            + " ".join(f"--ignore={each}" for each in PIPELINE_PROCESSES.split()),
-            f"{PYTEST} {PIPELINE_PROCESSES}",
+            + " ".join(f"--ignore={each}" for each in PIPELINE_LONG.split()),
+            f"{PYTEST} {PIPELINE_LONG}",
         ),
         on_disk=True,
     ),
@@ -114,6 +116,22 @@ TIERS = (
     ),
     Tier("clients", "clients", 50, (f"{PYTEST} tests/clients",)),
     Tier("browser", "browser", 60, (f"{PYTEST} tests/browser",)),
+    Tier(
+        "packaging",
+        "packaging and demo",
+        150,
+        (f"{PYTEST} tests/packaging tests/typed_api",),
+        on_disk=True,  # the environment with Spark is hard links into the installer's cache
+    ),
+    Tier(
+        "docs",
+        "documentation",
+        150,
+        (
+            f"{PYTEST} tests/docs/test_walks.py",
+            f"{PYTEST} tests/docs --ignore=tests/docs/test_walks.py",
+        ),
+    ),
     Tier(
         "lint",
         "lint and types",

@@ -39,7 +39,7 @@ from tidelog.testing.process import ServerProcess
 PAGE = 1000
 FAN_OUT = 10
 """Children of each node of a balanced tree."""
-ADMIN_TOKEN = "bench-admin"
+ADMIN_TOKEN = "an-admin-token-for-the-bench"
 TARGET = "tasks"
 MODEL: dict[str, Any] = {
     "model_version": 1,

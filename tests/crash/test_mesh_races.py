@@ -32,6 +32,8 @@ CALLERS = 64
 SPREAD_SECONDS = 0.004
 """Within which the callers of a round begin."""
 WINDOW_MS = 4000
+CONCURRENT = {"clone_concurrency_policy": "allow_concurrent"}
+"""Of a mesh where one member has several connections."""
 LIMITS = {"rate_limit": 10, "rate_window_ms": WINDOW_MS}
 DAY_MS = 86_400_000
 DESTINATION = f"topic:{TOPIC}"
@@ -88,7 +90,7 @@ async def connections(mesh: RealMesh, slug: str, count: int) -> AsyncIterator[li
 
 async def test_ft_14_a_duplicate_storm_at_the_broker(mesh: RealMesh, dice: random.Random) -> None:
     """Fifty copies of each send at once: one 201, the same message for all others, one unit."""
-    mesh.create("storm", rate_limit=ROUNDS, rate_window_ms=DAY_MS)
+    mesh.create("storm", rate_limit=ROUNDS, rate_window_ms=DAY_MS, **CONCURRENT)
     async with connections(mesh, "storm", COPIES) as callers:
         for number in range(ROUNDS):
             fields = topic_send(f"round {number}")
@@ -241,7 +243,7 @@ async def test_ft_16_two_bodies_of_one_id_at_the_broker(
     mesh: RealMesh, dice: random.Random
 ) -> None:
     """One wins and is what is stored; a claim without a destination never makes a 409 of it."""
-    mesh.create("rivals")
+    mesh.create("rivals", **CONCURRENT)
     async with connections(mesh, "rivals", 4) as callers:
         winners: dict[str, Json] = {}
         for number in range(ROUNDS):

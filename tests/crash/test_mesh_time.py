@@ -110,6 +110,7 @@ async def test_ft_24b_a_retry_paused_before_decide(
 ) -> None:
     """Behind the fast path, which found nothing: what `decide` finds counts, there or swept."""
     kept: Json = {"dedupe_retention_days": 7, "message_retention_days": 7}
+    kept["clone_concurrency_policy"] = "allow_concurrent"
     with RealMesh(
         tmp_path / "broker", postgresql_url, environment=RESTING, faults="K2=stop", **kept
     ) as mesh:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.spark_cluster import SHORT_LIVED, SparkCluster, spark_cluster
+from support.spark_cluster import SparkCluster, spark_cluster
+from tidelog.pipeline import lake
 from tidelog.pipeline.class_archive import BUILDING_VARIABLE
 from tidelog.pipeline.session import spark_session
+from tidelog.pipeline.source import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,14 +23,9 @@ to build than these few starts would save. `tests/soak/test_class_archive.py` bu
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """A local session with the source registered, as every command of the pipeline gets it."""
-    session = spark_session(
-        conf=[
-            ("spark.sql.shuffle.partitions", "2"),
-            ("spark.driver.memory", "1g"),
-            ("spark.driver.extraJavaOptions", SHORT_LIVED),
-        ]
-    )
+    """A local session with the source registered, as a command on a small log gets it."""
+    session = spark_session(conf=[("spark.driver.memory", "1g")], rows=1)
+    register_source(session)
     yield session
     session.stop()
 
@@ -38,3 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A standalone cluster of a master and two workers, for the tests that run jobs on it."""
     with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a lake that somebody else writes to."""
+    monkeypatch.setattr(lake, "WAIT_SECONDS", 0.0)

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,10 @@ from tidelog.channels.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
 from tidelog.pipeline.checks import agreement, answers, evidence
 from tidelog.pipeline.checks.answers import AppKey, Server
+from tidelog.pipeline.forget import forget
 from tidelog.pipeline.ingest import IngestError, ingest
 from tidelog.pipeline.lake import Lake, LakeError
+from tidelog.pipeline.session import SMALL_SETTINGS
 from tidelog.pipeline.store_address import StoreAddress
 from tidelog.pipeline.transforms.snapshots import ModelSource
 from tidelog.sync.profiles import TREE_ACTIONS
@@ -79,6 +82,19 @@ def ingested(spark: "SparkSession", location: str, folder: Path) -> Lake:
     return lake
 
 
+@pytest.fixture
+def for_a_long_log(spark: "SparkSession") -> Iterator[None]:
+    """The settings that a session for a long log has."""
+    before = {name: spark.conf.get(name) or "" for name in SMALL_SETTINGS}
+    for name in before:
+        spark.conf.unset(name)
+    spark.conf.set("spark.sql.shuffle.partitions", "4")
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.mark.usefixtures("for_a_long_log")
 def test_the_fold_of_a_long_log_is_what_the_server_answers(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -215,6 +231,40 @@ def test_the_lake_agrees_with_its_store_alone(
         "states of sync are not compared: no model was given",
         "no server was asked",
     )
+
+
+def test_what_is_forgotten_is_no_disagreement(
+    spark: "SparkSession", small: tuple[Path, Lake], tmp_path: Path
+) -> None:
+    """Of what the lake forgot nothing is compared, and nothing shown at any moment of the past."""
+    store, whole = small
+    lake = Lake(tmp_path / "lake")
+    shutil.copytree(whole.root, lake.root)
+    entries = [row for row in entries_of(lake) if row["body"] is not None]
+    message = next(
+        row
+        for row in entries
+        if row["kind"] == "message.create" and row["stream"].endswith("/room-9")
+    )
+    event = next(row for row in entries if row["kind"] == "treePush")
+    [partition, *_] = json.loads(event["body"])["partitions"]
+    names = [f"{APP.id}/room-9/{message['entity']}", event["entity"]]
+    forget(spark, lake, messages=names)
+    with mixed_log.serving(str(store), tmp_path / "server") as process:
+        process.start()
+        verdict = compared(spark, str(store), lake, server_of(process))
+    assert verdict.is_sound, str(verdict)
+    assert any("partitions have a forgotten event" in note for note in verdict.notes)
+    assert any("or are forgotten" in note for note in verdict.notes)
+    # As if the forgetting had ended right after its note: the content is still in the table.
+    shutil.rmtree(lake.path("log"))
+    shutil.copytree(whole.path("log"), lake.path("log"))
+    then = as_of(spark, lake, lake.through("log"), "channel", f"{APP.id}/room-9")
+    shown = {row["message_serial"]: row["data"] for row in then.rows.collect()}
+    assert shown[message["entity"]] is None
+    assert any(shown.values())
+    with pytest.raises(LakeError, match="was forgotten"):
+        as_of(spark, lake, lake.through("log"), "partition", partition, SOURCE)
 
 
 def test_a_server_that_is_not_there() -> None:

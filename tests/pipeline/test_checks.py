@@ -10,10 +10,12 @@ import asyncpg
 import pytest
 
 from support import mixed_log
+from support.log_writer import write_log
 from tidelog.base.errors import ConfigError
 from tidelog.pipeline.checks import continuity, digest, evidence, orphans, retention
 from tidelog.pipeline.checks.finding import Finding, Verdict
 from tidelog.pipeline.checks.run import run_checks
+from tidelog.pipeline.ingest import catch_up
 from tidelog.pipeline.lake import Lake
 from tidelog.pipeline.store_address import StoreAddress
 
@@ -432,6 +434,26 @@ def test_a_sound_store_has_no_findings(
     kept = lake.arrow("verdict").to_pylist()
     assert sorted(row["check"] for row in kept) == sorted(names)
     assert all(row["findings"] == 0 and row["first"] == [] for row in kept)
+
+
+@pytest.mark.parametrize("surface", ["none", *mixed_log.SHARES])
+def test_a_log_that_lacks_something_is_sound(
+    spark: "SparkSession", tmp_path: Path, surface: str
+) -> None:
+    """An empty log, and one of a single surface: most of what is looked at has no rows."""
+    location, lake = str(tmp_path / "tidelog.db"), Lake(tmp_path / "lake")
+    if surface == "none":
+        write_log(location, [])
+    else:
+        mixed_log.write(location, 40, 3, surfaces=(surface,), with_retention=False)
+    address = StoreAddress(location)
+    assert catch_up(address, lake)
+    verdicts = run_checks((), spark, address, lake, now_ms=address.head().committed_at + HOUR_MS)
+    assert [str(verdict) for verdict in verdicts if not verdict.is_sound] == []
+    assert [bool(verdict.examined) for verdict in verdicts] == [
+        surface != "none" and (verdict.check != "retention" or surface == "sync")
+        for verdict in verdicts
+    ]
 
 
 def test_unknown_checks_are_refused(spark: "SparkSession", tmp_path: Path) -> None:

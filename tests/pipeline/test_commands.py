@@ -1,9 +1,10 @@
 """`tidelog pipeline` as somebody types it: what it prints, and how it ends.
 
-One command runs as a process with a JVM of its own, another until it is told to stop. The others
-run here: they find the session of the tests and leave it alone.
+One command runs as a process with a JVM of its own, until it is told to stop. The others run here:
+they find the session of the tests and leave it alone. `test_howto.py` runs `run` as a process.
 """
 
+import io
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,13 +21,7 @@ import pytest
 
 from support import mixed_log
 from support.channels_peer import APP
-from support.pipeline_process import (
-    COMMAND,
-    END_SECONDS,
-    RUN_SECONDS,
-    completed,
-    pipeline_process,
-)
+from support.pipeline_process import END_SECONDS, completed, pipeline_process
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
 from tidelog.pipeline.checks.run import CHECKS
@@ -102,16 +97,20 @@ def _write_config(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A small mixed store and a lake, from one real `tidelog pipeline run`."""
+def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A small mixed store and a lake, from one `tidelog pipeline run`."""
+    del spark
     folder = tmp_path_factory.mktemp("made") / "data"
     folder.mkdir()
     mixed_log.write(str(folder / "tidelog.db"), ENTRIES, 11)
     _write_config(folder)
-    command = [*COMMAND, "run", "--json", "--config", str(folder / "tidelog.toml")]
-    ended = completed(command, seconds=RUN_SECONDS, cwd=folder)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return Made(folder, json.loads(ended.stdout))
+    config = ("--config", str(folder / "tidelog.toml"))
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(io.StringIO()) as out:
+        patched.setattr(sys, "argv", ["tidelog", "pipeline", "run", "--json", *config])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code, out.getvalue()
+    return Made(folder, json.loads(out.getvalue()))
 
 
 @pytest.fixture
@@ -323,6 +322,7 @@ def test_a_missing_store_is_explained(command: Command, tmp_path: Path) -> None:
     assert "secret" not in ended.err
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_locked_lake_is_explained(made: Made, command: Command) -> None:
     """While another writes, a command says so and leaves the lake alone."""
     with made.lake.writing():

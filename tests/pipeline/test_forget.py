@@ -16,6 +16,7 @@ from support.table_rows import table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.pipeline.forget import NothingToForget, forget, is_unfinished
+from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.index import search
 from tidelog.pipeline.ingest import ingest
 from tidelog.pipeline.lake import Lake, LakeLocked
@@ -23,7 +24,7 @@ from tidelog.pipeline.search import update_index
 from tidelog.pipeline.store_address import StoreAddress
 from tidelog.pipeline.tables import BY_NAME
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased
-from tidelog.pipeline.transforms.events import events
+from tidelog.pipeline.transforms.events import events, forgotten_index
 from tidelog.pipeline.transforms.messages import fold, message_versions
 from tidelog.pipeline.transforms.sends import sends
 
@@ -125,8 +126,9 @@ def derive(
     versions = message_versions(log).coalesce(1)
     write("message_version", versions, 10)
     write("message", fold(lake.frame(spark, "message_version")).coalesce(1), 10)
-    write("event", events(log).coalesce(1), 10)
-    write("send", sends(log, spark.createDataFrame([], TOMBSTONES)).coalesce(1), 10)
+    gone = forgotten_index(log, lake.frame(spark, "forgotten"))
+    write("event", events(log, gone).coalesce(1), 10)
+    write("send", sends(log, empty_frame(spark, TOMBSTONES)).coalesce(1), 10)
 
 
 @pytest.fixture
@@ -194,7 +196,7 @@ def test_forgotten_content_is_in_no_file(spark: "SparkSession", lake: Lake) -> N
     m2 = next(row for row in content(lake, "message") if row["message_serial"] == "m2")
     assert (m2["history_serial"], m2["data"], m2["is_complete"]) == (2, None, False)
 
-    erased_in_place = {name: content(lake, name) for name in ("message_version", "message", "send")}
+    erased_in_place = {name: content(lake, name) for name in TABLES_WITH_CONTENT}
     derive(spark, lake, lake.overwrite)
     assert {name: content(lake, name) for name in erased_in_place} == erased_in_place
 
@@ -225,6 +227,7 @@ def test_a_log_that_is_ingested_again_stays_forgotten(
     assert [(row["committed_id"], row["digest"]) for row in content(lake, "log")] == stored
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_unknown_name_changes_nothing(spark: "SparkSession", lake: Lake) -> None:
     """A typing error must not look like success; neither may a second writer be disturbed."""
     before = {name: lake.files(name) for name in TABLES_WITH_CONTENT}
@@ -239,11 +242,11 @@ def test_an_unknown_name_changes_nothing(spark: "SparkSession", lake: Lake) -> N
 KILLED = """
 import sys
 from pathlib import Path
+from support.killed_job import attached_session
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.session import spark_session
 
-forget(spark_session("local[1]"), Lake(Path(sys.argv[1])))
+forget(attached_session(), Lake(Path(sys.argv[1])))
 """
 
 
@@ -259,7 +262,7 @@ def test_a_killed_forget_is_finished_later(
     monkeypatch.undo()
     assert is_unfinished(lake)
     assert found_words(lake, GONE)
-    run_killed(KILLED, str(lake.root), fault=f"{FaultPoint.INDEX_WRITTEN}=kill")
+    run_killed(spark, KILLED, str(lake.root), fault=f"{FaultPoint.INDEX_WRITTEN}=kill")
     assert is_unfinished(lake)
     assert search(lake.root, "walrus").total == 1, (
         "the old index answers until the new one is there"

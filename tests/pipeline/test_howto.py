@@ -14,6 +14,7 @@ from support.pipeline_process import RUN_SECONDS, completed
 from tidelog.testing.process import ServerProcess
 
 HOWTO = Path(__file__).parents[2] / "docs/howto/ask-your-log.md"
+REFERENCE = Path(__file__).parents[2] / "docs/pipeline.md"
 
 
 def test_a_question_is_answered_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +47,6 @@ def test_a_question_is_answered_as_printed(tmp_path: Path, monkeypatch: pytest.M
         assert [line.rstrip() for line in output.getvalue().splitlines()] == [
             line.rstrip() for line in expected.splitlines()
         ]
+    [reading] = re.findall(r"```python\n(.*?)```", REFERENCE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(reading, str(REFERENCE), "exec"), names)
+    assert set(names["messages"]["state"]) == {"visible"}

@@ -4,24 +4,22 @@ import json
 import os
 import random
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.killed_job import run_killed
 from support.lake_rows import BEGIN_MS, rows_of
-from support.log_writer import read_log, write_log
+from support.log_writer import write_log
+from tidelog.base.faultpoint import FaultPoint
 from tidelog.log.entry import Draft
-from tidelog.pipeline.ingest import LOG_ID
+from tidelog.pipeline.ingest import catch_up
 from tidelog.pipeline.jobs import Built, build, buildable
 from tidelog.pipeline.lake import Lake, LakeError, LakeLocked
 from tidelog.pipeline.store_address import LogReplaced, StoreAddress
-from tidelog.pipeline.tables import LOG
 from tidelog.sync.profiles import Model
 
 if TYPE_CHECKING:
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
 
 ROUNDS = int(os.environ.get("TIDELOG_TEST_SOAK_PIPELINE_JOBS", "1"))
 """Random logs that are built in steps and at once; some twenty seconds each."""
-
-PROCESS_SECONDS = 240
-"""A build process has ended by then, on a busy machine too: it starts a JVM."""
 
 MODEL = Model.parse(
     {
@@ -162,18 +157,10 @@ class Writer:
             )
 
 
-def ingest(spark: "SparkSession", lake: Lake, store: StoreAddress) -> None:
-    """Bring the table `log` up to the store, without a streaming query."""
-    has = lake.through("log")
-    entries = read_log(store.location)[has:]
-    frame = spark.createDataFrame([tuple(entry) for entry in entries], LOG.ddl)
-    lake.append("log", frame, has + len(entries), {LOG_ID: store.head().log_id})
-
-
-def contents(spark: "SparkSession", lake: Lake) -> dict[str, list[str]]:
+def contents(lake: Lake) -> dict[str, list[str]]:
     """All rows of all tables that are built, in an order of their own."""
     return {
-        name: sorted(json.dumps(row, default=repr) for row in rows_of(lake.frame(spark, name)))
+        name: sorted(json.dumps(row, default=repr) for row in lake.arrow(name).to_pylist())
         for name in buildable()
     }
 
@@ -193,23 +180,23 @@ def test_building_in_steps_gives_what_building_at_once_gives(
     store, lake = StoreAddress(str(writer.path)), Lake(tmp_path / "steps")
     for entries in (30, 25):
         writer.step(entries)
-        ingest(spark, lake, store)
+        assert catch_up(store, lake)
         build(spark, lake, store, model=MODEL)
     at_once = copy_of_log(lake, tmp_path / "at_once")
     done = build(spark, at_once, store, model=MODEL)
     assert {built.mode for built in done} == {"full"}
-    found = contents(spark, at_once)
-    assert contents(spark, lake) == found
+    found = contents(at_once)
+    assert contents(lake) == found
     assert all(found.values()), "every table has rows, or the comparison shows nothing"
 
 
 @pytest.fixture
-def small(spark: "SparkSession", tmp_path: Path) -> tuple[Lake, StoreAddress, Writer]:
+def small(tmp_path: Path) -> tuple[Lake, StoreAddress, Writer]:
     """A lake with a log of a few entries and its store; nothing is built."""
     writer = Writer(tmp_path / "store.db", seed=99)
     writer.step(12)
     store, lake = StoreAddress(str(writer.path)), Lake(tmp_path / "lake")
-    ingest(spark, lake, store)
+    assert catch_up(store, lake)
     return lake, store, writer
 
 
@@ -221,7 +208,7 @@ def test_only_what_is_stale_is_built(
     told: list[Built] = []
     names = ["message", "audit"]
     done = build(spark, lake, store, names, progress=told.append)
-    assert told == done
+    assert sorted(told) == sorted(done)
     assert [(b.name, b.mode, b.through) for b in done] == [
         ("message_version", "full", 12),
         ("message", "full", 12),
@@ -238,6 +225,7 @@ def test_only_what_is_stale_is_built(
     assert [(b.name, b.mode, b.rows) for b in again] == [("audit", "full", 12)]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_build_refuses_what_it_cannot_do(
     spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path
 ) -> None:
@@ -252,17 +240,16 @@ def test_a_build_refuses_what_it_cannot_do(
         build(spark, lake, store)
 
 
-PROCESS = """
+KILLED = """
 import sys
 from pathlib import Path
-from test_jobs import MODEL
+from support.killed_job import attached_session
+from pipeline.test_jobs import MODEL
 from tidelog.pipeline.jobs import build
 from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.session import spark_session
 from tidelog.pipeline.store_address import StoreAddress
 
-spark = spark_session(conf=[("spark.sql.shuffle.partitions", "2")])
-build(spark, Lake(Path(sys.argv[1])), StoreAddress(sys.argv[2]), model=MODEL)
+build(attached_session(), Lake(Path(sys.argv[1])), StoreAddress(sys.argv[2]), model=MODEL)
 """
 
 
@@ -271,22 +258,11 @@ def test_a_build_that_was_killed_is_finished_by_the_next(
 ) -> None:
     """Killed before one table's commit, later behind another's: the tables are as ever."""
     lake, store, writer = small
-    for fault in ("P1=kill@2", "P2=kill@5"):
-        killed = subprocess.run(
-            [sys.executable, "-c", PROCESS, str(lake.root), store.location],
-            env={
-                **os.environ,
-                "TIDELOG_TEST_FAULTS": fault,
-                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-            },
-            timeout=PROCESS_SECONDS,
-            check=False,
-            capture_output=True,
-        )
-        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    for fault in (f"{FaultPoint.LAKE_WRITTEN}=kill@2", f"{FaultPoint.LAKE_COMMITTED}=kill@5"):
+        run_killed(spark, KILLED, str(lake.root), store.location, fault=fault)
         writer.step(8)
-        ingest(spark, lake, store)
+        assert catch_up(store, lake)
     build(spark, lake, store, model=MODEL)
     fresh = copy_of_log(lake, tmp_path / "fresh")
     build(spark, fresh, store, model=MODEL)
-    assert contents(spark, lake) == contents(spark, fresh)
+    assert contents(lake) == contents(fresh)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake import COMPACT_ABOVE_FILES, Lake, LakeError, LakeLocked, SchemaDrift
 from tidelog.pipeline.tables import ACTIVITY
 
@@ -30,7 +31,7 @@ def minutes(spark: "SparkSession", *numbers: int, writes: int = 1) -> "DataFrame
         ("sync", "sync", datetime(2026, 1, 1, 0, number, tzinfo=UTC), writes, 2, 3)
         for number in numbers
     ]
-    return spark.createDataFrame(rows, ACTIVITY.ddl)
+    return frame_of_rows(spark, rows, ACTIVITY.ddl)
 
 
 def stored(lake: Lake) -> dict[int, int]:

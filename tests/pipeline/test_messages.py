@@ -8,6 +8,7 @@ import pytest
 from support.lake_rows import at, frame_of, message_entry, rows_of, serial
 from tidelog.channels.version import fold as server_fold
 from tidelog.channels.version import stored_version
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.transforms.messages import fold, mark_purged, message_versions
 
 if TYPE_CHECKING:
@@ -252,8 +253,8 @@ def test_a_message_that_the_server_has_no_more_is_purged(spark: "SparkSession") 
             message_entry(4, "delete", 1, NOTE),
         ],
     )
-    stored = spark.createDataFrame(
-        [(2, "channels/app/room", 2)], "message bigint, stream string, history_serial bigint"
+    stored = frame_of_rows(
+        spark, [(2, "channels/app/room", 2)], "message bigint, stream string, history_serial bigint"
     )
     found = rows_of(mark_purged(fold(message_versions(log)), stored))
     assert {row["first_committed_id"]: (row["state"], row["data"]) for row in found} == {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.markdown import DOCS
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.reference import renewed
 from tidelog.pipeline.report import write_report
@@ -54,7 +55,7 @@ class Page(HTMLParser):
 
 def put(spark: "SparkSession", lake: Lake, name: str, rows: list[tuple[Any, ...]]) -> None:
     """Write a table of a lake."""
-    lake.overwrite(name, spark.createDataFrame(rows, BY_NAME[name].ddl), 1)
+    lake.overwrite(name, frame_of_rows(spark, rows, BY_NAME[name].ddl), 1)
 
 
 def entry(stream: str) -> tuple[Any, ...]:

@@ -19,12 +19,13 @@ from tidelog.base.settings import Pipeline, Settings
 from tidelog.cli.serve import _surfaces
 from tidelog.pipeline.index import MAX_QUERY_CHARACTERS, SearchIndex, index_root, read_manifest
 from tidelog.pipeline.search import sweep_index
+from tidelog.testing.process import CREDENTIALS
 from tidelog.testing.server import mount_probe, running_server
 from tidelog.web import search as route
 from tidelog.web.search import SearchSurface
 from tidelog.web.server import Node
 
-TOKEN = "only for tests"
+TOKEN = "only for the tests"
 ADMIN = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -196,7 +197,12 @@ def serving(tmp_path: Path, **environment: str) -> Iterator[tuple[str, int]]:
     """`tidelog serve` as a process of its own: its URL and process id."""
     with subprocess.Popen(
         [sys.executable, "-m", "tidelog", "serve", "--json", "--port", "0"],
-        env={**os.environ, "TIDELOG_DATA_DIR": str(tmp_path / "data"), **environment},
+        env={
+            **os.environ,
+            **CREDENTIALS,
+            "TIDELOG_DATA_DIR": str(tmp_path / "data"),
+            **environment,
+        },
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,

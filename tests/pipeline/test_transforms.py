@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.lake_rows import BEGIN_MS, at, entry, event_entry, frame_of, rows_of
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.transforms.activity import activity
 from tidelog.pipeline.transforms.audit import audit
 from tidelog.pipeline.transforms.events import events
@@ -56,7 +57,7 @@ def test_an_event_is_one_row_for_each_partition(spark: "SparkSession") -> None:
         entry(3),
         {**event_entry(4, ["a"], {"type": "set"}), "body": None},
     ]
-    index = spark.createDataFrame([("a", 1), ("z", 4)], "partition string, committed_id bigint")
+    index = frame_of_rows(spark, [("a", 1), ("z", 4)], "partition string, committed_id bigint")
     made = events(frame_of(spark, "log", log), index)
     found = rows_of(made.orderBy("committed_id", "partition"))
     first = {
@@ -102,7 +103,7 @@ def test_a_send_has_its_content_mentions_and_end(spark: "SparkSession") -> None:
         send_entry(3, None),
         entry(4),
     ]
-    ends = spark.createDataFrame([("b3", "m1", BEGIN_MS + 9000, "retention")], TOMBSTONE)
+    ends = frame_of_rows(spark, [("b3", "m1", BEGIN_MS + 9000, "retention")], TOMBSTONE)
     found = rows_of(sends(frame_of(spark, "log", log), ends).orderBy("committed_id"))
     assert found[0] == {
         "committed_id": 1,
@@ -138,10 +139,12 @@ def test_a_send_that_retention_took_later_is_found(spark: "SparkSession") -> Non
     """Only those that have just ended, with all they said before."""
     known = sends(
         frame_of(spark, "log", [send_entry(n, {"sender_name": "A"}) for n in (1, 2, 3)]),
-        spark.createDataFrame([("b1", "m1", BEGIN_MS, "retention")], TOMBSTONE),
+        frame_of_rows(spark, [("b1", "m1", BEGIN_MS, "retention")], TOMBSTONE),
     )
-    ends = spark.createDataFrame(
-        [("b1", "m1", BEGIN_MS, "retention"), ("b3", "m1", BEGIN_MS + 5000, "retention")], TOMBSTONE
+    ends = frame_of_rows(
+        spark,
+        [("b1", "m1", BEGIN_MS, "retention"), ("b3", "m1", BEGIN_MS + 5000, "retention")],
+        TOMBSTONE,
     )
     [found] = rows_of(newly_ended(known, ends))
     assert (found["broker_message_id"], found["deleted_at"]) == ("b3", at(5))
@@ -150,7 +153,8 @@ def test_a_send_that_retention_took_later_is_found(spark: "SparkSession") -> Non
 
 def test_relations_become_tables_with_times(spark: "SparkSession") -> None:
     """Deliveries, mentions and keys are the store's rows; milliseconds become timestamps."""
-    delivery = spark.createDataFrame(
+    delivery = frame_of_rows(
+        spark,
         [("b1", "k2", "push", "", "m1", 1, "delivered", 2, None, BEGIN_MS, BEGIN_MS + 250)],
         "broker_message_id string, recipient_pubkey string, channel string, endpoint_id string, "
         "mesh_id string, history_id bigint, status string, attempts bigint, last_error string, "
@@ -158,13 +162,15 @@ def test_relations_become_tables_with_times(spark: "SparkSession") -> None:
     )
     [row] = rows_of(deliveries(delivery))
     assert row["delivered_at"] - row["created_at"] == timedelta(milliseconds=250)
-    mention = spark.createDataFrame(
+    mention = frame_of_rows(
+        spark,
         [("b1", "k2", "m1", 1, BEGIN_MS)],
         "broker_message_id string, mentioned_pubkey string, mesh_id string, history_id bigint, "
         "created_at bigint",
     )
     assert rows_of(mentions(mention), "created_at") == [{"created_at": at(0)}]
-    dedupe = spark.createDataFrame(
+    dedupe = frame_of_rows(
+        spark,
         [("sync", "e1\0", 1, b"f", "ana", 1, BEGIN_MS, None), ("s", "k", None, b"", "", 0, 0, 0)],
         "scope string, key string, committed_id bigint, fingerprint binary, owner string, "
         "available bigint, first_seen_at bigint, expires_at bigint",

@@ -22,6 +22,7 @@ import jwt
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from support import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings import (
     AiTransport,
@@ -274,6 +275,7 @@ class Peer:
         frame: dict[str, Any] = json.loads(payload)
         has_id = self.is_v2 and frame["event"] not in {"sockudo:pong", "sockudo:ping"}
         assert ("message_id" in frame) is has_id, frame
+        wire_schema.check("channels", "server", frame)
         return frame
 
     async def expect(self, event: str, channel: str | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def frame_of(spark: "SparkSession", name: str, rows: Iterable[dict[str, Any]]) -
     table = BY_NAME[name]
     columns = [column.name for column in table.columns]
     ddl = ", ".join(f"{column.name} {column.kind}" for column in table.columns)
-    return spark.createDataFrame([tuple(row.get(c) for c in columns) for row in rows], ddl)
+    return frame_of_rows(spark, [tuple(row.get(c) for c in columns) for row in rows], ddl)
 
 
 def rows_of(frame: "DataFrame", *columns: str) -> list[dict[str, Any]]:

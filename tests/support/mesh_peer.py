@@ -202,10 +202,10 @@ class Member:
         assert answer.status_code == 200, answer.text
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator["Wire"]:
-        """A connection that has negotiated."""
+    async def connected(self, instance: str = "") -> AsyncIterator["Wire"]:
+        """A connection that has negotiated, of the process that calls itself so."""
         async with Wire.open(self) as wire:
-            await wire.hello()
+            await wire.hello(instance=instance)
             await wire.negotiate()
             yield wire
 
@@ -257,14 +257,13 @@ class Wire:
         self.challenge = from_base64url(hello["challenge"])
         return hello
 
-    async def hello(self, signature: str | None = None) -> Json:
+    async def hello(self, signature: str | None = None, instance: str = "") -> Json:
         """Prove the key; answers the welcome."""
         if not self.challenge:
             await self.greeting()
         signed = signature or self.member.key.sign_hello(self.member.slug, self.challenge)
-        await self.send(
-            {"type": "hello", "member_pubkey": self.member.address, "signature": signed}
-        )
+        proof = {"member_pubkey": self.member.address, "signature": signed}
+        await self.send({"type": "hello", **proof, "daemon_instance": instance})
         return await self.until("welcome")
 
     async def negotiate(self, *require: str) -> Json:

@@ -34,6 +34,9 @@ class MeshProxy:
         self.is_holding = False
         """Nothing of the broker passes while set; what came meanwhile passes later."""
         self.port = 0
+        self._daemons: set[ServerConnection] = set()
+        self._half_open: set[ServerConnection] = set()
+        self._closing = asyncio.Event()
         self._held: list[tuple[ServerConnection, str | bytes]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
@@ -54,6 +57,12 @@ class MeshProxy:
         held, self._held = self._held, []
         for socket, data in held:
             await _passed(socket, data)
+
+    async def lose(self) -> None:
+        """End every daemon's connection; the broker keeps its end and hears nothing of it."""
+        self._half_open |= self._daemons
+        for daemon in self._daemons:
+            daemon.transport.abort()
 
     async def admit(self, count: int | None) -> None:
         """Let so many of the held sends pass together, or all there are and will be."""
@@ -83,6 +92,7 @@ class MeshProxy:
 
     async def _close(self) -> None:
         assert self._server is not None
+        self._closing.set()
         self._server.close()
         await self._server.wait_closed()
 
@@ -91,6 +101,7 @@ class MeshProxy:
         refs: dict[int, str] = {}
         async with connect(self._upstream + daemon.request.path, compression=None) as broker:
             back = asyncio.create_task(self._answers(broker, daemon, refs))
+            self._daemons.add(daemon)
             try:
                 async for data in daemon:
                     frame = json.loads(data)
@@ -105,6 +116,9 @@ class MeshProxy:
             except ConnectionClosed:
                 pass
             finally:
+                self._daemons.discard(daemon)
+                if daemon in self._half_open:
+                    await self._closing.wait()
                 back.cancel()
                 await asyncio.gather(back, return_exceptions=True)
 

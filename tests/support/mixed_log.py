@@ -162,7 +162,12 @@ def serving(location: str, folder: Path, *, window_ms: int = 0) -> ServerProcess
 
 
 async def write_mixed_log(
-    location: str, entries: int, seed: int, *, with_retention: bool = True
+    location: str,
+    entries: int,
+    seed: int,
+    *,
+    with_retention: bool = True,
+    surfaces: Sequence[str] = tuple(SHARES),
 ) -> MixedLog:
     """Write a log of at least `entries` entries to a new store; the store is closed afterwards.
 
@@ -171,10 +176,12 @@ async def write_mixed_log(
         entries: How many at least, a third of a round more at most.
         seed: Equal seeds write equal requests; ids and times differ.
         with_retention: Purge old channel versions and archive old events half-way.
+        surfaces: Which of them are written to.
     """
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         writer = _Writer(location, Path(folder), seed, WINDOW_MS * ROUND // (entries + ROUND))
+        writer.surfaces = frozenset(surfaces)
         await writer.open(versioned=False)
         await writer.write(entries // 50)
         await writer.close()
@@ -182,7 +189,8 @@ async def write_mixed_log(
         await writer.write(entries // 4)
         old = writer.now_ms()
         await writer.write(entries // 2)
-        await writer.hide()
+        if "channels" in surfaces:
+            await writer.hide()
         if with_retention:
             await writer.retain(old)
         await writer.write(entries)
@@ -209,6 +217,7 @@ class _Writer:
         self._seed = seed
         self._clock = FakeClock(int(time.time() * 1000) - 2 * WINDOW_MS)
         self._number = 0
+        self.surfaces = frozenset(SHARES)
         self.refused = self.purged = self.archived = 0
         self.channels = _Channels(self._rng, self._clock)
         self.sync = _Sync(self._rng)
@@ -237,7 +246,10 @@ class _Writer:
         """Write until the log has so many entries."""
         while (left := head - self._committer.tail.position) > 0:
             size = min(ROUND, left + left // 8 + 8)
-            wanted = {name: max(1, round(size * share)) for name, share in SHARES.items()}
+            wanted = {
+                name: max(1, round(size * share)) if name in self.surfaces else 0
+                for name, share in SHARES.items()
+            }
             self._clock.advance(self._rng.randint(1, 2 * self._round_ms))
             work: list[Awaitable[int]] = [
                 *self.channels.requests(wanted["channels"]),

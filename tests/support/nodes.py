@@ -89,6 +89,7 @@ class Node:
         clock: Clock | None = None,
         limits: Limits | None = None,
         wrap: Callable[[Store], Store] = lambda store: store,
+        committer_class: type[Committer] = Committer,
     ) -> "Node":
         """Open the store at `location` and start a committer on it, or on what `wrap` makes of it.
 
@@ -97,7 +98,7 @@ class Node:
         store = await open_store(
             location, log_id=LOG_ID, node=name, extensions=(EXTENSION,), pool_size=2
         )
-        committer = await Committer.start(
+        committer = await committer_class.start(
             wrap(store), clock or FakeClock(), Metrics(), limits or Limits()
         )
         return cls(store, committer)

@@ -17,10 +17,11 @@ import pyspark
 
 from tidelog.pipeline import class_archive
 from tidelog.pipeline.jvm import find_jvm
+from tidelog.pipeline.session import SMALL_SETTINGS
 
 WORKERS = 2
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM of a test: the better compiler costs more than it brings within a minute, and half of
 all processor time."""
 
@@ -44,15 +45,9 @@ class SparkCluster:
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.executor.extraJavaOptions": options,
-            "spark.sql.shuffle.partitions": "2",
+            **SMALL_SETTINGS,
         }
         """What a driver is told so that each worker runs one executor."""
-
-    @property
-    def arguments(self) -> list[str]:
-        """The same as arguments of `tidelog pipeline`."""
-        told = [f"{name}={value}" for name, value in self.conf.items()]
-        return ["--master", self.master, *(part for each in told for part in ("--conf", each))]
 
     def executors(self) -> set[str]:
         """Workers on which an executor was started."""

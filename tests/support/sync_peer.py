@@ -13,6 +13,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from support import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings import Limits, Settings
 from tidelog.base.settings import Sync as SyncSettings
@@ -23,7 +24,7 @@ from tidelog.testing.server import mount_probe, running_server
 from tidelog.web.server import Node, Server
 
 SECRET = "a secret of more than thirty-two bytes"
-ADMIN_TOKEN = "only for tests"
+ADMIN_TOKEN = "only for the tests"
 TREE, EVENT = "compatibility", "canonical"
 MODEL: dict[str, Any] = {
     "model_version": 3,
@@ -171,6 +172,7 @@ class Peer:
         async with asyncio.timeout(WAIT_SECONDS):
             message: dict[str, Any] = msgspec.json.decode(await self.socket.recv())
         assert message["protocol_version"] == "1.0"
+        wire_schema.check("sync", "server", message)
         self.received.append(message)
         return message
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def table_rows(spark: "SparkSession", table: str, *given: dict[str, Any]) -> "Da
         )
         for row in given
     ]
-    return spark.createDataFrame(whole, BY_NAME[table].ddl)
+    return frame_of_rows(spark, whole, BY_NAME[table].ddl)
 
 
 def message_row(serial: str, data: str | None, at: int, **columns: Any) -> dict[str, Any]:

@@ -6,7 +6,14 @@ one test process.
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -18,6 +25,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         r = self.registry
+        ProcessCollector(registry=r)  # memory, processor time and files of this process
         self.commit_batch_requests = Histogram(
             "tidelog_commit_batch_requests",
             "Requests in one transaction",
@@ -47,7 +55,9 @@ class Metrics:
             "Known head of the log minus the tail's position",
             registry=r,
         )
-        self.connections = Gauge("tidelog_connections", "Open WebSocket connections", registry=r)
+        self.connections = Gauge(
+            "tidelog_connections", "Open WebSocket connections", ["surface"], registry=r
+        )
         self.received_bytes = Counter(
             "tidelog_received_bytes", "Bytes received in bodies and frames", registry=r
         )
@@ -78,6 +88,12 @@ class Metrics:
             registry=r,
         )
 
+        self.mesh_deliveries = Counter(
+            "tidelog_broker_deliveries",
+            "Messages pushed to members, claimed from queues, posted to webhooks, acknowledged",
+            ["step"],
+            registry=r,
+        )
         self.mesh_fingerprint_mismatches = Counter(
             "tidelog_broker_dedupe_fingerprint_mismatch",
             "Sends whose fingerprint on arrival is not the one their daemon computed",
@@ -88,6 +104,12 @@ class Metrics:
             "tidelog_broker_rate_limit_rejection",
             "Sends refused because the window of their mesh was full",
             ["mesh_id"],
+            registry=r,
+        )
+        self.mesh_concurrent_connections = Counter(
+            "tidelog_broker_member_concurrent_connection",
+            "Times that two daemons were connected with one member's key",
+            ["mesh_id", "policy"],
             registry=r,
         )
         self.mesh_units_without_message = Counter(

@@ -254,6 +254,23 @@ class App(Section, frozen=True, kw_only=True):
     application's own servers."""
 
 
+class FirstApp(Section, frozen=True, kw_only=True):
+    """`[app]`: one application that variables can set, which no array of tables can.
+
+    For a container or a service that is configured by its environment alone. Everything else of it
+    has the defaults of `App`; who needs more than that writes `[[apps]]`.
+    """
+
+    id: Name = "main"
+    """As in `App`."""
+
+    key: Name = "main-key"
+    """As in `App`."""
+
+    secret: Secret = ""
+    """As in `App`; empty: there is no such application."""
+
+
 class VersionedMessages(Section, frozen=True, kw_only=True):
     """`[channels.versioned_messages]`: messages that can be updated, appended to and deleted."""
 
@@ -498,6 +515,22 @@ class Pipeline(Section, frozen=True, kw_only=True):
     the server serves `GET /search` from it; it changes no content, only puts locks beside it."""
 
 
+class Tracing(Section, frozen=True, kw_only=True):
+    """`[tracing]`: OpenTelemetry traces; off unless an endpoint is set."""
+
+    endpoint: str = ""
+    """Base URL of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. Needs
+    `pip install 'tidelog[otel]'`."""
+
+    sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of the traces that begin here and are sent; a caller's own trace decides itself."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no URL before anything is opened."""
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError("tracing.endpoint: give an http:// or https:// URL of a collector")
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """`tidelog.toml`; see `tidelog.base.config.load` for where else a value can come from."""
 
@@ -522,7 +555,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """PEM file with the private key of `tls_certificate`."""
 
     admin_token: Secret = ""
-    """Bearer token for administration; empty switches administration over HTTP off."""
+    """Bearer token for administration. `tidelog serve` does not start without it, unless `dev`;
+    see `tidelog.base.credentials`."""
 
     dev: bool = False
     """Development: a PostgreSQL with `fsync` or `synchronous_commit` off is accepted, and the
@@ -552,6 +586,12 @@ class Settings(Section, frozen=True, kw_only=True):
     pipeline: Pipeline = Pipeline()
     """Section `[pipeline]`."""
 
+    tracing: Tracing = Tracing()
+    """Section `[tracing]`."""
+
+    app: FirstApp = FirstApp()
+    """Section `[app]`: an application from `TIDELOG_APP_SECRET`; it is served beside `apps`."""
+
     apps: list[App] = field(default_factory=list)
     """Tables `[[apps]]`: the applications of the channels surface. Ids and keys are unique."""
 
@@ -565,10 +605,20 @@ class Settings(Section, frozen=True, kw_only=True):
                 f"store: no engine for {scheme[:40]}://; allowed is a path or a postgresql:// URL"
             )
         for name in ("id", "key"):
-            values = [getattr(app, name) for app in self.apps]
-            for index, value in enumerate(values):
-                if value in values[:index]:
+            taken = {getattr(self.app, name)} if self.app.secret else set()
+            for index, app in enumerate(self.apps):
+                value = getattr(app, name)
+                if value in taken:
                     raise ConfigError(f"apps[{index}].{name}: another app has {value} already")
+                taken.add(value)
+
+    @property
+    def configured_apps(self) -> tuple[App, ...]:
+        """The applications of `[app]` and `[[apps]]`."""
+        first = self.app
+        if not first.secret:
+            return tuple(self.apps)
+        return (App(id=first.id, key=first.key, secret=first.secret), *self.apps)
 
     @property
     def served_apps(self) -> tuple[App, ...]:
@@ -576,10 +626,10 @@ class Settings(Section, frozen=True, kw_only=True):
 
         An application configured with its id or key takes its place.
         """
-        known = DEVELOPMENT_APP
-        if not self.dev or any(app.id == known.id or app.key == known.key for app in self.apps):
-            return tuple(self.apps)
-        return (*self.apps, known)
+        apps, known = self.configured_apps, DEVELOPMENT_APP
+        if not self.dev or any(app.id == known.id or app.key == known.key for app in apps):
+            return apps
+        return (*apps, known)
 
     @property
     def mesh_admin_token(self) -> str:

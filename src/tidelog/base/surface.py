@@ -125,6 +125,9 @@ class Endpoint(Struct, frozen=True):
     """What `Conversation.closed` is told when the peer did not read fast enough and was dropped."""
     shutdown_code: int = 1001
     """What its connections are closed with when the server stops in good order."""
+    surface: str = ""
+    """Name of the surface that mounted it, by which its connections are counted; the server knows
+    it."""
 
 
 class Surface(Protocol):

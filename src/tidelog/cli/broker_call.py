@@ -1,23 +1,15 @@
 """How a command talks to a broker: as an administrator, as a member, or as nobody yet."""
 
-import json
 import os
 import secrets
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import typer
-
-from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.errors import ConfigError
 from tidelog.cli.options import settings_from
-
-_TIMEOUT_S = 30
-_PATIENCE_S = 15
-"""How long a command waits for a broker that nobody hears yet."""
+from tidelog.daemon.broker_http import call
 
 
 def administration(config: Path | None, url: str | None) -> tuple[str, str]:
@@ -36,73 +28,6 @@ def administration(config: Path | None, url: str | None) -> tuple[str, str]:
             "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
         )
     return base, token
-
-
-def call(url: str, method: str, body: object, token: str | None) -> dict[str, Any]:
-    """The answer to one request; a refusal becomes an error that says what to do."""
-    base = "{0.scheme}://{0.netloc}".format(urlsplit(url))
-    headers = {"content-type": "application/json"}
-    if token is not None:
-        headers["authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(  # noqa: S310 - the operator names the broker
-        url,
-        data=None if body is None else json.dumps(body).encode(),
-        headers=headers,
-        method=method,
-    )
-    try:
-        with _opened(request) as answer:
-            result: dict[str, Any] = json.load(answer)
-            return result
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read().decode("utf-8", "replace")[:300]
-        raise TidelogError(f"{base} answered {error.code}: {text}{_advice(text)}") from error
-    except OSError as error:
-        raise TidelogError(
-            f"{base} does not answer ({error}). Is the broker running? Start it with "
-            "`tidelog serve`, or name another with --url."
-        ) from error
-
-
-def _opened(request: urllib.request.Request) -> Any:
-    """The answer of a broker, which may just be starting: nobody listens yet."""
-    deadline = time.monotonic() + _PATIENCE_S
-    is_told = False
-    while True:
-        try:
-            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
-        except urllib.error.HTTPError:
-            raise
-        except urllib.error.URLError as error:
-            is_starting = isinstance(error.reason, ConnectionRefusedError)
-            if not is_starting or time.monotonic() > deadline:
-                raise
-            if not is_told:
-                typer.echo(f"waiting for a broker at {request.host} ...", err=True)
-                is_told = True
-            time.sleep(0.2)
-
-
-_ADVICE = {
-    "mesh_exists": "Use it, or choose another slug.",
-    "mesh_not_found": "Make it with `tidelog mesh create`.",
-    "invite_used": "Ask for a new one: `tidelog mesh invite`.",
-    "invite_expired": "Ask for a new one: `tidelog mesh invite`.",
-    "invite_invalid": "Copy it whole, or ask for a new one: `tidelog mesh invite`.",
-    "name_taken": "Choose another --name.",
-    "already_a_member": "This key has joined under another name; use that name.",
-    "member_revoked": "This key was revoked for good; join with another --data-dir.",
-    "unauthenticated": "Set TIDELOG_ADMIN_TOKEN to what the server has, or serve with --dev.",
-}
-
-
-def _advice(text: str) -> str:
-    try:
-        code = json.loads(text).get("error")
-    except (ValueError, AttributeError):
-        return ""
-    return f" {_ADVICE[code]}" if code in _ADVICE else ""
 
 
 def call_as_member(directory: Path, method: str, resource: str, body: object) -> dict[str, Any]:

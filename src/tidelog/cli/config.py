@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.base.config import Shown, describe, load
+from tidelog.base.credentials import credential_problems
 from tidelog.base.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def check(
 
     Reads TIDELOG_* variables over the file over defaults, as the server does, and imports the
     plug-in that sync.plugin names. Exits with 2 when a key is unknown or a value is not allowed.
+    Secrets that `tidelog serve` would not start with are named on standard error.
     """
     try:
         loaded = load({}, os.environ, file)
@@ -52,6 +54,8 @@ def check(
     except ConfigError as error:
         typer.echo(f"tidelog: {error}", err=True)
         raise typer.Exit(2) from None
+    for problem in credential_problems(loaded.settings):
+        typer.echo(f"tidelog: serve would not start without --dev: {problem}", err=True)
     if as_json:
         shown = {row.key: {"value": row.value, "origin": row.origin} for row in rows}
         typer.echo(json.dumps(shown, indent=2))

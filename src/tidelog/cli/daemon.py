@@ -71,6 +71,24 @@ def up(
     container: Annotated[
         bool, typer.Option("--container", help="This is a container: Unix socket only.")
     ] = False,
+    invite: Annotated[
+        str | None,
+        typer.Option(envvar="TIDELOG_INVITE", help="Join first, with what `mesh invite` printed."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="With --invite: what the other members call this one.")
+    ] = None,
+    ephemeral: Annotated[
+        bool | None,
+        typer.Option(
+            "--ephemeral/--persistent",
+            help="Keep the key in memory and remove the directory at the end, or keep both. "
+            "Default: persistent; in CI, with --invite, ephemeral.",
+        ),
+    ] = None,
+    ttl: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds after which it stops by itself.")
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Least severe log line.")
     ] = "info",
@@ -81,13 +99,35 @@ def up(
     Prints one line of JSON on standard output when its socket is open, with --json or without;
     logs go to standard error.
 
+    An ephemeral daemon joins when it starts and leaves the mesh when it ends, after it has sent
+    what it accepted. Its directory is a new one, or the one named, which must not exist.
+
     Example: tidelog daemon up --data-dir ./alice
+
+    Example: tidelog daemon up --ephemeral --invite "$INVITE" --name ci-17 --ttl 600
     """
     del as_json
-    command = [sys.executable, "-m", "tidelog.daemon"]
-    command += ["--data-dir", str(daemon_dir(data_dir, mesh)), "--log-level", log_level]
-    if mesh is not None:
-        command += ["--mesh", mesh]
+    from tidelog.daemon.continuous_integration import is_ci
+
+    if ephemeral is None:
+        ephemeral = invite is not None and is_ci(os.environ)
+    command = [sys.executable, "-m", "tidelog.daemon", "--log-level", log_level]
+    if ephemeral:
+        command.append("--ephemeral")
+        if data_dir is not None:
+            command += ["--data-dir", str(data_dir)]
+        if name is not None:
+            command += ["--name", name]
+        if invite is not None:  # not as an argument, which others could read as long as it runs
+            os.environ["TIDELOG_INVITE"] = invite
+    else:
+        if invite is not None:
+            mesh = _join(data_dir, invite, name)
+        command += ["--data-dir", str(daemon_dir(data_dir, mesh))]
+        if mesh is not None:
+            command += ["--mesh", mesh]
+    if ttl is not None:
+        command += ["--ttl", str(ttl)]
     if broker is not None:
         command += ["--broker", broker]
     if tcp_port is not None:
@@ -97,6 +137,19 @@ def up(
     sys.stdout.flush()
     # A process of its own, not a call: the daemon must not carry this command's libraries.
     os.execv(sys.executable, command)  # noqa: S606 - our own module
+
+
+def _join(data_dir: Path | None, link: str, name: str | None) -> str:
+    """Join before the daemon starts, as `tidelog mesh join` does; answers the slug."""
+    from tidelog.client.mesh_place import KEY_NAME
+    from tidelog.daemon import joining
+
+    if name is None:
+        raise typer.BadParameter("--invite needs --name, which the other members see")
+    invite = joining.read_invite(link)
+    directory = daemon_dir(data_dir, invite.slug)
+    joining.join(directory, directory / KEY_NAME, invite, name)
+    return invite.slug
 
 
 @app.command()
@@ -275,8 +328,9 @@ Type=exec
 ExecStart={command}
 Restart=on-failure
 RestartSec=2
-# The broker and this daemon cannot work together, or the configuration is wrong.
-RestartPreventExitStatus=2 3
+# The configuration is wrong, broker and daemon cannot work together, or a newer daemon has taken
+# this one's place.
+RestartPreventExitStatus=2 3 4
 TimeoutStopSec=15
 UMask=0077
 MemoryMax=256M

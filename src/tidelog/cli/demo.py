@@ -107,6 +107,8 @@ def _show(summary: "Summary") -> None:
         if not claim.holds:
             console.print(f"[red]✗ {claim.promise}[/]: {claim.seen!r}, not {claim.expected!r}")
     console.print()
+    console.print(f"health     {summary.health}", soft_wrap=True)
+    console.print(f"log head   {summary.head}")
     console.print(f"dashboard  {summary.dashboard}", soft_wrap=True)
     console.print(f"report     {summary.report}", soft_wrap=True)
     console.print(f"log        tidelog log stats --config {summary.config}", soft_wrap=True)

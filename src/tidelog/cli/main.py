@@ -7,7 +7,19 @@ import typer
 
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli import backup, config, daemon, log, mesh, pipeline, serve, sync
+from tidelog.cli import (
+    backup,
+    config,
+    daemon,
+    demo,
+    log,
+    mesh,
+    monitoring,
+    pipeline,
+    serve,
+    sync,
+    top,
+)
 
 app = typer.Typer(
     name="tidelog",
@@ -17,6 +29,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("serve")(serve.serve)
+app.command("demo")(demo.demo)
+app.command("top")(top.top)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.add_typer(log.app, name="log")
@@ -25,6 +39,7 @@ app.add_typer(mesh.app, name="mesh")
 app.add_typer(daemon.app, name="daemon")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
+app.add_typer(monitoring.app, name="monitoring")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,15 +4,16 @@ import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli import mesh_topics
-from tidelog.cli.broker_call import administration, call
+from tidelog.cli.broker_call import administration
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+from tidelog.daemon.broker_http import call
 
 if TYPE_CHECKING:
     from tidelog.base.settings import Settings
@@ -86,23 +87,11 @@ def join(
     Example: tidelog mesh join "http://127.0.0.1:8080/mesh/harbour#INVITE" --name alice
     """
     from tidelog.client.mesh_place import KEY_NAME
-    from tidelog.mesh.identity import MemberKey, read_key, write_key
+    from tidelog.daemon import joining
 
-    base, slug, secret = _read_link(link)
-    directory = daemon_dir(data_dir, slug)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key_path = directory / KEY_NAME
-    if not key_path.exists():
-        write_key(key_path, MemberKey.generate())
-    key = read_key(key_path)
-    request = {
-        "invite": secret,
-        "member_pubkey": key.public_hex,
-        "name": name,
-        "signature": key.sign_join(slug, secret, name),
-    }
-    answer = call(f"{_place(base, slug)}/members", "POST", request, None)
-    _configure(directory / "daemon.toml", slug, base)
+    invite = joining.read_invite(link)
+    directory = daemon_dir(data_dir, invite.slug)
+    key, answer = joining.join(directory, directory / KEY_NAME, invite, name)
     place = "" if data_dir is None else f" --data-dir {data_dir}"
     text = f"{name} is {key.public_hex}. Next: tidelog daemon up{place}"
     _show({**answer, "data_dir": str(directory)}, text, as_json=as_json)
@@ -125,6 +114,10 @@ def settings(
     echo_to_sender: Annotated[
         bool | None, typer.Option(help="Whether senders get their own posts.")
     ] = None,
+    clone_concurrency_policy: Annotated[
+        Literal["prefer_newest", "prefer_oldest", "allow_concurrent"] | None,
+        typer.Option(help="Which of two daemons with one key stays connected."),
+    ] = None,
     rate_limit: Annotated[int | None, typer.Option(help="Sends in one window.")] = None,
     rate_window_ms: Annotated[int | None, typer.Option(help="Length of a window.")] = None,
     url: UrlOption = None,
@@ -144,6 +137,7 @@ def settings(
         "dedupe_retention_mode": dedupe_retention_mode,
         "message_retention_days": message_retention_days,
         "echo_to_sender": echo_to_sender,
+        "clone_concurrency_policy": clone_concurrency_policy,
         "rate_limit": rate_limit,
         "rate_window_ms": rate_window_ms,
     }
@@ -158,24 +152,6 @@ def settings(
 
 def _place(base: str, slug: str) -> str:
     return f"{base}/mesh/{quote(slug, safe='')}"
-
-
-def _read_link(link: str) -> tuple[str, str, str]:
-    parts = urlsplit(link)
-    before, _, slug = parts.path.rpartition("/mesh/")
-    if parts.scheme not in ("http", "https") or not slug or "/" in slug or not parts.fragment:
-        raise ConfigError(
-            "that is no invite. It looks like https://broker/mesh/SLUG#SECRET; put it in quotes, "
-            "because a shell may take # for a comment."
-        )
-    return f"{parts.scheme}://{parts.netloc}{before}", slug, parts.fragment
-
-
-def _configure(path: Path, slug: str, base: str) -> None:
-    """Write where the daemon belongs; a file that an operator has made is left alone."""
-    if not path.exists():
-        lines = [f"mesh = {json.dumps(slug)}", f"broker = {json.dumps(base)}"]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 # Without a broker.

@@ -60,22 +60,26 @@ def ingest(
 ) -> None:
     """Bring the table `log` up to the head of the log.
 
-    It goes on where it ended, also after a kill. With --follow and --json there is a line for each
-    batch.
+    It goes on where it ended, also after a kill. A few thousand entries need no JVM. With --follow
+    and --json there is a line for each batch.
 
     Example: tidelog pipeline ingest --follow --data-dir ./data
     """
     conf_pairs(conf)
     with pipeline_at(config, data_dir, store, lake) as place:
+        from tidelog.pipeline.ingest import catch_up
+
         head = place.store.head().committed_id
         with place.lake.writing():
             place.require_same_log()
             began, before = time.monotonic(), place.lake.through("log")
-            if before < head or follow:
-                tell = print_json if as_json and follow else None
-                with spark_for(master, conf) as spark:
-                    _ingest(spark, place, follow=follow, tell=tell)
-            done = _ingested(place, before, time.monotonic() - began)
+        is_done = before == head or (master is None and catch_up(place.store, place.lake))
+        if follow or not is_done:
+            tell = print_json if as_json and follow else None
+            # However many they are, their rows do not go through the JVM.
+            with spark_for(master, conf, rows=0) as spark:
+                _ingest(spark, place, follow=follow, tell=tell)
+        done = _ingested(place, before, time.monotonic() - began)
     if as_json:
         print_json(done)
     else:
@@ -154,10 +158,10 @@ def build(
     conf_pairs(conf)
     with pipeline_at(config, data_dir, store, lake) as place:
         names = _require_tables(tables)
-        place.store.head()
+        head = place.store.head().committed_id
         with place.lake.writing():
             place.require_same_log()
-            with spark_for(master, conf) as spark:
+            with spark_for(master, conf, head) as spark:
                 built = _build(spark, place, names, full=full)
                 updated = None
                 if not tables or SEARCH in tables:
@@ -226,6 +230,9 @@ def _show_built(built: list["Built"]) -> None:
         seconds = f"{each.seconds:.1f}"
         shown.add_row(each.name, each.mode, f"{each.rows:,}", seconds, f"{each.through:,}")
     Console().print(shown)
+    for each in built:
+        for note in each.notes:
+            typer.echo(printable(f"{each.name}: {note}"))
 
 
 def _index(spark: "SparkSession", place: Place, *, rebuild: bool) -> "Updated":
@@ -276,8 +283,8 @@ def check(
 
         if unknown := [name for name in names or () if name not in CHECKS]:
             raise ConfigError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
-        place.store.head()
-        with place.lake.writing(), spark_for(master, conf) as spark:
+        head = place.store.head().committed_id
+        with place.lake.writing(), spark_for(master, conf, head) as spark:
             verdicts = _check(spark, place, names or (), against, is_shown=not as_json)
     if as_json:
         print_json([_plain_verdict(verdict) for verdict in verdicts])
@@ -343,11 +350,11 @@ def run(
     """
     conf_pairs(conf)
     with pipeline_at(config, data_dir, store, lake) as place:
-        place.store.head()
+        head = place.store.head().committed_id
         with place.lake.writing():
             place.require_same_log()
             before, began = place.lake.through("log"), time.monotonic()
-            with spark_for(master, conf) as spark:
+            with spark_for(master, conf, head) as spark:
                 started = time.monotonic()
                 _ingest(spark, place)
                 ingested = _ingested(place, before, time.monotonic() - started)

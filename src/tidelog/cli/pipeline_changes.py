@@ -64,7 +64,12 @@ def forget(
             raise ConfigError("name what to forget with --message ID or --actor NAME")
         if not dry_run and not yes:
             typer.confirm(f"Forget it in {place.lake.root}? It cannot be undone.", abort=True)
-        with place.lake.writing(), spark_for(master, conf) as spark, progress_bar("forgetting"):
+        size = place.lake.through("log")
+        with (
+            place.lake.writing(),
+            spark_for(master, conf, size) as spark,
+            progress_bar("forgetting"),
+        ):
             done = run_forget(
                 spark,
                 place.lake,

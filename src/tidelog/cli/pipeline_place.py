@@ -131,15 +131,23 @@ def require_libraries() -> None:
 
 
 @contextlib.contextmanager
-def spark_for(master: str | None, conf: Sequence[str] | None) -> Iterator["SparkSession"]:
-    """A session for the block; one that is already there is used and left alone."""
+def spark_for(
+    master: str | None, conf: Sequence[str] | None, rows: int | None = None
+) -> Iterator["SparkSession"]:
+    """A session for the block; one that is already there is used and left alone.
+
+    Args:
+        master: a cluster; this machine if None.
+        conf: settings of Spark as they were given.
+        rows: about how many entries are to be read, if that is known.
+    """
     settings = [_SILENCE, *conf_pairs(conf)]
     from pyspark.sql import SparkSession
 
     from tidelog.pipeline.session import spark_session
 
     is_ours = SparkSession.getActiveSession() is None
-    session = spark_session(master, settings, notice=_notice)
+    session = spark_session(master, settings, rows=rows, notice=_notice)
     try:
         yield session
     finally:

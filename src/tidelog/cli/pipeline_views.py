@@ -119,7 +119,7 @@ def as_of(
                 "Ingest first: `tidelog pipeline ingest`."
             )
         model = place.model_source() if kind == "partition" else None
-        with spark_for(master, conf) as spark:
+        with spark_for(master, conf, through) as spark:
             state = look_back(spark, place.lake, moment, kind, name, model)
             rows = [row.asDict() for row in state.rows.limit(limit).collect()]
     if as_json:

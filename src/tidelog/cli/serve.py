@@ -46,7 +46,8 @@ def serve(
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C.
 
-    Prints one line on standard output when it is ready; logs go to standard error.
+    Prints one line on standard output when it is ready; logs go to standard error. Without --dev it
+    does not start before TIDELOG_ADMIN_TOKEN and TIDELOG_APP_SECRET, or their settings, are set.
 
     Example: tidelog serve --data-dir ./data --port 8080
     """
@@ -62,8 +63,10 @@ def serve(
     )
     import uvloop
 
+    from tidelog.base.credentials import require_credentials
     from tidelog.web import logs
 
+    require_credentials(settings)
     logs.configure(settings.log_level, settings.log_format, _secrets(settings))
     if settings.dev:
         settings = _for_development(settings)
@@ -92,13 +95,13 @@ def _for_development(settings: "Settings") -> "Settings":
     if not is_local:
         raise ConfigError(
             "--dev serves an app whose secret everybody knows, so it listens on this machine "
-            f"only, not on {host}. Leave --host out, or configure [[apps]] and leave --dev out."
+            f"only, not on {host}. Leave --host out, or leave --dev out and set your own secrets."
         )
     logging.getLogger("tidelog").warning(
         "DEVELOPMENT MODE: app-id / app-key / app-secret and dev-admin-token are served; "
         "never expose this port"
     )
-    if settings.apps:
+    if settings.configured_apps:
         return settings
     channels = settings.channels
     versioned = msgspec.structs.replace(channels.versioned_messages, enabled=True)

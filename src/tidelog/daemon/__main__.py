@@ -18,10 +18,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the daemon; answers its exit code.
 
     0 stopped as asked, 1 it did not work, 2 the configuration is wrong, 3 broker and daemon cannot
-    work together.
+    work together, 4 a newer daemon with its key took its place, 5 an older one has it.
     """
     given = _parser().parse_args(arguments)
-    data_dir = Path(given.data_dir).expanduser().absolute()
+    data_dir = Path(given.data_dir).expanduser().absolute() if given.data_dir else None
     logging.basicConfig(
         stream=sys.stderr,
         level=given.log_level.upper(),
@@ -36,10 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
         "ipc.tcp_port": given.tcp_port,
     }
     try:
-        settings = daemon_settings.load(data_dir, flags, os.environ).settings
-        from tidelog.daemon.process import run
+        if given.ephemeral:
+            from tidelog.daemon import ephemeral
 
-        return run(data_dir, settings)
+            return ephemeral.run(data_dir, given.name, flags, given.ttl)
+        if data_dir is None:
+            raise ConfigError("name the directory of everything it writes with --data-dir")
+        settings = daemon_settings.load(data_dir, flags, os.environ).settings
+        from tidelog.daemon.process import Mode, run
+
+        return run(data_dir, settings, Mode(ttl_s=given.ttl))
     except ConfigError as error:
         sys.stderr.write(f"tidelog daemon: {error}\n")
         return 2
@@ -54,11 +60,18 @@ def _parser() -> argparse.ArgumentParser:
         description="Run the mesh daemon until SIGTERM.",
         epilog="Example: python -m tidelog.daemon --data-dir ~/.tidelog/harbour",
     )
-    parser.add_argument("--data-dir", required=True, help="directory of everything it writes")
+    parser.add_argument("--data-dir", help="directory of everything it writes")
     parser.add_argument("--mesh", help="slug of the mesh; default from daemon.toml")
     parser.add_argument("--broker", help="URL of the broker; default from daemon.toml")
     parser.add_argument("--tcp-port", type=int, help="also listen on 127.0.0.1; 0 takes any port")
     parser.add_argument("--container", action="store_true", help="Unix socket only")
+    parser.add_argument(
+        "--ephemeral",
+        action="store_true",
+        help="join with the invite in TIDELOG_INVITE, keep the key in memory, remove the directory",
+    )
+    parser.add_argument("--name", help="with --ephemeral: what the others call this member")
+    parser.add_argument("--ttl", type=float, help="seconds after which it stops by itself")
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from tidelog.base.errors import StoreDamaged, StoreError, TidelogError
 from tidelog.base.ids import parse_ulid
 from tidelog.base.sqlitefile import DirectoryLock
@@ -34,9 +36,10 @@ from tidelog.daemon.pressure import Level, Pressure
 from tidelog.daemon.receiver import RebuildMarker, Receiver
 from tidelog.daemon.settings import DaemonSettings
 from tidelog.daemon.token_file import TokenFile
-from tidelog.daemon.uplink import Uplink
+from tidelog.daemon.uplink import Displaced, Uplink
 from tidelog.daemon.uplink_protocol import BrokerUnreachable
 from tidelog.daemon.worker import Worker
+from tidelog.mesh import wire
 from tidelog.mesh.identity import MemberKey, read_key
 from tidelog.mesh.negotiation import NegotiationFailed, Parameters
 from tidelog.mesh.policy import MaxAgeRefused
@@ -57,19 +60,43 @@ FIRST_RETENTION_S = 60.0
 EXIT_NEGOTIATION = 3
 """Exit code when the broker and this daemon cannot work together; starting again does not help."""
 
+EXIT_REPLACED = 4
+"""Exit code when a newer daemon has taken this member's place; starting again would take it back,
+and the two would go on like that."""
+
+EXIT_ALREADY_CONNECTED = 5
+"""Exit code when an older daemon has this member's place; starting again helps when it is gone."""
+
 MAX_SOCKET_PATH = 107
 """Bytes that the kernel allows for the path of a Unix socket."""
 
+DRAIN_S = 10.0
+"""How long a daemon whose directory ends with it goes on sending what it has accepted."""
+
 _log = logging.getLogger("tidelog.daemon")
+
+
+class Mode(Struct, frozen=True, kw_only=True):
+    """How long a daemon is to live, and what ends with it (mesh 13.2)."""
+
+    key: MemberKey | None = None
+    """A key that is in memory only; such a daemon's directory is gone when it ends."""
+    ttl_s: float | None = None
+    """Seconds after which it stops by itself."""
 
 
 class Daemon:
     """Everything a running daemon has; `open` in the order of mesh 9.1, then `run`."""
 
     def __init__(
-        self, data_dir: Path, settings: DaemonSettings, clock: DaemonClock | None = None
+        self,
+        data_dir: Path,
+        settings: DaemonSettings,
+        clock: DaemonClock | None = None,
+        mode: Mode | None = None,
     ) -> None:
         self.data_dir = data_dir
+        self.mode = mode or Mode()
         self.settings = settings
         self.metrics = DaemonMetrics()
         self.tcp_port: int | None = None
@@ -104,6 +131,8 @@ class Daemon:
             )
 
     def _read_key(self) -> MemberKey:
+        if self.mode.key is not None:
+            return self.mode.key
         path = self.data_dir / KEY_NAME
         if not path.exists():
             raise TidelogError(
@@ -197,6 +226,11 @@ class Daemon:
         """End in an orderly way."""
         self._stopping.set()
 
+    def expire(self) -> None:
+        """End in an orderly way, because the time that was given is over."""
+        _log.info("the time to live is over")
+        self._stopping.set()
+
     def _die(self, error: BaseException) -> None:
         self._fatal = self._fatal or error
         self._stopping.set()
@@ -213,9 +247,12 @@ class Daemon:
         try:
             await self._stopping.wait()
             await self._ipc.close()
+            if self._fatal is None and self.mode.key is not None:
+                await self._drain()
             self.worker.stop()
             if self._fatal is None:
                 await asyncio.wait([working], timeout=STOP_GRACE_S)
+            unsent = self.outbox.waiting if self.mode.key is not None else 0
         finally:
             for task in (*tasks, working):
                 task.cancel()
@@ -223,6 +260,19 @@ class Daemon:
             self.close()
         if self._fatal is not None:
             raise self._fatal
+        if unsent:
+            raise TidelogError(
+                f"{unsent} messages were accepted and not sent, and are lost with the directory of "
+                "this ephemeral daemon. Was the broker away? Without --ephemeral they are kept."
+            )
+
+    async def _drain(self) -> None:
+        """Go on until everything is sent that was accepted; nothing more is."""
+        deadline = time.monotonic() + DRAIN_S
+        while self.outbox.waiting and self._fatal is None:
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.05)
 
     def close(self) -> None:
         """Give the files and the directory back."""
@@ -295,22 +345,27 @@ def _is_container(settings: DaemonSettings) -> bool:
     return False
 
 
-def run(data_dir: Path, settings: DaemonSettings) -> int:
+def run(data_dir: Path, settings: DaemonSettings, mode: Mode | None = None) -> int:
     """The whole life of the process; answers its exit code."""
     try:
-        asyncio.run(_live(data_dir, settings))
+        asyncio.run(_live(data_dir, settings, mode or Mode()))
     except (NegotiationFailed, MaxAgeRefused) as error:
         sys.stderr.write(f"tidelog daemon: {error}\n")
         return EXIT_NEGOTIATION
+    except Displaced as error:
+        sys.stderr.write(f"tidelog daemon: {error}\n")
+        return EXIT_REPLACED if error.code == wire.REPLACED else EXIT_ALREADY_CONNECTED
     return 0
 
 
-async def _live(data_dir: Path, settings: DaemonSettings) -> None:
-    daemon = Daemon(data_dir, settings)
+async def _live(data_dir: Path, settings: DaemonSettings, mode: Mode) -> None:
+    daemon = Daemon(data_dir, settings, mode=mode)
     await daemon.open()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
+    if mode.ttl_s is not None:
+        loop.call_later(mode.ttl_s, daemon.expire)
     ready = {
         "socket": str(data_dir / SOCKET_NAME),
         "tcp_port": daemon.tcp_port,

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 import random
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -56,11 +57,30 @@ _LASTING = {
 }
 """Refusals that trying again soon does not mend."""
 
+_RIVALS = {
+    wire.REPLACED: "another daemon has connected with this member's key, and the mesh keeps the "
+    "newest (4003 replaced_by_newer_connection). Run one daemon for each key, give the other one a "
+    "key of its own with `tidelog mesh join`, or allow both with `tidelog mesh settings SLUG "
+    "--clone-concurrency-policy allow_concurrent`",
+    wire.ALREADY_CONNECTED: "another daemon is connected with this member's key, and the mesh "
+    "keeps the oldest (4004 member_already_connected). Stop the other one first, or give this one "
+    "a key of its own with `tidelog mesh join`",
+}
+"""Another daemon has this member's place: this one must not fight for it (mesh 13.3)."""
+
 _log = logging.getLogger("tidelog.daemon.uplink")
 
 Publish = Callable[[str, dict[str, Any]], None]
 Receive = Callable[[Sequence[wire.Deliver]], Sequence[wire.Deliver]]
 """Stores deliveries and answers those that may be acknowledged."""
+
+
+class Displaced(TidelogError):  # noqa: N818 - the fact is the noun
+    """Another daemon with this member's key is connected instead; say so and exit."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(_RIVALS[code])
+        self.code = code
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -121,6 +141,7 @@ class Uplink:
         self._require = require
         self._timeout_s = request_timeout_ms / 1000
         self._jitter = jitter
+        self._instance = secrets.token_hex(16)
         self._conversation: _Conversation | None = None
         self._peers: dict[str, str] = {}
         self._was_lost = False
@@ -222,7 +243,12 @@ class Uplink:
     # Connecting, again and again.
 
     async def run(self) -> None:
-        """Stay connected until cancelled; `NegotiationFailed` when the broker cannot serve us."""
+        """Stay connected until cancelled.
+
+        Raises:
+            NegotiationFailed: the broker cannot serve this daemon.
+            Displaced: another daemon has this member's place.
+        """
         failures = 0
         while True:
             was_ready = False
@@ -245,6 +271,8 @@ class Uplink:
     def _note_close(self, error: ConnectionClosed, failures: int) -> int:
         """Log how it ended; a refusal that lasts is not asked about again soon."""
         code = error.rcvd.code if error.rcvd is not None else None
+        if code in _RIVALS:
+            raise Displaced(code) from error
         if code in _LASTING:
             _log.error("broker %s closed with %s: %s", self._url, code, _LASTING[code])
             return 16
@@ -301,6 +329,7 @@ class Uplink:
             member_pubkey=self._key.public_hex,
             signature=self._key.sign_hello(self._slug, challenge),
             daemon_version=tidelog.__version__,
+            daemon_instance=self._instance,
         )
         await socket.send(wire.encode(answer), text=True)
         welcome = await _expect(socket, wire.Welcome)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from prometheus_client.metrics import MetricWrapperBase
 
 from tidelog.base.metrics import Metrics
+from tidelog.base.quantile import quantile
 from tidelog.log.tail import Tail
 
 KEPT = 300
@@ -118,16 +119,5 @@ def _sum(metric: MetricWrapperBase) -> float:
 
 
 def _quantile_ms(bounds: Sequence[float], counts: Sequence[float], share: float) -> float | None:
-    """A quantile in ms, evenly within its bucket, as Prometheus reckons it."""
-    total = sum(counts)
-    if total <= 0:
-        return None
-    wanted, below, seen = share * total, 0.0, 0.0
-    for bound, count in zip(bounds, counts, strict=True):
-        if count and seen + count >= wanted:
-            if bound == float("inf"):
-                return round(below * 1000, 3)
-            return round((below + (bound - below) * (wanted - seen) / count) * 1000, 3)
-        seen += count
-        below = bound
-    return round(below * 1000, 3)
+    seconds = quantile(bounds, counts, share)
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -32,6 +32,7 @@ from tidelog.dashboard.channel_view import ChannelView
 from tidelog.dashboard.entries import MAX_LISTED, Filter, detail, listed
 from tidelog.dashboard.feed import MAX_MESSAGE_BYTES, Feed, Page
 from tidelog.dashboard.mesh_view import MeshView
+from tidelog.dashboard.openapi import API, OPERATIONS
 from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
 from tidelog.dashboard.pipeline_view import PipelineView
 from tidelog.dashboard.sync_view import SyncView
@@ -119,37 +120,40 @@ class DashboardSurface:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        api = f"{PATH}/api"
         reading: dict[str, Handler] = {
-            f"{api}/state": self._get_state,
-            f"{api}/log": self._get_log,
-            f"{api}/entry/{{id}}": self._get_entry,
-            f"{api}/channels": self._get_channels,
-            f"{api}/messages": self._get_messages,
-            f"{api}/versions": self._get_versions,
-            f"{api}/sync": self._get_sync,
-            f"{api}/mesh": self._get_meshes,
-            f"{api}/mesh/{{id}}": self._get_mesh,
-            f"{api}/outbox": self._get_daemons,
-            f"{api}/outbox/{{daemon}}": self._get_outbox,
-            f"{api}/pipeline": self._get_pipeline,
-            f"{api}/search": self._get_search,
+            f"{API}/state": self._get_state,
+            f"{API}/log": self._get_log,
+            f"{API}/entry/{{id}}": self._get_entry,
+            f"{API}/channels": self._get_channels,
+            f"{API}/messages": self._get_messages,
+            f"{API}/versions": self._get_versions,
+            f"{API}/sync": self._get_sync,
+            f"{API}/mesh": self._get_meshes,
+            f"{API}/mesh/{{id}}": self._get_mesh,
+            f"{API}/outbox": self._get_daemons,
+            f"{API}/outbox/{{daemon}}": self._get_outbox,
+            f"{API}/pipeline": self._get_pipeline,
+            f"{API}/search": self._get_search,
         }
         changing: dict[str, Handler] = {
-            f"{api}/outbox/{{daemon}}/requeue": partial(self._change_row, self._outbox.requeue),
-            f"{api}/outbox/{{daemon}}/drop": partial(self._change_row, self._outbox.drop),
+            f"{API}/outbox/{{daemon}}/requeue": partial(self._change_row, self._outbox.requeue),
+            f"{API}/outbox/{{daemon}}/drop": partial(self._change_row, self._outbox.drop),
         }
-        return (
-            Route("GET", PATH, self._get_page),
-            Route("GET", f"{PATH}/login", self._get_login),
-            Route("POST", f"{PATH}/login", self._log_in),
-            Route("POST", f"{PATH}/logout", self._log_out),
-            Route("GET", f"{PATH}/static/{{file}}", self._get_file),
-            *(Route("GET", path, self._guarded(handle)) for path, handle in reading.items()),
-            *(
-                Route("POST", path, self._guarded(handle, changes=True))
+        handlers = {
+            ("GET", PATH): self._get_page,
+            ("GET", f"{PATH}/login"): self._get_login,
+            ("POST", f"{PATH}/login"): self._log_in,
+            ("POST", f"{PATH}/logout"): self._log_out,
+            ("GET", f"{PATH}/static/{{file}}"): self._get_file,
+            **{("GET", path): self._guarded(handle) for path, handle in reading.items()},
+            **{
+                ("POST", path): self._guarded(handle, changes=True)
                 for path, handle in changing.items()
-            ),
+            },
+        }
+        return tuple(
+            Route(method, path, handle, OPERATIONS[method, path])
+            for (method, path), handle in handlers.items()
         )
 
     def endpoints(self) -> Sequence[Endpoint]:

@@ -1,5 +1,6 @@
 """The order of the acts, and what is left to say at the end."""
 
+import json
 import time
 from random import Random
 
@@ -19,6 +20,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     figures: list[Figure]
     claims: list[Claim]
     seconds: float
+    head: int
+    """Position of the log's last entry."""
+    health: str
+    """What the server says of itself at the end."""
     dashboard: str
     report: str
     data_dir: str
@@ -54,10 +59,13 @@ async def run(stage: Stage, narrator: Narrator, seed: int = SEED) -> Summary:
     found.append(Claim("the digest chain verifies", verified.partition(":")[0], "sound"))
     for claim in found:
         narrator.proved(claim)
+    stats = json.loads(await stage.tidelog("log", "stats", "--json", "--config", str(stage.config)))
     return Summary(
         figures=figures,
         claims=[*claims, *found],
         seconds=round(time.monotonic() - began, 1),
+        head=stats["head"],
+        health=json.dumps(await stage.ask("/healthz")),
         dashboard=f"{stage.url}/dashboard",
         report=str(stage.report),
         data_dir=str(stage.data_dir),

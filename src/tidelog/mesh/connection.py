@@ -78,6 +78,12 @@ class Connection:
         return self._session.member
 
     @property
+    def instance(self) -> str:
+        """See `Peer.instance`."""
+        assert self._session is not None  # noqa: S101 - whoever asks was told of it
+        return self._session.instance
+
+    @property
     def is_closed(self) -> bool:
         """See `Receiver.is_closed`."""
         return self._outlet is None or self._session is None or self._session.is_closed
@@ -122,9 +128,10 @@ class Connection:
     # What others do to it.
 
     def end(self, code: int, reason: str = "") -> None:
-        """Close it."""
+        """Close it; it is gone for everybody at once, however long the other side takes."""
         if self._session is not None:
             self._act(self._session.end(code, reason))
+            self._service.left(self)
 
     # Its own doing.
 
@@ -179,7 +186,8 @@ class Connection:
                 case Acknowledge(frame):
                     self._service.delivery.acknowledged(self, frame)
                 case Ready():
-                    self._service.ready(self)
+                    if not self._service.ready(self):
+                        return
                 case ReportFailure(frame):
                     told = (frame.kind[:64], frame.feature[:64], frame.detail[:200])
                     _log.warning("a daemon cannot work with this broker: %r %r %r", *told)

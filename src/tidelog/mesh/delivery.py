@@ -113,6 +113,9 @@ class PushDelivery:
         self._is_looking = False
         self._acks: list[Complete] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        steps = committer.metrics.mesh_deliveries
+        self._pushed, self._claimed = steps.labels("pushed"), steps.labels("claimed")
+        self._acknowledged = steps.labels("acknowledged")
 
     # Delivery.
 
@@ -161,6 +164,7 @@ class PushDelivery:
                 self._wake(lane)
         if len(self._acks) >= MAX_WAITING_ACKS:
             return
+        self._acknowledged.inc()
         if not self._acks:
             asyncio.get_running_loop().call_soon(self._submit_acks)
         mesh_id, recipient = place
@@ -195,6 +199,7 @@ class PushDelivery:
             {**envelope(stored, mesh.slug, member.public_hex), "claim_id": claim_id}
             for stored in await self._stored(mesh, answer)
         ]
+        self._claimed.inc(len(items))
         expires_at = answers.rfc3339(answer.expires_at)
         return Reply(200, {"claim_id": claim_id, "claim_expires_at": expires_at, "items": items})
 
@@ -216,6 +221,7 @@ class PushDelivery:
             for message, completion in zip(messages, found, strict=True)
             if completion is not Completion.LOST
         ]
+        self._acknowledged.inc(len(done))
         return _completed(done, [message for message in messages if message not in done])
 
     # What runs now and then.
@@ -334,6 +340,7 @@ class PushDelivery:
                 stored, receiver.mesh.slug, receiver.member.public_hex, answer.claim_id
             )
             receiver.send(wire.encode(frame))
+        self._pushed.inc(len(messages))
         await receiver.drained()
         return True
 

@@ -64,6 +64,7 @@ class MeshHttp:
             ("POST", f"{MESH}/queues/{{queue}}/ack"): member(self._complete),
             ("GET", f"{MESH}/members"): member(self._get_members),
             ("POST", f"{MESH}/members"): self._in_mesh(self._join),
+            ("DELETE", f"{MESH}/membership"): member(self._leave),
             ("POST", "/mesh"): self._admin(self._create_mesh),
             ("GET", MESH): admin(self._get_mesh),
             ("PATCH", MESH): admin(self._change_mesh),
@@ -221,6 +222,10 @@ class MeshHttp:
     async def _get_members(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         del member
         return await self._service.members(mesh, _query(request).get("after", ""))
+
+    async def _leave(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
+        del request
+        return await self._service.revoke(mesh, member.public_hex)
 
     # What is asked by others.
 

@@ -13,9 +13,6 @@ from tidelog.mesh.answers import Reply, refusal
 from tidelog.mesh.rules import Member, Mesh, member_of
 from tidelog.store.rows import Becomes
 
-CLONE_POLICY = "prefer_newest"
-"""`clone_concurrency_policy` of a new mesh; nothing reads it yet (mesh 13.3)."""
-
 
 class Limits(Struct, frozen=True):
     """How much one mesh may hold."""
@@ -45,7 +42,7 @@ class CreateMesh(Struct, frozen=True):
         row = structs.astuple(mesh)
         change = RowChange(
             "mesh_add",
-            (*row, CLONE_POLICY, view.now_ms),
+            (*row, view.now_ms),
             Becomes("mesh_by_slug", (mesh.slug,), (row,)),
         )
         return Accept(Reply(201, {"mesh_id": mesh.id, "slug": mesh.slug}), rows=(change,))

@@ -1,7 +1,7 @@
 """Which features broker and daemon agree on before any traffic (mesh 12.1-12.3), both sides."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
@@ -10,12 +10,13 @@ from tidelog.mesh.policy import MIN_RETENTION_DAYS, Mode
 
 DEDUPE: Final = "client_message_id_dedupe"
 MAX_PAYLOAD: Final = "max_payload"
+CONCURRENT_CONNECTIONS: Final = "concurrent_connection_policy"
 
-REQUIRED: Final = (DEDUPE,)
+REQUIRED: Final = (DEDUPE, CONCURRENT_CONNECTIONS)
 """What a daemon cannot do without."""
 OPTIONAL: Final = (MAX_PAYLOAD,)
 
-VERSIONS: Final[Mapping[str, int]] = {DEDUPE: 2, MAX_PAYLOAD: 1}
+VERSIONS: Final[Mapping[str, int]] = {DEDUPE: 2, MAX_PAYLOAD: 1, CONCURRENT_CONNECTIONS: 1}
 """The `params.version` of each feature that this program understands."""
 
 INLINE_BYTES = 65_536
@@ -23,6 +24,10 @@ BLOB_BYTES = 524_288_000
 MIN_PAYLOAD_BYTES = 1024
 MAX_FEATURES = 64
 """Names in one request: the answer repeats the missing ones."""
+
+ConnectionPolicy = Literal["prefer_newest", "prefer_oldest", "allow_concurrent"]
+CONNECTION_POLICIES: Final[tuple[ConnectionPolicy, ...]] = get_args(ConnectionPolicy)
+"""What becomes of two daemons with one key: the newer stays, the older stays, or both do."""
 
 OPTIONAL_PARAM_INVALID: Final = "feature_optional_param_invalid"
 
@@ -44,6 +49,8 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """Largest body of a send."""
     blob_bytes: int = BLOB_BYTES
     tombstone_history_pruned_window_days: int | None = None
+    connection_policy: ConnectionPolicy = "prefer_newest"
+    """What becomes of another daemon with this one's key."""
     features: tuple[str, ...] = ()
     """Names of the features both sides have."""
 
@@ -68,6 +75,7 @@ def offered(
     dedupe_retention_days: int,
     inline_bytes: int = INLINE_BYTES,
     blob_bytes: int = BLOB_BYTES,
+    connection_policy: ConnectionPolicy = "prefer_newest",
 ) -> dict[str, dict[str, Any]]:
     """Every feature of a broker by name, each as `{"params": ...}`."""
     dedupe: dict[str, Any] = {
@@ -82,7 +90,15 @@ def offered(
         "inline_bytes": inline_bytes,
         "blob_bytes": blob_bytes,
     }
-    return {DEDUPE: {"params": dedupe}, MAX_PAYLOAD: {"params": payload}}
+    connections = {
+        "version": VERSIONS[CONCURRENT_CONNECTIONS],
+        "default_policy": connection_policy,
+    }
+    return {
+        DEDUPE: {"params": dedupe},
+        MAX_PAYLOAD: {"params": payload},
+        CONCURRENT_CONNECTIONS: {"params": connections},
+    }
 
 
 def answer(
@@ -159,9 +175,21 @@ def _payload(params: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
     return found
 
 
+def _connections(params: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    name = "default_policy"
+    policy = params.get(name)
+    if policy is None:
+        return {}
+    if policy not in CONNECTION_POLICIES:
+        warnings.append(f"{OPTIONAL_PARAM_INVALID}: {CONCURRENT_CONNECTIONS}.{name}")
+        return {}
+    return {"connection_policy": policy}
+
+
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], list[str]], dict[str, Any]]]] = {
     DEDUPE: _dedupe,
     MAX_PAYLOAD: _payload,
+    CONCURRENT_CONNECTIONS: _connections,
 }
 
 

@@ -14,6 +14,7 @@ from tidelog.base.openapi import (
     listing,
     record,
 )
+from tidelog.mesh.negotiation import CONNECTION_POLICIES
 
 MESH = "/mesh/{slug}"
 
@@ -79,6 +80,7 @@ _SETTINGS: Mapping[str, Schema] = {
     "dedupe_retention_days": WHOLE,
     "message_retention_days": _NULLABLE_WHOLE,
     "echo_to_sender": FLAG,
+    "clone_concurrency_policy": {"enum": list(CONNECTION_POLICIES)},
     "rate_limit": WHOLE,
     "rate_window_ms": WHOLE,
 }
@@ -208,6 +210,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             signature=TEXT,
         ),
         security=None,
+    ),
+    ("DELETE", f"{MESH}/membership"): _operation(
+        "Leave: revoke the caller's own key, for good.",
+        record("member_pubkey revoked", member_pubkey=TEXT, revoked=FLAG),
     ),
     ("POST", "/mesh"): _operation(
         "Create a mesh.",

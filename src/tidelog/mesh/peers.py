@@ -1,6 +1,13 @@
-"""Who is connected: presence is told and forgotten, revocations end connections, on every node."""
+"""Who is connected: presence is told and forgotten, revocations end connections, on every node.
 
+Two daemons with one key meet here (mesh 13.3). On one node that is decided before the newer one is
+ready. Nodes tell each other of every connection that became ready; the order of these announcements
+is the same for all, so that of two connections made at once exactly one counts as the older.
+"""
+
+import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -8,6 +15,7 @@ from msgspec import Struct
 
 from tidelog.log.announcements import Announcements
 from tidelog.mesh import wire
+from tidelog.mesh.rivals import Verdict, judge
 from tidelog.mesh.rules import Member, Mesh
 from tidelog.store.rows import Announcement
 
@@ -28,21 +36,30 @@ class Peer(Protocol):
     def member(self) -> Member:
         """Who it is; there is one when it is present."""
 
+    @property
+    def instance(self) -> str:
+        """Which process of its member it is, or nothing."""
+
     def send(self, json: bytes) -> None:
         """Queue a frame."""
 
     def end(self, code: int, reason: str = "") -> None:
-        """Close it."""
+        """Close it; it has `left` when this returns."""
 
 
 class Told(Struct, frozen=True):
     """What nodes tell each other."""
 
-    kind: Literal["join", "leave", "revoke", "settings"]
+    kind: Literal["join", "leave", "revoke", "settings", "ready", "taken"]
+    """`ready`: a connection has negotiated. `taken`: one that has must end, an older one stays."""
     mesh_id: str
     member_pubkey: str = ""
     name: str = ""
     """Of the member; with `settings` the slug of the mesh."""
+    instance: str = ""
+    """With `ready`: which process it is."""
+    announcement: int = 0
+    """With `taken`: the id of the announcement that told of the connection."""
 
 
 _told = msgspec.json.Decoder(Told).decode
@@ -57,6 +74,7 @@ class Peers:
         announcements: Announcements,
         missed: Callable[[], None],
         forget: Callable[[str], None],
+        note_rivals: Callable[[Mesh, Member], None],
     ) -> None:
         """Listen to the other nodes.
 
@@ -64,13 +82,17 @@ class Peers:
             announcements: what nodes tell each other.
             missed: called when some of that was missed.
             forget: called with the slug of a mesh whose settings another node has changed.
+            note_rivals: called when two daemons have connected with one member's key.
         """
         self._announcements = announcements
         self._forget = forget
+        self._note_rivals = note_rivals
         self._by_mesh: dict[str, dict[str, set[Peer]]] = {}
         self._of: dict[Peer, tuple[str, str]] = {}
         self._present: dict[Peer, Member] = {}
         """Those that have negotiated; the others are not told of and not told anything."""
+        self._announced: dict[Peer, asyncio.Future[int]] = {}
+        """The announcement of each that has negotiated; its id says who came first."""
         announcements.subscribe(TOPIC, self._heard, missed)
 
     def __iter__(self) -> Iterator[tuple[Peer, str, str]]:
@@ -82,13 +104,24 @@ class Peers:
         self._of[peer] = (mesh.id, public_hex)
         self._by_mesh.setdefault(mesh.id, {}).setdefault(public_hex, set()).add(peer)
 
-    def ready(self, peer: Peer) -> None:
-        """It is present; the others are told if its member was not."""
+    def ready(self, peer: Peer) -> bool:
+        """It is present, and the others are told if its member was not.
+
+        False, and it is closed, if another daemon with its key stays instead.
+        """
         mesh_id, key = self._of[peer]
-        is_first = not self._is_present(mesh_id, key)
+        older = {each: self._judge(each, peer.instance) for each in self._of_key(mesh_id, key)}
+        if Verdict.OLDER_STAYS in older.values():
+            peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
+            return False
         self._present[peer] = peer.member
-        if is_first:
+        told = Told("ready", mesh_id, key, instance=peer.instance)
+        self._announced[peer] = self._announcements.announce(TOPIC, _encode(told))
+        for each, verdict in older.items():
+            _end_older(each, verdict)
+        if not older:
             self._tell_all(Told("join", mesh_id, key, peer.member.name))
+        return True
 
     def left(self, peer: Peer) -> bool:
         """It is gone; True if it was present."""
@@ -101,8 +134,9 @@ class Peers:
             del keys[key]
         if not keys:
             del self._by_mesh[mesh_id]
+        self._announced.pop(peer, None)
         member = self._present.pop(peer, None)
-        if member is not None and not self._is_present(mesh_id, key):
+        if member is not None and not self._of_key(mesh_id, key):
             self._tell_all(Told("leave", mesh_id, key, member.name))
         return member is not None
 
@@ -118,9 +152,17 @@ class Peers:
         self._renew(told)
         self._announcements.announce(TOPIC, _encode(told))
 
-    def _is_present(self, mesh_id: str, key: str) -> bool:
+    def _of_key(self, mesh_id: str, key: str) -> list[Peer]:
+        """A member's connections that have negotiated."""
         peers = self._by_mesh.get(mesh_id, {}).get(key, ())
-        return any(peer in self._present for peer in peers)
+        return [peer for peer in peers if peer in self._present]
+
+    def _judge(self, older: Peer, newer_instance: str) -> Verdict:
+        """What becomes of a connection and a newer one with its key; two daemons are noted."""
+        verdict = judge(older.mesh.clone_concurrency_policy, newer_instance, older.instance)
+        if verdict is not Verdict.SAME_DAEMON:
+            self._note_rivals(older.mesh, older.member)
+        return verdict
 
     def _tell_all(self, told: Told) -> None:
         self._show(told)
@@ -128,13 +170,36 @@ class Peers:
 
     def _heard(self, announcement: Announcement) -> None:
         told = _told(announcement.payload)
-        if told.kind == "revoke":
+        if told.kind in ("ready", "taken"):
+            for peer in self._of_key(told.mesh_id, told.member_pubkey):
+                met = partial(self._meet, peer, told, announcement.id)
+                self._announced[peer].add_done_callback(met)
+        elif told.kind == "revoke":
             self._end(told)
         elif told.kind == "settings":
             self._forget(told.name)
             self._renew(told)
         else:
             self._show(told)
+
+    def _meet(self, peer: Peer, told: Told, announcement: int, own: asyncio.Future[int]) -> None:
+        """Another node has a connection with the key of one here, or has refused the one here.
+
+        A connection that could not be announced counts as the older: the other node does not know
+        of it and keeps its own.
+        """
+        if peer not in self._present:
+            return
+        place = -1 if own.cancelled() or own.exception() is not None else own.result()
+        if told.kind == "taken":
+            if place == told.announcement:
+                peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
+        elif place < announcement:
+            verdict = self._judge(peer, told.instance)
+            _end_older(peer, verdict)
+            if verdict is Verdict.OLDER_STAYS:
+                refused = Told("taken", told.mesh_id, told.member_pubkey, announcement=announcement)
+                self._announcements.announce(TOPIC, _encode(refused))
 
     def _end(self, told: Told) -> None:
         for peer in tuple(self._by_mesh.get(told.mesh_id, {}).get(told.member_pubkey, ())):
@@ -153,3 +218,15 @@ class Peers:
                 for peer in peers:
                     if peer in self._present:
                         peer.send(frame)
+
+
+def _end_older(older: Peer, verdict: Verdict) -> None:
+    """End the older of two connections if it may not stay.
+
+    One that the same process has left behind is told to come again, should it still listen: that
+    process must not take itself for replaced.
+    """
+    if verdict is Verdict.SAME_DAEMON:
+        older.end(wire.TRY_AGAIN_LATER, "reconnected")
+    elif verdict is Verdict.NEWER_STAYS:
+        older.end(wire.REPLACED, "replaced_by_newer_connection")

@@ -14,6 +14,7 @@ from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.entry import Draft
 from tidelog.mesh import answers
 from tidelog.mesh.fingerprint import MAX_MENTIONS, PUBLIC_KEY, Envelope, RequestRefused
+from tidelog.mesh.negotiation import ConnectionPolicy
 from tidelog.store.rows import DedupeRow, Row
 
 SURFACE = "mesh"
@@ -55,6 +56,8 @@ class Mesh(Struct, frozen=True):
     rate_window_ms: int
     shortest_window_days: int | None = None
     """The shortest time its ids were ever kept; None if they have never expired."""
+    clone_concurrency_policy: ConnectionPolicy = "prefer_newest"
+    """What becomes of two daemons that are connected with one key (mesh 13.3)."""
 
 
 class Member(Struct, frozen=True):

@@ -137,7 +137,9 @@ class MeshService:
             invites=settings.max_open_invites,
         )
         self._recheck: asyncio.Task[None] | None = None
-        self.peers = Peers(committer.announcements, self._announcements_missed, self._forget)
+        self.peers = Peers(
+            committer.announcements, self._announcements_missed, self._forget, self._note_rivals
+        )
         self.delivery = delivery
         committer.tail.subscribe(SURFACE, self._on_entries)
 
@@ -162,15 +164,30 @@ class MeshService:
         """A connection has proved a key."""
         self.peers.proved(connection, mesh, public_hex)
 
-    def ready(self, connection: Connection) -> None:
-        """A connection has negotiated."""
-        self.peers.ready(connection)
+    def ready(self, connection: Connection) -> bool:
+        """A connection has negotiated; False if another one with its key stays instead."""
+        if not self.peers.ready(connection):
+            return False
         self.delivery.attached(connection)
+        return True
 
     def left(self, connection: Connection) -> None:
         """A connection is gone."""
         if self.peers.left(connection):
             self.delivery.detached(connection)
+
+    def _note_rivals(self, mesh: Mesh, member: Member) -> None:
+        """The audit event of mesh 13.3, whatever the policy makes of the two."""
+        policy = mesh.clone_concurrency_policy
+        self.committer.metrics.mesh_concurrent_connections.labels(mesh.id, policy).inc()
+        _log.warning(
+            "member_concurrent_connection: mesh %s, member %s (%s): two daemons have connected "
+            "with its key; the policy is %s",
+            mesh.slug,
+            member.public_hex,
+            member.name,
+            policy,
+        )
 
     def _on_entries(self, entries: Sequence[Entry]) -> None:
         """The tail: whoever is connected may have got something."""

@@ -12,6 +12,7 @@ from msgspec import Struct
 from tidelog.mesh import negotiation, wire
 from tidelog.mesh.answers import Reply
 from tidelog.mesh.identity import hello_message, is_signed, to_base64url
+from tidelog.mesh.rivals import instance_in
 from tidelog.mesh.rules import Member, Mesh
 
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +38,10 @@ class Authenticate(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True):
-    """Negotiation is done: the member is present and receives from now on."""
+    """Negotiation is done: the member is present and receives from now on.
+
+    It comes before the answer, so that a connection that may not stay never takes itself for ready.
+    """
 
 
 class Accept(Struct, frozen=True):
@@ -119,6 +123,8 @@ class Session:
         self.mesh = mesh
         self.member: Member | None = None
         """Set when it was admitted."""
+        self.instance = ""
+        """Which process it is, as its hello says; see `tidelog.mesh.rivals`."""
         self._challenge = challenge
         self._inline_bytes = inline_bytes
         self._state = _State.GREETED
@@ -200,6 +206,7 @@ class Session:
         if not is_signed(frame.member_pubkey, message, frame.signature):
             return self.end(wire.UNAUTHENTICATED, "the signature is not right")
         self._state = _State.PROVED
+        self.instance = instance_in(frame.daemon_instance)
         return [Authenticate(frame.member_pubkey)]
 
     def _negotiate(self, frame: wire.FeatureRequest) -> list[Action]:
@@ -211,14 +218,15 @@ class Session:
             mode=mode,
             dedupe_retention_days=self.mesh.dedupe_retention_days,
             inline_bytes=self._inline_bytes,
+            connection_policy=self.mesh.clone_concurrency_policy,
         )
         supported, missing = negotiation.answer(frame.require, frame.optional, offer)
         response = wire.FeatureResponse(supported=supported, missing_required=missing)
-        actions: list[Action] = [Send(wire.encode(response))]
-        if not missing and self._state is _State.NEGOTIATING:
-            self._state = _State.READY
-            actions.append(Ready())
-        return actions
+        answered = Send(wire.encode(response))
+        if missing or self._state is not _State.NEGOTIATING:
+            return [answered]
+        self._state = _State.READY
+        return [Ready(), answered]
 
     def _traffic(
         self,

@@ -9,6 +9,7 @@ from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.mesh import answers
 from tidelog.mesh.answers import Reply
 from tidelog.mesh.fingerprint import RequestRefused
+from tidelog.mesh.negotiation import CONNECTION_POLICIES
 from tidelog.mesh.policy import MIN_RETENTION_DAYS
 from tidelog.mesh.rules import Mesh
 from tidelog.store.rows import Becomes
@@ -25,7 +26,7 @@ NUMBERS = {
 }
 """Least and most of each setting that is a number."""
 
-NAMES = ("dedupe_retention_mode", "echo_to_sender", *NUMBERS)
+NAMES = ("dedupe_retention_mode", "echo_to_sender", "clone_concurrency_policy", *NUMBERS)
 
 
 def changed(mesh: Mesh, fields: Mapping[str, Any]) -> Mesh:
@@ -37,6 +38,10 @@ def changed(mesh: Mesh, fields: Mapping[str, Any]) -> Mesh:
     new: dict[str, Any] = {name: fields[name] for name in NAMES if name in fields}
     if new.get("dedupe_retention_mode", MODES[0]) not in MODES:
         raise RequestRefused(400, "schema_invalid", f"dedupe_retention_mode is none of {MODES}")
+    if new.get("clone_concurrency_policy", CONNECTION_POLICIES[0]) not in CONNECTION_POLICIES:
+        raise RequestRefused(
+            400, "schema_invalid", f"clone_concurrency_policy is none of {CONNECTION_POLICIES}"
+        )
     if not isinstance(new.get("echo_to_sender", False), bool):
         raise RequestRefused(400, "schema_invalid", "echo_to_sender is neither true nor false")
     for name, (least, most) in NUMBERS.items():
@@ -94,6 +99,7 @@ class ChangeMesh(Struct, frozen=True):
             after.rate_limit,
             after.rate_window_ms,
             after.shortest_window_days,
+            after.clone_concurrency_policy,
         )
         rows = (structs.astuple(after),)
         return Accept(

@@ -266,6 +266,7 @@ class Webhooks:
             error = failed.code
         attempted = Attempted(key_of(message, endpoint_id), claim_id, status, error)
         became = await self._decide(attempted, attempted.names())
+        self._committer.metrics.mesh_deliveries.labels(f"webhook_{became or 'lost'}").inc()
         if became == DEAD:
             _log.warning(
                 "message %s did not reach endpoint %s: %s", message, endpoint_id, error or status

@@ -20,6 +20,10 @@ MAX_HISTORY_PAGE = 500
 NEGOTIATION_FAILED: Final = "feature_negotiation_failed"
 
 # Close codes.
+REPLACED = 4003
+"""Another daemon has connected with this key, and the newest stays."""
+ALREADY_CONNECTED = 4004
+"""Another daemon is connected with this key, and the oldest stays."""
 MALFORMED = 4400
 UNAUTHENTICATED = 4401
 NOT_A_MEMBER = 4403
@@ -148,6 +152,8 @@ class DaemonHello(Struct, frozen=True, kw_only=True, tag="hello"):
     signature: str
     """Hex, over `tidelog.mesh.identity.hello_message`."""
     daemon_version: str = ""
+    daemon_instance: str = ""
+    """Random text of this process: its next connection is known by it as the same daemon's."""
 
 
 class FeatureRequest(Struct, frozen=True, kw_only=True, tag="feature_negotiation_request"):

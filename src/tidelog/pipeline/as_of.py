@@ -7,8 +7,10 @@ shows also what the server has pruned since. What was forgotten is gone from eve
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from tidelog.pipeline.lake import Lake, LakeError, frame_of
+from tidelog.pipeline.frames import empty_frame
+from tidelog.pipeline.lake import Lake, LakeError, forgotten_partitions, frame_of
 from tidelog.pipeline.tables import BY_NAME
+from tidelog.pipeline.transforms.erasure import erased
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +55,8 @@ def as_of(
         model: Of the sync surface; needed for a partition.
 
     Raises:
-        LakeError: the position is not in the lake, or a model is missing.
+        LakeError: the position is not in the lake, a model is missing, or an event of the partition
+            is forgotten.
     """
     position = position_at(spark, lake, at)
     made = {"channel": _channel, "partition": _partition, "mesh": _mesh}[kind]
@@ -88,7 +91,11 @@ def position_at(spark: "SparkSession", lake: Lake, at: int | datetime) -> int:
 def _until(spark: "SparkSession", lake: Lake, position: int) -> "DataFrame":
     from pyspark.sql import functions as sql
 
-    return lake.frame(spark, "log").where(sql.col("committed_id") <= position)
+    log = lake.frame(spark, "log").where(sql.col("committed_id") <= position)
+    if not lake.files("forgotten"):
+        return log
+    # Also of a forgetting that is not finished: what is noted is not shown any more.
+    return erased("log", log, lake.frame(spark, "forgotten"))
 
 
 def _channel(
@@ -117,6 +124,11 @@ def _partition(
             "the state of a partition needs the model of the sync surface. "
             "Name the server's configuration: `--config FILE`."
         )
+    if name in forgotten_partitions(lake, position):
+        raise LakeError(
+            f"an event of partition {name} was forgotten, so nobody can tell its state at "
+            f"{position} from the lake. Choose an earlier position, or ask the server."
+        )
     log = _until(spark, lake, position).where(sql.col("surface") == "sync")
     own = events(log).where(sql.col("partition") == name)
     none = frame_of(spark, BY_NAME["snapshot"], ())
@@ -132,7 +144,7 @@ def _mesh(
     from tidelog.pipeline.transforms.sends import sends
 
     log = _until(spark, lake, position).where(sql.col("stream") == f"mesh/{name}")
-    sent = sends(log, spark.createDataFrame([], TOMBSTONE_DDL)).orderBy("history_id")
+    sent = sends(log, empty_frame(spark, TOMBSTONE_DDL)).orderBy("history_id")
     return sent, _counted(sent, "destination_kind")
 
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.index import index_root
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.lake import Lake, forgotten_partitions
 from tidelog.pipeline.search import update_index
 from tidelog.pipeline.tables import FORGOTTEN, TABLES
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, forgotten_rows
@@ -110,14 +110,6 @@ def forget(
         deleted = _delete_files(lake, progress)
         (lake.root / _UNFINISHED).unlink(missing_ok=True)
         return Forgotten(entities, rows, partitions, deleted, is_dry_run=False)
-
-
-def forgotten_partitions(lake: Lake) -> set[str]:
-    """Partitions with a forgotten event: their state cannot be told from the lake."""
-    if lake.delta("forgotten") is None:
-        return set()
-    lists = lake.arrow("forgotten", ["partitions"])["partitions"].to_pylist()
-    return {partition for each in lists for partition in each or ()}
 
 
 def _asked(log: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> "DataFrame":

@@ -9,6 +9,7 @@ saves looking: one that is gone or is ahead of the table is begun anew where the
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,13 +17,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.errors import StreamingQueryException
 
 from tidelog.base.errors import TidelogError
+from tidelog.pipeline.entry_files import write_entries
 from tidelog.pipeline.failure import first_line, own_cause
 from tidelog.pipeline.lake import Lake, LakeError
-from tidelog.pipeline.source import offset_of, position_of
+from tidelog.pipeline.source import (
+    LOCAL_ROWS,
+    is_read_here,
+    log_frame,
+    offset_of,
+    position_of,
+    register_source,
+)
 from tidelog.pipeline.store_address import Position, StoreAddress
+from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -35,6 +46,10 @@ second, and a commit is to be in the lake within five."""
 
 LOG_ID = "tidelog.log_id"
 """Property of the table: which log it was made from."""
+
+LOCK_SECONDS = 3600.0
+"""How long a batch waits for another process that writes to the lake: a build of everything, on a
+lake of many millions of entries. Nothing is lost meanwhile, the next batch is larger."""
 
 _LOOK_SECONDS = 0.2
 """How often a running query is asked for its progress."""
@@ -92,32 +107,51 @@ def ingest(
     """
     with lake.writing():
         known = table_position(lake, address)
-        head = address.require(known)
-        if head.committed_id == known.committed_id and not follow:
-            return known.committed_id
-        checkpoint = lake.checkpoint("log")
-        if _checkpoint_position(checkpoint) > known.committed_id:
-            shutil.rmtree(checkpoint)
-        batches = _Batches(lake, checkpoint, known.log_id)
-        query = (
-            spark.readStream.format("tidelog")
-            .option("store", address.location)
-            .option("maxRowsPerTrigger", batch_rows)
-            .option("startingOffset", json.dumps(offset_of(known)))
-            .load()
-            .writeStream.queryName("tidelog-ingest")
-            .option("checkpointLocation", str(checkpoint))
-            .foreachBatch(batches.write)
-        )
-        if follow:
-            query = query.trigger(processingTime=f"{FOLLOW_SECONDS} seconds")
-        else:
-            query = query.trigger(availableNow=True)
-        try:
-            _run(query, progress, stop or threading.Event())
-        except Exception as error:
-            raise _explained(error, batches.failure) from error
-        return lake.through("log")
+        head = address.require(known).committed_id
+        missing = head - known.committed_id
+        batches = _Batches(spark, lake, address, known)
+        if not follow and missing <= batch_rows and is_read_here(spark, missing):
+            progress(batches.bring(head))
+            return lake.through("log")
+        if _checkpoint_position(batches.checkpoint) > known.committed_id:
+            shutil.rmtree(batches.checkpoint)
+    register_source(spark)
+    query = (
+        spark.readStream.format("tidelog")
+        .option("store", address.location)
+        .option("maxRowsPerTrigger", batch_rows)
+        .option("startingOffset", json.dumps(offset_of(known)))
+        .load()
+        .writeStream.queryName("tidelog-ingest")
+        .option("checkpointLocation", str(batches.checkpoint))
+        .foreachBatch(batches.write)
+    )
+    if follow:
+        query = query.trigger(processingTime=f"{FOLLOW_SECONDS} seconds")
+    else:
+        query = query.trigger(availableNow=True)
+    try:
+        _run(query, progress, stop or threading.Event())
+    except Exception as error:
+        raise _explained(error, batches.failure) from error
+    return lake.through("log")
+
+
+def catch_up(address: StoreAddress, lake: Lake) -> bool:
+    """Bring the table `log` up to the head without Spark; answers whether it was so little.
+
+    Raises:
+        LogReplaced: the table was made from another log.
+        StoreUnavailable: the store cannot be read.
+        LakeLocked: another process writes to the lake.
+    """
+    with lake.writing():
+        known = table_position(lake, address)
+        head = address.require(known).committed_id
+        if head - known.committed_id > LOCAL_ROWS or lake.files("forgotten"):
+            return False
+        _Batches(None, lake, address, known).bring(head)
+        return True
 
 
 def table_position(lake: Lake, address: StoreAddress) -> Position:
@@ -136,36 +170,66 @@ def table_position(lake: Lake, address: StoreAddress) -> Position:
 
 
 class _Batches:
-    """Writes each batch to the table, or as much of it as the table lacks."""
+    """Brings the table to the end of each batch, from wherever it is.
 
-    def __init__(self, lake: Lake, checkpoint: Path, log_id: str) -> None:
+    A batch tells how far the log is to be brought; what is written is what the table lacks of it.
+    So a batch that comes again after a crash, or behind another ingest, adds nothing twice.
+    """
+
+    def __init__(
+        self, spark: "SparkSession | None", lake: Lake, address: StoreAddress, known: Position
+    ) -> None:
+        self._spark = spark
+        """None for a few entries of a lake in which nothing is forgotten."""
         self._lake = lake
-        self._checkpoint = checkpoint
-        self._log_id = log_id
+        self._address = address
+        self._known = known
+        """Where the table ended when it was last compared with the log."""
+        self.checkpoint = lake.checkpoint("log")
         self.failure: Exception | None = None
         """Why a batch failed: Spark would only tell what Java makes of it."""
 
-    def write(self, batch: "DataFrame", number: int) -> None:
-        """What Spark calls; a batch may come again after a crash."""
+    def write(self, _batch: "DataFrame", number: int) -> None:
+        """What Spark calls; the entries are not taken from its frame, see `write_entries`."""
         try:
-            self._write(batch, number)
+            end = _planned(self.checkpoint, number)
+            with self._lake.writing(wait_seconds=LOCK_SECONDS):
+                self.bring(end.committed_id)
         except Exception as error:
             self.failure = error
             raise
 
-    def _write(self, batch: "DataFrame", number: int) -> None:
-        end = _planned(self._checkpoint, number)
+    def bring(self, through: int) -> Progress:
+        """Make the table complete through a position; the caller may write to the lake."""
+        began = time.monotonic()
         has = self._lake.through("log")
-        if end.committed_id <= has:
-            return
-        lacking = batch.where(batch["committed_id"] > has)
+        if has != self._known.committed_id:  # somebody else has written to it
+            self._known = table_position(self._lake, self._address)
+            self._address.require(self._known)
+        if through <= has:
+            return Progress(has, has, 0, 0.0)
+        log_id = {LOG_ID: self._known.log_id}
         if self._lake.files("forgotten"):
-            from tidelog.pipeline.transforms.erasure import erased
-
-            forgotten = self._lake.frame(batch.sparkSession, "forgotten")
-            lacking = erased("log", lacking, forgotten)
-        self._lake.append("log", lacking, end.committed_id, {LOG_ID: self._log_id})
+            # What is forgotten must be in no file, also not for the moment until it is erased.
+            assert self._spark is not None  # noqa: S101 - as was promised
+            remembered = self._remembered(self._spark, has, through)
+            self._lake.append("log", remembered, through, log_id)
+        else:
+            folder = self._lake.new_folder("log")
+            files = write_entries(self._spark, self._address, has, through, folder)
+            self._lake.append_files("log", files, through, log_id)
+        self._known = self._known._replace(committed_id=through)
         self._lake.compact("log")
+        rows = through - has
+        return Progress(through, through, rows, rows / (time.monotonic() - began))
+
+    def _remembered(self, spark: "SparkSession", after: int, through: int) -> "DataFrame":
+        """Entries without the content that is forgotten."""
+        from tidelog.pipeline.transforms.erasure import erased
+
+        columns = [column.name for column in LOG.columns]
+        entries = log_frame(spark, self._address, columns, through, after)
+        return erased("log", entries, self._lake.frame(spark, "forgotten"))
 
 
 def _planned(checkpoint: Path, number: int) -> Position:
@@ -202,24 +266,27 @@ def _watch(
     while True:
         is_over = not query.isActive
         last = query.lastProgress
-        if last is not None and last.numInputRows and last.batchId != told:
+        if last is not None and last.batchId != told and (batch := _progress_of(last)).rows:
             told = last.batchId
-            source = last.sources[0]
-            end = json.loads(source.endOffset)
-            latest = json.loads(source.latestOffset or "null") or end  # null for a batch run again
-            progress(
-                Progress(
-                    through=end["committed_id"],
-                    head=latest["committed_id"],
-                    rows=last.numInputRows,
-                    rows_per_second=last.processedRowsPerSecond,
-                )
-            )
+            progress(batch)
         if is_over:
             query.awaitTermination()  # raises what ended it
             return
         if stop.wait(_LOOK_SECONDS):
             return
+
+
+def _progress_of(told: "StreamingQueryProgress") -> Progress:
+    """What Spark says of a batch. It counts no rows: they are not taken from its frame."""
+    source = told.sources[0]
+    start, end, latest = (
+        json.loads(text or "null")
+        for text in (source.startOffset, source.endOffset, source.latestOffset)
+    )
+    rows = end["committed_id"] - (start["committed_id"] if start else 0)
+    seconds = max(1, told.durationMs.get("triggerExecution", 0)) / 1000
+    head = (latest or end)["committed_id"]  # it is null for a batch that is run again
+    return Progress(end["committed_id"], head, rows, rows / seconds)
 
 
 def _explained(error: Exception, failure: Exception | None) -> Exception:

@@ -9,18 +9,20 @@ change without an entry, so what is made of them is compared with the store each
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pyspark.sql import functions as sql
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.ingest import table_position
 from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.relations import Moment, read_relations
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 from tidelog.pipeline.transforms.activity import MINUTE_MS, activity
 from tidelog.pipeline.transforms.audit import audit
-from tidelog.pipeline.transforms.events import events, without_body
+from tidelog.pipeline.transforms.events import events, forgotten_index, without_body
 from tidelog.pipeline.transforms.latency import latencies
 from tidelog.pipeline.transforms.messages import PURGED, fold, mark_purged, message_versions
 from tidelog.pipeline.transforms.sends import (
@@ -45,6 +47,14 @@ MODEL_VERSION = "model_version"
 """The setting of the sync surface that says which model version is in use."""
 
 
+_SHOWN = 5
+"""Partitions that a note names."""
+
+TABLES_AT_ONCE = 2
+"""A table is many small steps, of which some wait for one processor; two fill a small machine, and
+share the memory of one, as the tasks of Spark do."""
+
+
 class Built(NamedTuple):
     """What became of one table."""
 
@@ -55,6 +65,8 @@ class Built(NamedTuple):
     through: int
     """Position through which it is complete now."""
     mode: Mode
+    notes: tuple[str, ...] = ()
+    """What it lacks, and why that is no failure."""
 
 
 class Steps(NamedTuple):
@@ -108,7 +120,7 @@ def build(
         full: make the named tables anew, whatever they hold.
         model: the model of the server's sync surface; without one states are empty, as they are on
             a server without a model file.
-        progress: called after each table.
+        progress: called after each table, as soon as it is there.
 
     Raises:
         LogReplaced: the lake was made from another log than this store holds.
@@ -121,8 +133,8 @@ def build(
         target = lake.through("log")
         needed = sorted({relation for table in wanted for relation in table.relations})
         moment = read_relations(store, needed)
-        done = []
-        for table in wanted:
+
+        def build_one(table: Table) -> Built:
             begun = time.monotonic()
             has = lake.through(table.name)
             is_full = full and table.name in named
@@ -132,10 +144,35 @@ def build(
                 lake.compact(table.name)
                 lake.vacuum(table.name)
             through = lake.through(table.name)
-            built = Built(table.name, rows, time.monotonic() - begun, through, mode)
-            progress(built)
-            done.append(built)
-        return done
+            notes = _without_snapshot(lake) if table.name == "snapshot" else ()
+            return Built(table.name, rows, time.monotonic() - begun, through, mode, notes)
+
+        return _in_order(wanted, build_one, progress)
+
+
+def _in_order(
+    tables: Sequence[Table],
+    build_one: Callable[[Table], Built],
+    progress: Callable[[Built], None],
+) -> list[Built]:
+    """Build tables, each after what it is made of; if one fails, no other is begun."""
+    done: dict[str, Built] = {}
+    waiting, running = list(tables), dict[Future[Built], Table]()
+    names = {table.name for table in tables}
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+        while waiting or running:
+            for table in list(waiting):
+                if (
+                    len(running) < TABLES_AT_ONCE
+                    and names.intersection(table.inputs) <= done.keys()
+                ):
+                    waiting.remove(table)
+                    running[pool.submit(build_one, table)] = table
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                built = ended.result()
+                done[running.pop(ended).name] = built
+                progress(built)
+    return [done[table.name] for table in tables]
 
 
 def buildable() -> tuple[str, ...]:
@@ -224,6 +261,9 @@ def _events(name: str, steps: Steps) -> tuple[int, Mode]:
         # It may be read at another moment: what is in it never changes.
         relation = "sync_event_partition"
         index = read_relations(steps.store, [relation]).frame(steps.spark, relation)
+        if steps.lake.files("forgotten"):
+            told = forgotten_index(log, steps.frame("forgotten"))
+            index = index.unionByName(told).distinct()
     made = events(log, index)
     if steps.is_full:
         return steps.lake.overwrite(name, made, steps.target), "full"
@@ -311,7 +351,7 @@ def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
     if begun := _partitions_without_state(steps):
         # Without a state to continue, all events of a partition are needed.
         earlier = known_events.filter(sql.col("committed_id") <= steps.start)
-        names = steps.spark.createDataFrame([(each,) for each in begun], "partition string")
+        names = frame_of_rows(steps.spark, [(each,) for each in begun], "partition string")
         needed = needed.unionByName(earlier.join(names, "partition", "left_semi"))
     made = snapshots(needed, before, steps.new("log"), source)
     return steps.lake.upsert(name, made, steps.target), "new"
@@ -326,6 +366,23 @@ def _partitions_without_state(steps: Steps) -> list[str]:
     known = steps.lake.arrow("snapshot", ["partition"])["partition"]
     begun: list[str] = touched.filter(pc.invert(pc.is_in(touched, known))).to_pylist()
     return begun
+
+
+def _without_snapshot(lake: Lake) -> tuple[str, ...]:
+    """Says which partitions have events and no snapshot."""
+    import pyarrow.compute as pc
+
+    named = lake.arrow("event", ["partition"])["partition"].unique()
+    known = lake.arrow("snapshot", ["partition"])["partition"]
+    lacking: list[str] = sorted(named.filter(pc.invert(pc.is_in(named, known))).to_pylist())
+    if not lacking:
+        return ()
+    more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+    note = (
+        f"no snapshot of {', '.join(lacking[:_SHOWN])}{more}: content of their events is gone or "
+        "forgotten, or their trees are too deep to be written"
+    )
+    return (note,)
 
 
 def _has_other_model(steps: Steps, model_version: int) -> bool:

@@ -27,6 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.tables import BY_NAME, Table
 
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ VACUUM_AFTER = timedelta(hours=1)
 replaced is still reading them, and an unfinished write has not committed its own."""
 
 
+WAIT_SECONDS = 3.0
+"""How long a writer waits for another one. A following ingest writes for a moment about every
+second, and a command must come in between; for one that builds tables nobody should sit waiting."""
+
+_LOOK_SECONDS = 0.05
+
+
 class LakeError(TidelogError):
     """Root of what a lake can answer."""
 
@@ -69,23 +77,34 @@ class Lake:
         self._is_writing = False
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
         """The right to write, for one process at a time; it ends with the process.
 
         Whoever has it may ask for it again.
+
+        Args:
+            wait_seconds: how long to wait for another process that has it, if not `WAIT_SECONDS`.
+
+        Raises:
+            LakeLocked: another process has it still.
         """
         if self._is_writing:
             yield
             return
         self.root.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
         with (self.root / "_lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LakeLocked(
-                    f"another process writes to the lake {self.root}. "
-                    "Wait for it, or stop it: `tidelog pipeline ingest --follow` runs until then."
-                ) from None
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise LakeLocked(
+                            f"another process writes to the lake {self.root}. "
+                            "Wait for it, or stop it."
+                        ) from None
+                time.sleep(_LOOK_SECONDS)
             self._is_writing = True
             try:
                 yield
@@ -167,6 +186,16 @@ class Lake:
         """
         return self._commit(name, frame, through, replaced=(), properties=properties)
 
+    def new_folder(self, name: str) -> Path:
+        """A folder of a table that no reader sees, for files that `append_files` may add."""
+        return self.path(name) / f"part-{uuid4().hex}"
+
+    def append_files(
+        self, name: str, files: Sequence[Path], through: int, properties: dict[str, str]
+    ) -> int:
+        """Add the rows of Parquet files in a folder from `new_folder`; else as `append`."""
+        return self._put(name, files, through, properties=properties)
+
     def overwrite(self, name: str, frame: "DataFrame", through: int) -> int:
         """Replace all rows; answers how many there are now."""
         return self._commit(name, frame, through, replaced=self.files(name))
@@ -239,16 +268,30 @@ class Lake:
         replaced: Sequence[str],
         properties: dict[str, str] | None = None,
     ) -> int:
-        table, root = BY_NAME[name], self.path(name)
-        _check(table, frame)
-        folder = root / f"part-{uuid4().hex}"
+        _check(BY_NAME[name], frame)
+        folder = self.new_folder(name)
         (
             frame.write.option("compression", "zstd")
             .option("maxRecordsPerFile", FILE_ROWS)
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .parquet(str(folder))
         )
-        added, rows = _added(root, folder)
+        for checksum in folder.glob(".*.crc"):  # Hadoop's; Parquet pages have their own
+            checksum.unlink()
+        files = sorted(folder.glob("*.parquet"))
+        return self._put(name, files, through, replaced=replaced, properties=properties)
+
+    def _put(
+        self,
+        name: str,
+        files: Sequence[Path],
+        through: int,
+        *,
+        replaced: Sequence[str] = (),
+        properties: dict[str, str] | None = None,
+    ) -> int:
+        table, root = BY_NAME[name], self.path(name)
+        added, rows = _added(root, files)
         reach(FaultPoint.LAKE_WRITTEN)
         if not DeltaTable.is_deltatable(str(root)):
             DeltaTable.create(
@@ -316,8 +359,22 @@ class Lake:
 def frame_of(spark: "SparkSession", table: Table, files: Sequence[str]) -> "DataFrame":
     """The rows of some files of a table."""
     if not files:
-        return spark.createDataFrame([], table.ddl)
+        return empty_frame(spark, table.ddl)
     return spark.read.schema(table.ddl).parquet(*files)
+
+
+def forgotten_partitions(lake: Lake, through: int | None = None) -> set[str]:
+    """Partitions with a forgotten event: their state cannot be told from the lake.
+
+    Args:
+        lake: The lake.
+        through: only what was forgotten up to this position counts; all of it if None.
+    """
+    if lake.delta("forgotten") is None:
+        return set()
+    until = [] if through is None else [("first_committed_id", "<=", through)]
+    lists = lake.arrow("forgotten", ["partitions"], until)["partitions"].to_pylist()
+    return {partition for each in lists for partition in each or ()}
 
 
 def _paths(table: DeltaTable) -> list[str]:
@@ -359,14 +416,12 @@ def _check(table: Table, frame: "DataFrame") -> None:
         raise SchemaDrift(f"rows for table {table.name} have columns {found}, not {wanted}")
 
 
-def _added(root: Path, folder: Path) -> tuple[list[AddAction], int]:
-    """What Spark wrote, in the words of the Delta log; empty files are left to the vacuum."""
+def _added(root: Path, files: Sequence[Path]) -> tuple[list[AddAction], int]:
+    """What was written, in the words of the Delta log; empty files are left to the vacuum."""
     import pyarrow.parquet as pq
 
-    for checksum in folder.glob(".*.crc"):  # Hadoop's; Parquet pages have their own
-        checksum.unlink()
     actions, rows = [], 0
-    for file in sorted(folder.glob("*.parquet")):
+    for file in files:
         count = pq.read_metadata(file).num_rows
         if not count:
             continue

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.forget import forgotten_partitions
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.lake import Lake, forgotten_partitions
 
 TIMEOUT_SECONDS = 60.0
 """For one snapshot. The server reads it, checks it and commits it; the largest has 10 MiB."""

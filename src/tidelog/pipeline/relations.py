@@ -7,6 +7,7 @@ relation is.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.tables import Kind
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ class Moment(NamedTuple):
     def frame(self, spark: "SparkSession", name: str) -> "DataFrame":
         """A relation for Spark."""
         ddl = ", ".join(f"{column} {kind}" for column, kind in RELATIONS[name].items())
-        table = self.tables[name]
-        if not table.num_rows:
-            return spark.createDataFrame([], ddl)
-        return spark.createDataFrame(table, ddl)
+        return frame_of_rows(spark, self.tables[name], ddl)
 
 
 def read_relations(store: "StoreAddress", names: Iterable[str]) -> Moment:

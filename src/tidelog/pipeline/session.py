@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import tidelog
 from tidelog.pipeline import class_archive
 from tidelog.pipeline.jvm import find_jvm
+from tidelog.pipeline.source import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +47,22 @@ def _local_defaults(cores: int) -> dict[str, str]:
     }
 
 
+SMALL_ROWS = 50_000
+"""A log of so many entries at most is small: what its jobs cost is not the rows but to start them,
+and most of that is to compile what then runs for a moment."""
+
+SMALL_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""For a small log: no code is generated, no query is planned anew after each of its steps, and what
+is brought together is one task: each further one would start another process of Python."""
+
+_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""The same for Java: its better compiler pays after a minute, and there is little to clean up."""
+
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -64,6 +81,7 @@ def spark_session(
     master: str | None = None,
     conf: Iterable[tuple[str, str]] = (),
     *,
+    rows: int | None = None,
     app_name: str = APP_NAME,
     notice: Callable[[str], None] = lambda _text: None,
 ) -> "SparkSession":
@@ -72,6 +90,8 @@ def spark_session(
     Args:
         master: a cluster such as `spark://HOST:PORT`; all cores of this machine if None.
         conf: settings of Spark over the defaults.
+        rows: about how many entries its jobs will read, if that is known; Spark is then told what
+            makes small jobs fast. On a cluster it makes no difference.
         app_name: how Spark calls the application.
         notice: told which JVM runs it, and what takes long.
 
@@ -80,19 +100,21 @@ def spark_session(
     """
     from pyspark.sql import SparkSession
 
-    from tidelog.pipeline.source import TidelogSource
-
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     is_local = master is None or master.startswith("local")
+    is_small = is_local and rows is not None and rows <= SMALL_ROWS
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = dict(_DEFAULTS)
     if is_local:
         settings |= _local_defaults(os.cpu_count() or 1)
+    if is_small:
+        settings |= SMALL_SETTINGS
     settings |= dict(conf)
     jvm = find_jvm()
     notice(f"Spark runs on {jvm}")
-    options = [_QUIET, *class_archive.options(jvm, notice), settings.get(_DRIVER_OPTIONS, "")]
+    options = [_QUIET, *class_archive.options(jvm, notice), *(_SMALL_JVM if is_small else ())]
+    options.append(settings.get(_DRIVER_OPTIONS, ""))
     settings[_DRIVER_OPTIONS] = " ".join(options).strip()
     builder = SparkSession.builder.master(master or "local[*]").appName(app_name)
     for key, value in settings.items():
@@ -102,7 +124,8 @@ def spark_session(
     spark.sparkContext.setLogLevel(settings["spark.log.level"])
     if not is_local:
         _send_package(spark)
-    spark.dataSource.register(TidelogSource)
+    if not is_small:
+        register_source(spark)
     return spark
 
 

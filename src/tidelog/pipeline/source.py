@@ -29,15 +29,24 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidelog.base.errors import ConfigError
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.store_address import GENESIS_DIGEST, Position, StoreAddress
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 ROWS_PER_PARTITION = 100_000
 """Entries of one task unless the option says otherwise: a second or so of work, so that cores stay
 busy and the start of a task does not show."""
+
+LOCAL_ROWS = 20_000
+"""Entries that the driver reads by itself: a tenth of a second of work, where a process of Spark's
+that does it takes a second to start."""
+
+LOCAL_BYTES = 64 * 1024 * 1024
+"""Most content of entries that the driver reads by itself, however few they are."""
 
 _ARROW = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 _KINDS = {column.name: column for column in LOG.columns}
@@ -64,10 +73,15 @@ class Selection:
     stream: str = ""
     """Only entries of this stream; empty: of all."""
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The wanted columns as Arrow has them."""
+        kinds = [_KINDS[name] for name in self.columns]
+        return pa.schema([pa.field(c.name, _ARROW[c.kind], c.is_nullable) for c in kinds])
+
     def read(self, address: StoreAddress, ids: "IdRange") -> Iterator[pa.RecordBatch]:
         """The entries of a range, page by page."""
-        kinds = [_KINDS[name] for name in self.columns]
-        schema = pa.schema([pa.field(c.name, _ARROW[c.kind], c.is_nullable) for c in kinds])
+        schema = self.schema
         pages = address.entries(
             ids.after,
             ids.through,
@@ -93,6 +107,57 @@ def id_ranges(after: int, through: int, rows: int) -> list[IdRange]:
     count = -(-total // rows)
     bounds = [after + total * number // count for number in range(count + 1)] if count else []
     return [IdRange(low, high) for low, high in pairwise(bounds)]
+
+
+def log_frame(
+    spark: "SparkSession",
+    address: StoreAddress,
+    columns: Sequence[str],
+    through: int,
+    after: int = 0,
+) -> "DataFrame":
+    """The entries with `after < committed_id <= through`, with some of their columns.
+
+    A short log is read here and now, a longer one by this source when the frame is used.
+    """
+    selection = Selection(tuple(columns))
+    if is_read_here(spark, through - after):
+        batches, size = list[pa.RecordBatch](), 0
+        for batch in selection.read(address, IdRange(after, through)):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > LOCAL_BYTES:
+                break
+        else:
+            table = pa.Table.from_batches(batches, selection.schema)
+            return frame_of_rows(spark, table, _ddl(columns))
+    register_source(spark)
+    return (
+        spark.read.format(TidelogSource.name())
+        .option("store", address.location)
+        .option("columns", ",".join(columns))
+        .option("after", after)
+        .option("through", through)
+        .load()
+    )
+
+
+def is_read_here(spark: "SparkSession", rows: int) -> bool:
+    """Whether so many entries are read by the driver; on a cluster the executors read all."""
+    return rows <= LOCAL_ROWS and str(spark.sparkContext.master).startswith("local")
+
+
+def register_source(spark: "SparkSession") -> None:
+    """Make `format("tidelog")` known to a session; it may be known already.
+
+    The first time takes a second: Spark looks for sources in all of Python's packages. So a session
+    for a small log does without it until it is needed.
+    """
+    spark.dataSource.register(TidelogSource)
+
+
+def _ddl(columns: Sequence[str]) -> str:
+    return LOG._replace(columns=tuple(_KINDS[name] for name in columns)).ddl
 
 
 class TidelogSource(DataSource):
@@ -122,7 +187,7 @@ class TidelogSource(DataSource):
             raise ConfigError(
                 f"columns: the log has no {', '.join(unknown)}; it has {', '.join(_KINDS)}"
             )
-        return LOG._replace(columns=tuple(_KINDS[name] for name in names)).ddl
+        return _ddl(names)
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """Reads the log as it is when the query is planned."""

@@ -16,6 +16,15 @@ from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 
 START_SECONDS = 30.0
 
+CREDENTIALS = {
+    "TIDELOG_ADMIN_TOKEN": "only for servers of tests, an admin token",
+    "TIDELOG_APP_ID": "harness",
+    "TIDELOG_APP_KEY": "harness-key",
+    "TIDELOG_APP_SECRET": "only for servers of tests, a secret of an app",
+}
+"""Without these, or others in their place, a server that is not for development does not start. The
+app is served beside those of a test's own configuration."""
+
 
 class ServerProcess:
     """`tidelog serve` on a fixed port, with the probe mounted.
@@ -36,10 +45,10 @@ class ServerProcess:
         Args:
             data_dir: passed as `--data-dir`; also where the process's log is kept.
             store: passed as `--store`, if given.
-            environment: added to this process's environment, at every start.
-            arguments: further arguments of `tidelog serve`.
+            environment: added to this process's environment and `CREDENTIALS`, at every start.
+            arguments: further arguments of `tidelog serve`; with `--dev` no credentials are given.
         """
-        self.data_dir = data_dir
+        self.data_dir = data_dir.absolute()  # the process works in another directory
         data_dir.mkdir(parents=True, exist_ok=True)
         self.log_path = data_dir / "server.log"
         self.port = 0
@@ -73,6 +82,7 @@ class ServerProcess:
             command += ["--store", self._store]
         environment = {
             **os.environ,
+            **({} if "--dev" in self._arguments else CREDENTIALS),
             "TIDELOG_TEST_PROBE": "1",
             **self._environment,
             FAULTS_VARIABLE: faults,

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
+from tidelog.testing.process import CREDENTIALS
 
 SECRET = "conformance-secret-at-least-32-bytes"  # noqa: S105 - the fixtures' own
-ADMIN_TOKEN = "conformance-admin"  # noqa: S105 - of a server on the loopback
 HOME_VARIABLE = "TIDELOG_TEST_CONFORMANCE_HOME"
 START_SECONDS = 20.0
 
@@ -112,7 +112,7 @@ def restart(home: Path, config: dict[str, Any], mode: str) -> int:
     ready, log = home / "ready", home / "server.log"
     ready.unlink(missing_ok=True)
     fault = FAULTS[config["failpoint"]] if config.get("failpoint") else ""
-    environment = {**os.environ, "TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN, FAULTS_VARIABLE: fault}
+    environment = {**os.environ, **CREDENTIALS, FAULTS_VARIABLE: fault}
     with ready.open("wb") as output, log.open("ab") as errors:
         server = subprocess.Popen(
             command, stdout=output, stderr=errors, env=environment, start_new_session=True
@@ -166,7 +166,7 @@ def administer(home: Path, action: str, value: int) -> None:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/sync/admin/model-version",
         data=json.dumps({"model_version": value}).encode(),
-        headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
+        headers={"authorization": f"Bearer {CREDENTIALS['TIDELOG_ADMIN_TOKEN']}"},
         method="PUT",
     )
     with urllib.request.urlopen(request) as answer:  # noqa: S310 - as above

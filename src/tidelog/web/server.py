@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import uvicorn
@@ -27,6 +27,9 @@ from tidelog.web.app import HttpApp
 from tidelog.web.fanout import Fanout
 from tidelog.web.http import http_protocol
 from tidelog.web.websocket import WebSocketService
+
+if TYPE_CHECKING:
+    from tidelog.web.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -58,22 +61,30 @@ class Server:
         committer: Committer,
         surfaces: Sequence[Surface],
         listener: socket.socket,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
         self.store = store
         self.committer = committer
         self._listener = listener
+        self._tracing = tracing
         self._stopping = False
         self._hurry = asyncio.Event()
         limits = settings.limits
         fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
-        endpoints = [endpoint for surface in surfaces for endpoint in surface.endpoints()]
-        self._websockets = WebSocketService(endpoints, fanout, metrics, limits)
+        endpoints = [
+            msgspec.structs.replace(endpoint, surface=surface.name)
+            for surface in surfaces
+            for endpoint in surface.endpoints()
+        ]
         self._routes = [
             *self._own_routes(),
             *(route for surface in surfaces for route in surface.routes()),
         ]
+        if tracing is not None:
+            endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
+        self._websockets = WebSocketService(endpoints, fanout, metrics, limits)
         app = HttpApp(self._routes, metrics, limits)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
@@ -105,6 +116,7 @@ class Server:
         """Open the store and the port; from here on the port is taken but not yet served."""
         clock = clock or SystemClock()
         _require_files(settings)
+        tracing, committer_class = _tracing(settings)
         listener = _listen(settings.host, settings.port)
         ulids = UlidFactory(clock)
         try:
@@ -122,11 +134,11 @@ class Server:
             listener.close()
             raise
         metrics = Metrics()
-        committer = await Committer.start(store, clock, metrics, settings.limits)
+        committer = await committer_class.start(store, clock, metrics, settings.limits)
         node = Node(settings, clock, store, committer)
         try:
             surfaces = [await mount(node) for mount in mounts]
-            return cls(settings, metrics, store, committer, surfaces, listener)
+            return cls(settings, metrics, store, committer, surfaces, listener, tracing)
         except BaseException:
             await committer.stop()
             await store.close()
@@ -152,6 +164,8 @@ class Server:
         finally:
             await self.committer.abandon()  # over already, unless serving failed
             await self.store.close()
+            if self._tracing is not None:
+                await self._tracing.close()
         if self.committer.failed.done():
             raise self.committer.failed.result()
 
@@ -268,6 +282,21 @@ class _Uvicorn(uvicorn.Server):
         await self._finish()
         self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
         await super().shutdown(sockets)
+
+
+def _tracing(settings: Settings) -> "tuple[Tracing | None, type[Committer]]":
+    """What tells of every request and every commit; nothing is imported unless it is wanted."""
+    if not settings.tracing.endpoint:
+        return None, Committer
+    try:
+        from tidelog.log.traced import TracedCommitter
+        from tidelog.web.tracing import Tracing
+    except ImportError as error:
+        raise ConfigError(
+            f"tracing.endpoint is set and {error.name} is not installed. Install: "
+            "pip install 'tidelog[otel]', or leave tracing.endpoint empty."
+        ) from error
+    return Tracing(settings.tracing), TracedCommitter
 
 
 def _require_files(settings: Settings) -> None:

@@ -15,6 +15,10 @@ _SWEEP_MIN_SECONDS = 0.01
 class Socket(Protocol):
     """One connection, as the registry sees it."""
 
+    @property
+    def surface(self) -> str:
+        """Name of the surface it belongs to."""
+
     def sweep(self, now: float) -> None:
         """Do what is due: ping a silent peer, drop a dead one."""
 
@@ -55,14 +59,14 @@ class Sockets:
         """Count a connection in and watch over it."""
         self._open.add(socket)
         self._empty.clear()
-        self._metrics.connections.inc()
+        self._metrics.connections.labels(socket.surface).inc()
         if self._timer is None:
             self._timer = self._loop.call_later(self._interval, self._sweep)
 
     def remove(self, socket: Socket) -> None:
         """Count a connection out."""
         self._open.remove(socket)
-        self._metrics.connections.dec()
+        self._metrics.connections.labels(socket.surface).dec()
         if not self._open:
             self._record()
             self._empty.set()

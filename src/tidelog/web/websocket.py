@@ -154,6 +154,11 @@ class WebSocket(Spout, asyncio.Protocol):
 
     # uvicorn and the registry call these.
 
+    @property
+    def surface(self) -> str:
+        """Name of the surface it belongs to; empty before the handshake."""
+        return self._endpoint.surface if self._endpoint is not None else ""
+
     def shutdown(self) -> None:
         """Close because the server stops."""
         self.close(self._endpoint.shutdown_code if self._endpoint else GOING_AWAY)

@@ -13,6 +13,7 @@ import pytest
 from support.local_daemon import LocalDaemon, running, until, with_ipc
 from tidelog.daemon import token_file
 from tidelog.daemon.uplink_protocol import NoUplink
+from tidelog.mesh.negotiation import REQUIRED
 
 SEND = b'{"to":"topic:alerts","message":"x"}'
 POST = b"POST /v1/send HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(SEND)
@@ -281,7 +282,7 @@ async def test_about_the_daemon(daemon: LocalDaemon) -> None:
         *("daemon_version", "ipc_api", "ipc_features", "schema_version"),
         "broker_features_negotiated",
     } <= set(version)
-    assert compat["required_broker_features"] == ["client_message_id_dedupe"]
+    assert compat["required_broker_features"] == list(REQUIRED)
     assert heartbeat["connected"] is True
     text = metrics.text
     assert 'tidelog_daemon_outbox_depth{status="pending"} 1.0' in text

@@ -12,9 +12,9 @@ from tidelog.mesh.identity import MemberKey
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def pair(broker: Broker) -> tuple[Member, Member]:
+async def pair(broker: Broker, **settings: str) -> tuple[Member, Member]:
     """Two members of a new mesh."""
-    slug = await broker.mesh()
+    slug = await broker.mesh(**settings)
     return await broker.member(slug, "ana"), await broker.member(slug, "ben")
 
 
@@ -245,7 +245,7 @@ async def test_answers_to_sends(broker: Broker) -> None:
 
 async def test_presence(broker: Broker) -> None:
     """Others are told of a member's first connection and of the end of its last, once each."""
-    ana, ben = await pair(broker)
+    ana, ben = await pair(broker, clone_concurrency_policy="allow_concurrent")
     async with ana.connected() as wire:
         async with ben.connected():
             joined = await wire.until("peer_join")

@@ -59,7 +59,7 @@ async def scene(store_location: str, tmp_path: Path) -> AsyncIterator[Scene]:
     async with running_broker(
         tmp_path, store_location, clock, lease_ms=LEASE_MS, max_in_flight_deliveries=3
     ) as broker:
-        slug = await broker.mesh()
+        slug = await broker.mesh(clone_concurrency_policy="allow_concurrent")
         yield Scene(broker, clock, await broker.member(slug), await broker.member(slug))
 
 

@@ -160,6 +160,19 @@ async def test_a_revoked_key_stays_revoked(broker: Broker) -> None:
     assert (unknown.status_code, unknown.json()["error"]) == (404, "member_not_found")
 
 
+async def test_a_member_leaves(broker: Broker) -> None:
+    """Its key is revoked, nobody else's, its connection ends, and its name is free again."""
+    slug = await broker.mesh()
+    ana, ben = await broker.member(slug, "ana"), await broker.member(slug, "ben")
+    async with ana.connected() as wire:
+        left = await ana.request("DELETE", "/membership")
+        assert left.json() == {"member_pubkey": ana.address, "revoked": True}
+        assert await wire.close_code() == 4403
+    assert (await ana.request("DELETE", "/membership")).status_code == 403
+    assert (await ben.request("GET", "/topics")).status_code == 200
+    await broker.member(slug, "ana")
+
+
 async def test_a_revoked_member_receives_nothing_more(broker: Broker) -> None:
     """Its subscriptions end, and direct messages do not find it."""
     slug = await broker.mesh()

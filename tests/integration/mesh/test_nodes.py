@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import pytest_asyncio
 
-from support.mesh_peer import Broker, Member, envelope, running_broker, unique
+from support.mesh_peer import Broker, Member, Wire, envelope, running_broker, unique
 from tidelog.testing.postgresql import create_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -114,3 +114,43 @@ async def test_a_node_that_was_deaf_reads_the_settings_again(pair: Pair) -> None
         pair.b.service._announcements_missed()
         assert await wire.close_code() == 1013
     assert (await pair.b.admin("GET", f"/mesh/{slug}")).json()["rate_limit"] == 9
+
+
+async def test_rivals_on_two_nodes(pair: Pair) -> None:
+    """The policy for two daemons with one key holds across nodes."""
+    for policy, code in (("prefer_newest", 4003), ("prefer_oldest", 4004)):
+        ana = await pair.a.member(await pair.a.mesh(clone_concurrency_policy=policy))
+        await ana.topic("alerts")
+        async with ana.connected("a") as older, at(pair.b, ana).connected("b") as newer:
+            gone, stays = (older, newer) if code == 4003 else (newer, older)
+            assert await gone.close_code() == code
+            assert (await stays.post(unique(), envelope()))["code"] == 201
+
+
+async def test_a_daemon_comes_back_at_another_node(pair: Pair) -> None:
+    """The connection it lost is closed there, and it is not taken for a rival of itself."""
+    for policy in ("prefer_newest", "prefer_oldest", "allow_concurrent"):
+        ana = await pair.a.member(await pair.a.mesh(clone_concurrency_policy=policy))
+        await ana.topic("alerts")
+        async with ana.connected("a") as lost, at(pair.b, ana).connected("a") as back:
+            assert await lost.close_code() == 1013
+            assert (await back.post(unique(), envelope()))["code"] == 201
+
+
+async def test_rivals_that_come_at_once(pair: Pair) -> None:
+    """However two connections on two nodes overlap, exactly one stays."""
+    for policy, code in (("prefer_newest", 4003), ("prefer_oldest", 4004)):
+        ana = await pair.a.member(await pair.a.mesh(clone_concurrency_policy=policy))
+        await ana.topic("alerts")
+        for _ in range(10):
+            async with Wire.open(ana) as here, Wire.open(at(pair.b, ana)) as there:
+                wires = (here, there)
+                await asyncio.gather(here.hello(instance="a"), there.hello(instance="b"))
+                await asyncio.gather(here.negotiate(), there.negotiate())
+                closing = {asyncio.create_task(wire.close_code()): wire for wire in wires}
+                done, waiting = await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
+                assert [task.result() for task in done] == [code]
+                [stays] = waiting
+                stays.cancel()
+                await asyncio.wait([stays])
+                assert (await closing[stays].post(unique(), envelope()))["code"] == 201

@@ -16,6 +16,7 @@ DEFAULTS = {
     "dedupe_retention_days": 365,
     "message_retention_days": None,
     "echo_to_sender": False,
+    "clone_concurrency_policy": "prefer_newest",
     "rate_limit": 6000,
     "rate_window_ms": 60_000,
 }
@@ -52,6 +53,8 @@ async def test_what_is_named_changes_and_the_rest_stays(broker: Broker) -> None:
         {"dedupe_retention_mode": "windowed"},
         {"message_retention_days": 0},
         {"echo_to_sender": 1},
+        {"clone_concurrency_policy": "prefer_mine"},
+        {"clone_concurrency_policy": None},
         {"rate_limit": True},
         {"rate_window_ms": 99},
     ],

@@ -92,6 +92,10 @@ class Scene:
         await self.webhooks.look()
         await self.webhooks.settled()
 
+    def counted(self, step: str) -> float:
+        """Posts that came to this."""
+        return self.broker.metric("tidelog_broker_deliveries_total", step=step)
+
     async def rows(self) -> list[tuple[Any, ...]]:
         """Status, attempts and error of the deliveries to endpoints."""
         return await self.broker.rows(
@@ -137,6 +141,7 @@ async def test_a_message_is_posted_and_signed(scene: Scene) -> None:
     assert headers["x-tidelog-signature"] == f"sha256={signature}"
     assert headers["x-tidelog-timestamp"] == str(scene.clock.now_ms() // 1000)
     assert await scene.rows() == [("delivered", 1, None)]
+    assert scene.counted("webhook_delivered") == 1
 
 
 async def test_only_endpoints_of_the_topic_or_of_the_mesh(scene: Scene) -> None:
@@ -166,6 +171,8 @@ async def test_a_failing_endpoint_is_tried_again_and_then_buried(scene: Scene) -
     scene.clock.advance(10**9)
     await scene.work()
     assert len(scene.endpoint.requests) == MAX_ATTEMPTS
+    assert scene.counted("webhook_pending") == MAX_ATTEMPTS - 1
+    assert scene.counted("webhook_dead") == 1
 
 
 def test_pauses() -> None:

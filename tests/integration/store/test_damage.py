@@ -17,7 +17,7 @@ from tidelog.base.errors import StoreDamaged, StoreInUse, StoreUnavailable
 from tidelog.base.sqlitefile import DirectoryLock
 from tidelog.store import Store, open_store
 from tidelog.store.sqlite import APPLICATION_ID
-from tidelog.testing.process import ServerProcess
+from tidelog.testing.process import CREDENTIALS, ServerProcess
 
 PAGE_BYTES = 4096
 HEADER_BYTES = 100
@@ -265,6 +265,7 @@ def serve(data_dir: Path) -> "subprocess.CompletedProcess[str]":
         text=True,
         check=False,
         timeout=30,
+        env={**os.environ, **CREDENTIALS},
     )
 
 

@@ -42,7 +42,9 @@ async def test_the_offline_task_list_works_as_printed(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(program, encoding="utf-8")
     config = tmp_path / "tidelog.toml"
     config.write_text(toml.replace("model.json", str(tmp_path / "model.json")), encoding="utf-8")
-    with ServerProcess(data_dir=tmp_path / "data", arguments=("--config", str(config))) as server:
+    with ServerProcess(
+        data_dir=tmp_path / "data", arguments=("--dev", "--config", str(config))
+    ) as server:
         server.start()
         outputs = []
         for line in commands.splitlines():
@@ -71,7 +73,7 @@ async def test_the_plugin_works_as_printed(tmp_path: Path) -> None:
     )
     with ServerProcess(
         data_dir=tmp_path / "data",
-        arguments=("--config", str(config)),
+        arguments=("--dev", "--config", str(config)),
         environment={"PYTHONPATH": str(tmp_path)},
     ) as server:
         server.start()

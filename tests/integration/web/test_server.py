@@ -72,7 +72,8 @@ async def test_metrics_count_what_happened(tmp_path: Path) -> None:
     assert values["tidelog_commit_queue_depth"] == "0.0"
     assert values["tidelog_tail_position"] == "1.0"
     assert values["tidelog_tail_lag_entries"] == "0.0"
-    assert values["tidelog_connections"] == "1.0"
+    assert values['tidelog_connections{surface="probe"}'] == "1.0"
+    assert float(values["process_resident_memory_bytes"]) > 0
     assert float(values["tidelog_received_bytes_total"]) >= len(PUT % 1)
     assert float(values["tidelog_sent_bytes_total"]) > 0
     assert values['tidelog_refusals_total{reason="body_size"}'] == "1.0"

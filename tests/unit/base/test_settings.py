@@ -15,6 +15,7 @@ from tidelog.base.settings import (
     App,
     Channels,
     ConnectionRecovery,
+    FirstApp,
     History,
     Limits,
     Postgresql,
@@ -187,8 +188,20 @@ def test_ids_and_keys_of_apps_are_unique() -> None:
         Settings(apps=[app(), app(id="b", key="l"), app(id="c")])
 
 
+def test_the_app_of_the_environment() -> None:
+    """A secret alone makes an application; its id and key are as unique as those of the others."""
+    first = FirstApp(secret="s3cret")
+    made = App(id="main", key="main-key", secret="s3cret")
+    assert Settings(app=first).served_apps == (made,)
+    assert Settings(app=first, apps=[app()]).configured_apps == (made, app())
+    assert Settings(app=FirstApp(id="shop")).configured_apps == ()
+    with pytest.raises(ConfigError, match=r"apps\[0\]\.id: another app has main already"):
+        Settings(app=first, apps=[app(id="main")])
+
+
 def test_secrets_of_apps_are_masked() -> None:
     """The settings can be logged with their applications."""
+    assert "s3cret" not in repr(Settings(app=FirstApp(secret="s3cret")))
     assert "s3cret" not in repr(Settings(apps=[app()]))
     assert "s3cret" not in repr(app())
 

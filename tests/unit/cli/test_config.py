@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tidelog.cli.config import app
+from tidelog.testing.process import CREDENTIALS
 
 main = typer.Typer()
 main.add_typer(app, name="config")
@@ -39,7 +40,18 @@ def test_table_shows_key_value_and_origin() -> None:
     assert rows["port"] == ["9000", "environment TIDELOG_PORT"]
     assert rows["limits.max_headers"] == ["50", "tidelog.toml"]
     assert rows["postgresql.pool_size"] == ["4", "default"]
-    assert result.stderr == ""
+
+
+def test_secrets_a_server_would_not_start_with_are_named() -> None:
+    """On standard error, so that the output stays the settings; nothing is said when all is set."""
+    result = run("check", "--json", TIDELOG_ADMIN_TOKEN="s3cret")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["admin_token"]["value"] == "********"
+    first, second = result.stderr.splitlines()
+    assert first.endswith("admin_token is shorter than 16 characters")
+    assert "no app has a secret" in second
+    for enough in ({"TIDELOG_DEV": "true"}, CREDENTIALS):
+        assert run("check", **enough).stderr == ""
 
 
 def test_keys_are_whole_in_a_narrow_terminal() -> None:

@@ -157,7 +157,7 @@ def test_the_service_is_hardened(tmp_path: Path) -> None:
     for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=on-failure"):
         assert line in unit
     assert f'--data-dir "{tmp_path}/a b%%"' in unit
-    assert "RestartPreventExitStatus=2 3" in unit
+    assert "RestartPreventExitStatus=2 3 4" in unit
     as_json = invoke("daemon", "install-service", "--print", "--json", "--data-dir", "/x")
     assert "ExecStart=" in json.loads(as_json)["unit"]
 

@@ -209,6 +209,8 @@ def test_the_close_codes() -> None:
     [rows] = PROTOCOL.tables("9.3")
     listed = {int(row[0].split()[0]): code(row[0]) for row in rows}
     constants = {
+        wire.REPLACED,
+        wire.ALREADY_CONNECTED,
         wire.MALFORMED,
         wire.UNAUTHENTICATED,
         wire.NOT_A_MEMBER,

@@ -93,7 +93,9 @@ def test_max_age(case: mesh_cases.Case) -> None:
         if days is not None:
             params["dedupe_retention_days"] = days
         with pytest.raises(negotiation.NegotiationFailed) as failed:
-            negotiation.judge({negotiation.DEDUPE: {"params": params}})
+            negotiation.judge(
+                {negotiation.DEDUPE: {"params": params}}, require=(negotiation.DEDUPE,)
+            )
         assert (failed.value.kind, failed.value.close_code) == (case["refuse"], case["close_code"])
         return
     options: dict[str, Any] = {"override": case.get("override")}

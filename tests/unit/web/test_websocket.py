@@ -120,7 +120,7 @@ async def test_handshake() -> None:
     assert upgrade.params == {"key": "a/b"}
     assert (b"host", b"localhost") in upgrade.headers
     assert upgrade.peer == site.conversation.outlet.peer == "192.0.2.1"
-    assert site.count("tidelog_connections") == 1
+    assert site.count("tidelog_connections", surface="") == 1
     assert site.state.connections == {line.socket}
 
 
@@ -230,7 +230,7 @@ async def test_the_peer_closes(sent: bytes, echoed: bytes, code: int) -> None:
     await turns()
     assert site.conversation.codes == [code]
     assert site.conversation.messages == []
-    assert site.count("tidelog_connections") == 0
+    assert site.count("tidelog_connections", surface="") == 0
     assert site.state.connections == set()
 
 
@@ -335,7 +335,7 @@ async def test_a_conversation_that_fails_at_the_end(caplog: pytest.LogCaptureFix
     line.transport.abort()
     await turns()
     assert "closed failed" in caplog.text
-    assert site.count("tidelog_connections") == 0
+    assert site.count("tidelog_connections", surface="") == 0
 
 
 async def test_paused_reading_delivers_nothing() -> None:

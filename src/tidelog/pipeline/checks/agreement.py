@@ -18,7 +18,8 @@ from tidelog.pipeline.checks import answers
 from tidelog.pipeline.checks.answers import Server
 from tidelog.pipeline.checks.evidence import Evidence, take
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lake import Lake, forgotten_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -158,6 +159,8 @@ def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> V
     after = take(evidence.spark, evidence.address, ("channel_messages",))
     both = (
         ours.join(_there(after), "first_committed_id", "left")
+        # Of a message of which all is forgotten, only the store knows the place.
+        .withColumn("history_serial", sql.coalesce("history_serial", "stored_serial"))
         .join(_floors(before), ["app_id", "channel"], "left")
         .join(told.unionByName(singly).withColumnRenamed("shown", "told"), key, "full")
         .persist()
@@ -174,7 +177,9 @@ def _there(evidence: Evidence) -> "DataFrame":
     from pyspark.sql import functions as sql
 
     return evidence.relation("channel_messages").select(
-        sql.col("message").alias("first_committed_id"), sql.lit(True).alias("is_there")
+        sql.col("message").alias("first_committed_id"),
+        sql.col("history_serial").alias("stored_serial"),
+        sql.lit(True).alias("is_there"),
     )
 
 
@@ -276,7 +281,7 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
             ("newer", "are newer than the lake"),
             ("purged", "were purged by the server"),
             ("hidden", "are hidden by a history floor and cannot be asked for"),
-            ("incomplete", "lost content before it was ingested"),
+            ("incomplete", "lost content before it was ingested, or are forgotten"),
         )
         if counts.get(name)
     ]
@@ -345,8 +350,10 @@ def _stored_states(evidence: Evidence, lake: Lake, model: "ModelSource", through
     ]
     if not found:
         return Verdict(NAME, through, 0)
-    told = evidence.spark.createDataFrame(
-        pa.Table.from_pylist(found, schema=answers.STATE_SCHEMA), answers.STATE_DDL
+    told = frame_of_rows(
+        evidence.spark,
+        pa.Table.from_pylist(found, schema=answers.STATE_SCHEMA),
+        answers.STATE_DDL,
     )
     return _compared_states(lake, told, model, through, "snapshot")
 
@@ -379,7 +386,9 @@ def _compared_states(
 ) -> Verdict:
     from pyspark.sql import functions as sql
 
-    comparable = told.where((sql.col("position") <= through) & sql.col("shown").isNotNull())
+    is_told = (sql.col("position") <= through) & sql.col("shown").isNotNull()
+    forgotten = sorted(forgotten_partitions(lake, through))
+    comparable = told.where(is_told & ~sql.col("partition").isin(forgotten))
     made = reduced(lake, comparable.select("partition", "position"), model)
     rows = (
         comparable.join(made.select("partition", "state"), "partition", "left")
@@ -388,12 +397,16 @@ def _compared_states(
     )
     wrong = [row for row in rows if row["text"] and row["text"] != _UNTOLD]
     untold = sum(row["text"] == _UNTOLD for row in rows)
-    notes = (f"{untold} partitions lost content before it was ingested",) if untold else ()
-    findings = told.sparkSession.createDataFrame(
-        [_state_finding(row, rule) for row in wrong], FINDING_DDL
+    notes = []
+    if untold:
+        notes.append(f"{untold} partitions lost content before it was ingested")
+    if forgotten:
+        notes.append(f"{len(forgotten)} partitions have a forgotten event and are not compared")
+    findings = frame_of_rows(
+        told.sparkSession, [_state_finding(row, rule) for row in wrong], FINDING_DDL
     )
     named, total = first_of(findings) if wrong else ((), 0)
-    return Verdict(NAME, through, len(rows), named, total, notes)
+    return Verdict(NAME, through, len(rows), named, total, tuple(notes))
 
 
 _UNTOLD = "untold"

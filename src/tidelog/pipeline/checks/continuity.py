@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from tidelog.pipeline.checks.evidence import Evidence
 from tidelog.pipeline.checks.finding import Verdict, first_of
+from tidelog.pipeline.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NAME = "continuity"
-NEEDS = ("outside",)
+NEEDS = ("entries", "outside")
 
 BUCKET = 100_000
 """Numbers that one task puts in order at once; a stream may have any number of entries."""
@@ -21,13 +22,9 @@ BUCKET = 100_000
 
 def check(evidence: Evidence) -> Verdict:
     """Look at the places of all entries."""
-    from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
-    examined = Observation()
-    log = evidence.log("committed_id", "stream", "stream_serial").observe(
-        examined, sql.count(sql.lit(1)).alias("rows")
-    )
+    log = evidence.log("committed_id", "stream", "stream_serial")
     outside = evidence.relation("outside").select(
         sql.col("committed_id").alias("at"),
         sql.lit("committed_id").alias("rule"),
@@ -36,7 +33,7 @@ def check(evidence: Evidence) -> Verdict:
     )
     findings = breaks(log, evidence.head.committed_id).unionByName(outside)
     named, total = first_of(findings)
-    return Verdict(NAME, evidence.head.committed_id, examined.get["rows"], named, total)
+    return Verdict(NAME, evidence.head.committed_id, evidence.entries, named, total)
 
 
 def breaks(log: "DataFrame", head: int) -> "DataFrame":
@@ -57,7 +54,7 @@ def breaks(log: "DataFrame", head: int) -> "DataFrame":
         numbers.groupBy("stream")
         .agg(sql.max("n").alias("last"))
         .unionByName(
-            numbers.sparkSession.createDataFrame([(None, head)], "stream string, last bigint")
+            frame_of_rows(numbers.sparkSession, [(None, head)], "stream string, last bigint")
         )
         .groupBy("stream")
         .agg(sql.max("last").alias("last"))

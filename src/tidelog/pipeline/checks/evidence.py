@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from tidelog.pipeline.checks.finding import Verdict
+from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.source import log_frame
 from tidelog.pipeline.store_address import StoreAddress, StoreHead
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _ARROW = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 
 RELATIONS: dict[str, str] = {
+    "entries": "entries bigint",
     "outside": "committed_id bigint",
     "channels": "stream string, history_floor bigint",
     "channel_messages": "message bigint, stream string, history_serial bigint, through bigint",
@@ -56,17 +59,17 @@ class Evidence(NamedTuple):
 
     def relation(self, name: str) -> "DataFrame":
         """A relation as a frame."""
-        return self.spark.createDataFrame(self.tables[name], RELATIONS[name])
+        return frame_of_rows(self.spark, self.tables[name], RELATIONS[name])
+
+    @property
+    def entries(self) -> int:
+        """How many entries the store had, if that was asked for."""
+        [count] = self.tables["entries"]["entries"].to_pylist()
+        return int(count)
 
     def log(self, *columns: str) -> "DataFrame":
         """The entries of the log up to the head, with these columns."""
-        return (
-            self.spark.read.format("tidelog")
-            .option("store", self.address.location)
-            .option("columns", ",".join(columns))
-            .option("through", self.head.committed_id)
-            .load()
-        )
+        return log_frame(self.spark, self.address, columns, self.head.committed_id)
 
 
 def take(spark: "SparkSession", address: StoreAddress, names: Sequence[str]) -> Evidence:

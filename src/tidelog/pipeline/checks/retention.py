@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.pipeline.checks.evidence import Evidence
 from tidelog.pipeline.checks.finding import FINDING_DDL, Verdict, first_of
+from tidelog.pipeline.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -148,4 +149,4 @@ def _snapshot_findings(evidence: Evidence) -> "DataFrame":
             found.append((row["committed_id"], "snapshot", where, text))
         if blake2b(row["state"], digest_size=16).digest() != row["digest"]:
             found.append((row["committed_id"], "snapshot", where, "is not what was stored"))
-    return evidence.spark.createDataFrame(found, FINDING_DDL)
+    return frame_of_rows(evidence.spark, found, FINDING_DDL)

@@ -57,6 +57,18 @@ def events(log: "DataFrame", index: "DataFrame | None" = None) -> "DataFrame":
     return found.unionByName(gone)
 
 
+def forgotten_index(log: "DataFrame", forgotten: "DataFrame") -> "DataFrame":
+    """Which of some rows of `log` are events that were forgotten, and in which partitions.
+
+    It tells the partitions of an event also when its store does so no more: rows like those of
+    `sync_event_partition`.
+    """
+    gone = forgotten.filter(sql.col("stream") == "sync").select(
+        "entity", sql.explode("partitions").alias("partition")
+    )
+    return without_body(log).join(gone, "entity").select("partition", "committed_id")
+
+
 def without_body(log: "DataFrame") -> "DataFrame":
     """The sync entries among some rows of `log` whose partitions only the index tells."""
     return log.filter((sql.col("surface") == "sync") & sql.col("body").isNull())

@@ -1,14 +1,14 @@
 -- name: mesh_by_slug
 -- Meshes under their public names.
 SELECT named.number, id, m.slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days,
-       echo_to_sender, rate_limit, rate_window_ms, shortest_window_days
+       echo_to_sender, rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM unnest($1::text[]) WITH ORDINALITY AS named (slug, number)
 JOIN tidelog.mesh_setting m ON m.slug = named.slug;
 
 -- name: mesh_by_id
 -- Meshes.
 SELECT named.number, m.id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days,
-       echo_to_sender, rate_limit, rate_window_ms, shortest_window_days
+       echo_to_sender, rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM unnest($1::text[]) WITH ORDINALITY AS named (id, number)
 JOIN tidelog.mesh_setting m ON m.id = named.id;
 
@@ -24,11 +24,13 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigin
 -- Other settings of meshes. Of several changes of one mesh the last one counts.
 UPDATE tidelog.mesh_setting m SET dedupe_retention_mode = new.mode, dedupe_retention_days = new.days,
   message_retention_days = new.message_days, echo_to_sender = new.echo, rate_limit = new.rate_limit,
-  rate_window_ms = new.rate_window_ms, shortest_window_days = new.shortest
+  rate_window_ms = new.rate_window_ms, shortest_window_days = new.shortest,
+  clone_concurrency_policy = new.policy
 FROM (
   SELECT DISTINCT ON (id) * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[],
-                                        $6::bigint[], $7::bigint[], $8::bigint[])
-    WITH ORDINALITY AS given (id, mode, days, message_days, echo, rate_limit, rate_window_ms, shortest, number)
+                                        $6::bigint[], $7::bigint[], $8::bigint[], $9::text[])
+    WITH ORDINALITY AS given
+      (id, mode, days, message_days, echo, rate_limit, rate_window_ms, shortest, policy, number)
   ORDER BY id, number DESC
 ) AS new WHERE m.id = new.id;
 

@@ -156,7 +156,7 @@ AND q.status IN ('delivered', 'dead');
 -- name: mesh_page
 -- Meshes behind an id.
 SELECT 1, id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms, shortest_window_days
+       rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM tidelog.mesh_setting WHERE id > ($1::text[])[1] ORDER BY id LIMIT ($2::bigint[])[1];
 
 -- name: mesh_too_old

@@ -1,13 +1,13 @@
 -- name: mesh_by_slug
 -- A mesh under its public name.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms, shortest_window_days
+       rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM mesh_setting WHERE slug = ?;
 
 -- name: mesh_by_id
 -- A mesh.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms, shortest_window_days
+       rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM mesh_setting WHERE id = ?;
 
 -- name: mesh_add
@@ -20,7 +20,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: mesh_change
 -- Other settings of a mesh.
 UPDATE mesh_setting SET dedupe_retention_mode = ?2, dedupe_retention_days = ?3, message_retention_days = ?4,
-  echo_to_sender = ?5, rate_limit = ?6, rate_window_ms = ?7, shortest_window_days = ?8
+  echo_to_sender = ?5, rate_limit = ?6, rate_window_ms = ?7, shortest_window_days = ?8,
+  clone_concurrency_policy = ?9
 WHERE id = ?1;
 
 -- name: mesh_counts

@@ -110,7 +110,7 @@ AND status IN ('delivered', 'dead');
 -- name: mesh_page
 -- Meshes behind an id.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
-       rate_limit, rate_window_ms, shortest_window_days
+       rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM mesh_setting WHERE id > ? ORDER BY id LIMIT ?;
 
 -- name: mesh_too_old

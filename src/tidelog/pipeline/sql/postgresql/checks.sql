@@ -1,3 +1,7 @@
+-- name: check_entries
+-- How many entries there are.
+SELECT count(*) AS entries FROM tidelog.log;
+
 -- name: check_outside
 -- Entries that no reader of the log sees: before its begin or behind its head.
 SELECT committed_id FROM tidelog.log WHERE committed_id < 1

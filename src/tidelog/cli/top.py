@@ -1,0 +1,172 @@
+"""`tidelog top`: what a running server is doing, in the terminal."""
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.base.errors import TidelogError
+from tidelog.cli.options import ConfigOption, settings_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tidelog.monitoring.sample import Sample
+    from tidelog.monitoring.scrape import Scrape
+
+_TIMEOUT_S = 5.0
+"""A server that does not answer within this is shown as down."""
+
+
+def top(
+    *,
+    url: Annotated[
+        str | None, typer.Option(help="The server; default: where the configuration has it listen.")
+    ] = None,
+    config: ConfigOption = None,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")
+    ] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show one interval and end, instead of going on.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line for each interval.")
+    ] = False,
+) -> None:
+    """Watch a running server: commits, latency, queue, connections, refusals, mesh deliveries.
+
+    Reads /metrics and /healthz, which need no token; rates and quantiles are those of the interval.
+    Ends with Ctrl-C. A server that goes away is shown as down until it is back.
+
+    Example: tidelog top --url http://127.0.0.1:8080 --once
+    """
+    base = url or _configured(config)
+    samples = _samples(_Watched(base.rstrip("/")), interval)
+    try:
+        if once:
+            _show(next(samples), as_json=as_json)
+        elif as_json:
+            for sample in samples:
+                _show(sample, as_json=True)
+        else:
+            _watch(samples)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+def _configured(config: Path | None) -> str:
+    settings = settings_from(config)
+    scheme = "https" if settings.tls_certificate else "http"
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
+    return (
+        f"{scheme}://[{host}]:{settings.port}"
+        if ":" in host
+        else (f"{scheme}://{host}:{settings.port}")
+    )
+
+
+class _Watched:
+    """A server, from outside."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def scrape(self) -> "Scrape":
+        """What its metrics are now."""
+        from tidelog.monitoring.scrape import NotMetrics, Scrape
+
+        text = self._get("/metrics").decode("utf-8", "replace")
+        try:
+            return Scrape.parse(text, time.monotonic())
+        except NotMetrics as error:
+            raise TidelogError(
+                f"{self.url}/metrics is not a tidelog server's: {error}. Name the server's "
+                "address with --url, without a path."
+            ) from None
+
+    def health(self) -> dict[str, Any]:
+        """What it says of itself; also when it says that it is not ready."""
+        health = json.loads(self._get("/healthz", refusal_counts=True))
+        return health if isinstance(health, dict) else {}
+
+    def _get(self, path: str, *, refusal_counts: bool = False) -> bytes:
+        try:
+            with urllib.request.urlopen(  # noqa: S310 - the operator names the server
+                self.url + path, timeout=_TIMEOUT_S
+            ) as answer:
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            with error:
+                body = error.read()
+            if refusal_counts:
+                return body
+            raise TidelogError(
+                f"{self.url}{path} answered {error.code}. Name the address of a tidelog server "
+                "with --url, without a path."
+            ) from error
+        except (OSError, ValueError) as error:
+            raise TidelogError(
+                f"{self.url} does not answer ({error}). Is the server running? Start it with "
+                "`tidelog serve`, or name another with --url."
+            ) from error
+
+
+def _samples(watched: _Watched, interval: float) -> "Iterator[Sample]":
+    """A sample after each interval, without end.
+
+    Raises:
+        TidelogError: the server is not there at the first look.
+    """
+    from tidelog.monitoring.sample import Sample, measured
+
+    before = watched.scrape()
+    due = time.monotonic()
+    while True:
+        due += interval
+        time.sleep(max(0.0, due - time.monotonic()))
+        now = datetime.now(UTC)
+        iso = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            after, health = watched.scrape(), watched.health()
+        except TidelogError as error:
+            yield Sample(at=iso, url=watched.url, up=False, error=str(error))
+            due = time.monotonic()
+            continue
+        yield measured(before, after, health, at=now.timestamp(), iso=iso, url=watched.url)
+        before = after
+
+
+def _show(sample: "Sample", *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.encode(sample).decode() + "\n")
+        sys.stdout.flush()
+        return
+    from rich.console import Console
+
+    from tidelog.cli.top_view import view
+
+    Console(file=sys.stdout).print(view([sample]))
+
+
+def _watch(samples: "Iterator[Sample]") -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    from tidelog.cli.top_view import SHOWN_SAMPLES, view
+
+    kept: deque[Sample] = deque(maxlen=SHOWN_SAMPLES)
+    with Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
+        for sample in samples:
+            kept.append(sample)
+            live.update(view(list(kept)), refresh=True)

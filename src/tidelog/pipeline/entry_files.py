@@ -1,0 +1,68 @@
+"""Entries as files of the table `log`, written by whoever reads them from the store.
+
+They go from the store's driver through Arrow into Parquet, in one process: through Spark's own rows
+it would take several times as long. The processes are Spark's, on as many machines as it has; a
+range that is soon written is written by the driver, which takes less time than to ask for one.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.pipeline.source import ROWS_PER_PARTITION, IdRange, Selection, id_ranges, is_read_here
+from tidelog.pipeline.tables import LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.pipeline.store_address import StoreAddress
+
+GROUP_BYTES = 64 * 1024 * 1024
+"""Rows that are written together: what a reader takes at once, and a writer holds in memory."""
+
+_WRITTEN = "file string"
+
+
+def write_entries(
+    spark: "SparkSession | None", address: "StoreAddress", after: int, through: int, folder: Path
+) -> list[Path]:
+    """Write the entries with `after < committed_id <= through` to a folder; answers its files.
+
+    Without a session it is done here.
+
+    What else is in the folder afterwards was left by a task that failed, and is no part of them.
+    """
+    if spark is None or is_read_here(spark, through - after):
+        return [_write_range(address, IdRange(after, through), folder)]
+    ranges = id_ranges(after, through, ROWS_PER_PARTITION)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                file = _write_range(address, ranges[number], folder)
+                yield pa.RecordBatch.from_pydict({"file": [str(file)]})
+
+    numbers = spark.range(0, len(ranges), 1, len(ranges))
+    return [Path(row["file"]) for row in numbers.mapInArrow(write, _WRITTEN).collect()]
+
+
+def _write_range(address: "StoreAddress", ids: IdRange, folder: Path) -> Path:
+    """A file of its own for each try: one that was given up may still be writing."""
+    columns = Selection(tuple(column.name for column in LOG.columns))
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{ids.after + 1:020d}-{uuid4().hex}.parquet"
+    with pq.ParquetWriter(file, columns.schema, compression="zstd") as writer:
+        group, size = list[pa.RecordBatch](), 0
+        for batch in columns.read(address, ids):
+            group.append(batch)
+            size += batch.nbytes
+            if size >= GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(group))
+                group, size = [], 0
+        if group:
+            writer.write_table(pa.Table.from_batches(group))
+    return file

@@ -1,0 +1,50 @@
+"""Frames of rows that the driver has.
+
+They go to Spark through Arrow: for rows of plain Python, Spark starts a process to convert them,
+which on a small job takes longer than the job. And a frame that is known to be empty lets Spark
+leave out what it would be joined with.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def frame_of_rows(
+    spark: "SparkSession", rows: "Iterable[tuple[Any, ...]] | pa.Table", ddl: str
+) -> "DataFrame":
+    """Rows with the columns that `ddl` names, in its order; a table has columns of these names."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    kinds = _struct(ddl)
+    if not isinstance(rows, pa.Table):
+        rows = pa.Table.from_pylist(
+            [dict(zip(kinds.names, row, strict=True)) for row in rows],
+            to_arrow_schema(kinds, timezone="UTC"),
+        )
+    if not rows.num_rows:
+        return empty_frame(spark, ddl)
+    return spark.createDataFrame(rows.select(kinds.names), kinds)
+
+
+def empty_frame(spark: "SparkSession", ddl: str) -> "DataFrame":
+    """No rows, with the columns that `ddl` names."""
+    from pyspark.sql import functions as sql
+
+    return spark.range(0).select(
+        *(sql.lit(None).cast(field.dataType).alias(field.name) for field in _struct(ddl).fields)
+    )
+
+
+def _struct(ddl: str) -> "StructType":
+    from pyspark.sql.types import StructType
+
+    kinds = StructType.fromDDL(ddl)
+    assert isinstance(kinds, StructType)  # noqa: S101 - what columns make
+    return kinds

@@ -1,0 +1,144 @@
+"""Examples that are no commands: settings, frames, bodies and states, read by the program."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from support.block_register import Register
+from support.walk import Block, blocks
+from tidelog.base.config import load
+from tidelog.base.settings import Channels
+from tidelog.channels import wire
+from tidelog.channels.inbound import read_member, read_positions, read_rewind
+from tidelog.channels.requests import parse_mutation, parse_publication
+from tidelog.mesh.wire import Deliver, read_broker_frame
+from tidelog.sync.profiles import Model
+from tidelog.sync.tree import TreeState
+
+REGISTER = Register()
+
+
+def of_kind(document: str, kind: str) -> list[Block]:
+    """The blocks of a document that are no file of a walk."""
+    return [block for block in blocks(document) if block.kind == kind and not block.name]
+
+
+@pytest.mark.parametrize("document", REGISTER.settings)
+def test_settings_are_accepted(document: str, tmp_path: Path) -> None:
+    """Every `toml` block is a file a server reads, and each of its keys is known."""
+    found = of_kind(document, "toml")
+    assert found
+    for number, block in enumerate(found):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block.text, encoding="utf-8")
+        loaded = load({}, {}, file)
+        assert str(file) in loaded.origins.values(), tomllib.loads(block.text)
+
+
+def values(block: Block) -> list[dict[str, Any]]:
+    """The JSON objects of a block, one after the other."""
+    decoder = json.JSONDecoder()
+    found = []
+    text = block.text.strip()
+    while text:
+        value, end = decoder.raw_decode(text)
+        found.append(value)
+        text = text[end:].lstrip()
+    return found
+
+
+def shape(value: Any) -> Any:
+    """Names of members, also of those inside JSON strings; values do not count."""
+    if isinstance(value, dict):
+        return {name: shape(inner) for name, inner in value.items()}
+    if isinstance(value, str) and value.startswith("{"):
+        return shape(json.loads(value.replace("{...}", "{}")))
+    return None
+
+
+SERVER_FRAMES: dict[str, Callable[[], bytes]] = {
+    "sockudo:connection_established": lambda: wire.connection_established(wire.V2, "8124.9", 120),
+    "sockudo_internal:subscription_succeeded": lambda: wire.subscription_succeeded(
+        wire.V2,
+        "presence-lab",
+        members={"ana": None},
+        attach_serial=17,
+        stream_id="0f6e",
+        serial=42,
+    ),
+    "sockudo:rewind_complete": lambda: wire.rewind_complete(
+        "room-7",
+        historical_count=3,
+        live_count=0,
+        complete=True,
+        truncated_by_retention=False,
+        truncated_by_limit=False,
+    ),
+    "sockudo:resume_success": lambda: wire.resume_success(
+        [wire.Recovered("room-7", "hot", 2, None)], []
+    ),
+}
+"""What the server says, made by the functions it uses."""
+
+
+def test_frames_and_bodies_of_channels() -> None:
+    """Every `json` block of protocol/channels.md is read or made by the program in that form."""
+    read: list[str] = []
+    for block in of_kind("docs/protocol/channels.md", "json"):
+        for value in values(block):
+            payload = json.dumps(value).encode()
+            event = value.get("event")
+            if event in SERVER_FRAMES:
+                said = json.loads(SERVER_FRAMES[event]())
+                printed = shape(value)
+                for optional in ("message_id",):  # left out of some examples
+                    printed.setdefault(optional, None)
+                assert printed == shape(said), block.place
+            elif event == "sockudo:subscribe":
+                fields = wire.parse(payload).fields()
+                assert read_rewind(fields["rewind"]) is not None
+                assert read_member(fields["channel_data"], 2048).user_id == "ana"
+            elif event == "sockudo:resume":
+                [position] = read_positions(wire.parse(payload).fields(), 10)
+                assert position.channel == "room-7"
+            elif event is not None:
+                assert value.keys() >= {"event", "channel", "data", "message_id", "serial"}
+                assert value["extras"]["headers"]["sockudo_action"] == "message.create"
+                event = "message"
+            elif "op_id" in value:
+                parse_mutation("append", "room-7", "0" * 20, payload)
+                event = "change"
+            elif "name" in value:
+                assert parse_publication(payload, None, Channels()).name == "chat.message"
+                event = "publish"
+            else:
+                assert "channels" in value or value["status"] == "applied"
+                event = "answer"
+            read.append(event)
+    assert set(read) == {
+        *SERVER_FRAMES,
+        *("sockudo:subscribe", "sockudo:resume", "message", "change", "publish", "answer"),
+    }
+
+
+def test_the_envelope_of_mesh() -> None:
+    """The `json` block of protocol/mesh.md is what a daemon reads from a `deliver` frame."""
+    [block] = of_kind("docs/protocol/mesh.md", "json")
+    [value] = values(block)
+    frame = read_broker_frame(json.dumps({"type": "deliver", "claim_id": "1", **value}))
+    assert isinstance(frame, Deliver)
+    named = {field.name for field in msgspec.structs.fields(Deliver)} - {"claim_id"}
+    assert set(value) == named
+
+
+def test_the_state_of_sync() -> None:
+    """The `json` block of protocol/sync.md is a state that keeps the invariants of a tree."""
+    [block] = of_kind("docs/protocol/sync.md", "json")
+    [state] = values(block)
+    model = Model.parse({"explorer": {"kind": "tree", "actions": ["treePush"]}}, {}, 1)
+    assert TreeState.load(model, state).size > 0

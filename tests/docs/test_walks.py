@@ -1,0 +1,84 @@
+"""Documents that are one walk: every command runs as printed, and prints what is below it."""
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support import node, walk
+from support.block_register import Register
+from support.walk import Walk, blocks
+
+WAIT_SECONDS = 300.0
+"""Up to thirty commands, each of which starts Python; a busy machine takes seconds for one."""
+
+PUSHER = "docs/howto/pusher-clients.md"
+
+
+def with_pusher(folder: Path) -> dict[str, str]:
+    """What the reader of that page has installed: Node, and pusher-js in the folder."""
+    program, _ = node.programs()
+    (folder / "node_modules").symlink_to(node.pusher_home() / "node_modules")
+    path = [str(Path(program).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {"PATH": ":".join(path)}
+
+
+@pytest.mark.parametrize("document", Register().walks)
+def test_a_walk_works_as_printed(document: str, folder: Path, free_port: int) -> None:
+    """Each command succeeds in the order of the document, and prints what the document says."""
+    environment = with_pusher(folder) if document == PUSHER else {}
+    printed = Walk(document, folder, free_port).run(WAIT_SECONDS, environment)
+    commands = [block for block in blocks(document) if block.kind == "sh" and not block.name]
+    assert len(printed) == len(commands)
+
+
+# That a walk notices what is wrong.
+
+GOOD = """\
+```python say.py
+print("the port is 8080")
+```
+
+```sh
+python say.py
+sleep 60 &
+```
+
+```text
+the port is ...
+```
+"""
+
+
+def short_walk(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Walk:
+    """A walk of a document that is only for a test."""
+    (folder / "page.md").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(walk, "ROOT", folder)
+    return Walk("page.md", folder, 9)
+
+
+def test_a_walk_ends_what_it_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a document leaves running in the background is gone afterwards."""
+    assert short_walk(folder, GOOD, monkeypatch).run(20.0) == ["the port is 9\n"]
+    working = [process.info["cwd"] for process in psutil.process_iter(["cwd"])]
+    assert str(folder) not in working
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("python say.py", "false"), "page.md:5 failed"),
+        (("the port is ...", "the port was ..."), "page.md:10 says"),
+        (('print("the port is 8080")', 'print("no port")'), "page.md:10 says"),
+        (("print(", "prin("), "page.md:5 failed"),
+    ],
+)
+def test_a_walk_notices(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], complaint: str
+) -> None:
+    """A command that fails, and output that is not the document's, are told with their place."""
+    page = short_walk(folder, GOOD.replace(*change), monkeypatch)
+    with pytest.raises(AssertionError, match=complaint):
+        page.run(20.0)

@@ -1,0 +1,134 @@
+"""The same jobs on SQLite, on PostgreSQL, and on a cluster with PostgreSQL make the same tables."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import duckdb
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from support import mixed_log
+from support.pipeline_process import RUN_SECONDS, completed
+from support.spark_cluster import SparkCluster
+from support.store_copy import copy_to_postgresql
+from support.whole_pipeline import Outcome, contents, documents, run_everything
+from tidelog.pipeline.checks.run import CHECKS
+from tidelog.pipeline.index import search
+from tidelog.pipeline.jobs import buildable
+from tidelog.pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENTRIES = 500
+
+SUMS = {
+    "log": "stream_serial",
+    "message_version": "data_bytes",
+    "message": "versions",
+    "event": "committed_id",
+    "send": "content_bytes",
+    "delivery": "attempts",
+    "mention": "history_id",
+    "dedupe": "committed_id",
+    "activity": "bytes",
+    "latency": "deliveries",
+    "audit": "committed_id",
+    "snapshot": "events",
+}
+"""By table: a column of whole numbers whose sum every reader must find."""
+
+
+class Made(NamedTuple):
+    """An SQLite store, and what the pipeline made of it."""
+
+    store: Path
+    lake: Lake
+    outcome: Outcome
+
+
+@pytest.fixture(scope="module")
+def on_sqlite(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A small log of everything, purged and archived in part, and its lake."""
+    folder = tmp_path_factory.mktemp("engines")
+    store, lake = folder / "tidelog.db", Lake(folder / "lake")
+    written = mixed_log.write(str(store), ENTRIES, 21)
+    assert min(written.purged, written.archived, written.delivered) > 0
+    return Made(store, lake, run_everything(spark, str(store), lake))
+
+
+def agrees(lake: Lake, outcome: Outcome, expected: Made) -> None:
+    """Tables, index, verdicts and the past are what they are on SQLite."""
+    assert outcome == expected.outcome
+    assert outcome.unsound == []
+    assert outcome.examined.keys() == set(CHECKS)
+    assert all(outcome.examined.values())
+    assert all(outcome.then.values())
+    found = contents(lake)
+    assert found == contents(expected.lake)
+    assert all(found.values()), "every table has rows, or the comparison shows nothing"
+    assert documents(lake) == documents(expected.lake) > 0
+    assert search(lake.root, "hello").total == search(expected.lake.root, "hello").total > 0
+
+
+def read_elsewhere(lake: Lake) -> dict[str, list[tuple[int, int]]]:
+    """By table: number of rows and sum of a column, as DuckDB and as Polars find them."""
+    found = {}
+    for name, column in SUMS.items():
+        path = str(lake.path(name))
+        files = DeltaTable(path).file_uris()
+        query = f"SELECT count(*), sum({column})::bigint FROM read_parquet({files!r})"
+        [by_duckdb] = duckdb.execute(query).fetchall()
+        frame = pl.scan_delta(path).select(pl.len(), pl.col(column).sum().alias("sum")).collect()
+        found[name] = [by_duckdb, frame.row(0)]
+    return found
+
+
+def test_other_engines_read_the_tables(on_sqlite: Made) -> None:
+    """DuckDB and Polars count the rows and sum the columns of every table as Arrow does."""
+    assert SUMS.keys() == {"log", *buildable()}
+    lake = on_sqlite.lake
+    for name, both in read_elsewhere(lake).items():
+        numbers = lake.arrow(name, [SUMS[name]])[SUMS[name]].to_pylist()
+        here = (len(numbers), sum(number or 0 for number in numbers))
+        assert both == [here, here], name
+
+
+def test_postgresql_makes_the_same_tables(
+    spark: "SparkSession", on_sqlite: Made, postgresql_url: str, tmp_path: Path
+) -> None:
+    """Ingest, all tables, all checks, the index and time travel, from the same log there."""
+    asyncio.run(copy_to_postgresql(str(on_sqlite.store), postgresql_url))
+    lake = Lake(tmp_path / "lake")
+    outcome = run_everything(spark, postgresql_url, lake)
+    agrees(lake, outcome, on_sqlite)
+    assert read_elsewhere(lake) == read_elsewhere(on_sqlite.lake)
+
+
+def test_a_cluster_makes_the_same_tables(
+    cluster: SparkCluster, on_sqlite: Made, postgresql_url: str, tmp_path: Path
+) -> None:
+    """The same jobs on a master and two workers, whose executors read PostgreSQL and write."""
+    asyncio.run(copy_to_postgresql(str(on_sqlite.store), postgresql_url))
+    lake = Lake(tmp_path / "lake")
+    told = {
+        "store": postgresql_url,
+        "lake": str(lake.root),
+        "master": cluster.master,
+        "conf": cluster.conf,
+    }
+    ended = completed(
+        [sys.executable, "-m", "support.whole_pipeline", json.dumps(told)],
+        seconds=RUN_SECONDS,
+        cwd=Path(__file__).parents[1],
+        environment={"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:] + cluster.log_text()
+    agrees(lake, Outcome(**json.loads(ended.stdout.splitlines()[-1])), on_sqlite)
+    assert read_elsewhere(lake) == read_elsewhere(on_sqlite.lake)
+    assert cluster.executors() == {"work-0", "work-1"}

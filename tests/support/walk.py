@@ -1,0 +1,151 @@
+"""A document as a walk: all of its commands in one shell, in order, as printed.
+
+| Block | What is done |
+|---|---|
+| ` ```sh ` | run; a command that fails ends the walk |
+| ` ```toml tidelog.toml `, ` ```python watch.py ` ... | written to the file the fence names |
+| ` ```text ` | must be what the commands before it print; `...` stands for anything |
+
+A block of another kind is not part of a walk. Behind a server that is started in the background the
+walk waits until it says that it is ready, as a reader does.
+"""
+
+import doctest
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+DOCUMENTED_PORT = "8080"
+SERVER = re.compile(r"tidelog serve\b.*&\s*")
+START_TENTHS = 600
+"""A busy machine takes seconds to start a server."""
+
+
+class Block(NamedTuple):
+    """A fenced or indented block of a document."""
+
+    document: str
+    """Path from the root of the repository."""
+    line: int
+    kind: str
+    """First word of the fence; empty if it has none, `indented` for a block without a fence."""
+    name: str
+    """Second word of the fence: the file the block is the content of."""
+    text: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, as editors open it."""
+        return f"{self.document}:{self.line}"
+
+
+def blocks(document: str) -> list[Block]:
+    """Every block of a document, in order."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = []
+    for token in MarkdownIt("commonmark").parse(text):
+        if token.type in ("fence", "code_block"):
+            kind, _, name = token.info.strip().partition(" ")
+            kind = kind if token.type == "fence" else "indented"
+            line = token.map[0] + 1 if token.map else 0
+            found.append(Block(document, line, kind, name.strip(), token.content))
+    return found
+
+
+class Walk:
+    """One run of a document's commands in a folder of its own."""
+
+    def __init__(self, document: str, folder: Path, port: int) -> None:
+        self._blocks = blocks(document)
+        self._folder = folder
+        self._port = port
+
+    def run(self, seconds: float, environment: Mapping[str, str] | None = None) -> list[str]:
+        """Run all of it; answers what each block of commands printed on standard output.
+
+        Processes that the document starts and does not end are killed.
+        """
+        script = "\n".join(self._steps())
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        with (self._folder / "walk.log").open("w") as log:
+            shell = subprocess.Popen(
+                ["bash", "-e", "-c", script],
+                cwd=self._folder,
+                env=os.environ
+                | {"PATH": path, "TIDELOG_PORT": str(self._port)}
+                | dict(environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                code = shell.wait(seconds)
+            finally:
+                with suppress(ProcessLookupError):  # all of it has ended
+                    os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
+        told = (self._folder / "walk.log").read_text(encoding="utf-8")[-3000:]
+        printed = self._printed()
+        assert code == 0, f"{self._last()} failed: {told}\n{printed[-1:]}"
+        self._compare()
+        return printed
+
+    def _here(self, text: str) -> str:
+        return text.replace(DOCUMENTED_PORT, str(self._port))
+
+    def _output(self, number: int) -> Path:
+        return self._folder / f"walk-{number}.out"
+
+    def _steps(self) -> Iterator[str]:
+        """What the shell does; `walk-at` notes how far it is."""
+        for number, block in enumerate(self._blocks):
+            if block.name:
+                (self._folder / "walk-files").mkdir(exist_ok=True)
+                kept = self._folder / "walk-files" / str(number)
+                kept.write_text(self._here(block.text), encoding="utf-8")
+                yield f"cp {kept} {block.name}"
+            elif block.kind == "sh":
+                yield f"echo {block.place} > walk-at"
+                commands = "\n".join(self._patient(number, self._here(block.text)))
+                yield f"{{\n{commands}\n}} > {self._output(number)}"
+
+    def _patient(self, number: int, commands: str) -> Iterator[str]:
+        """The commands of a block, with a wait behind each server that is started."""
+        started = 0
+        for line in commands.splitlines():
+            yield line
+            if SERVER.fullmatch(line):
+                started += 1
+                ready = f'"$(grep -c "tidelog is ready" {self._output(number)})" -ge {started}'
+                yield f"for _ in $(seq {START_TENTHS}); do [ {ready} ] && break; sleep 0.1; done"
+
+    def _last(self) -> str:
+        return (self._folder / "walk-at").read_text(encoding="utf-8").strip()
+
+    def _printed(self) -> list[str]:
+        outputs = (self._output(number) for number in range(len(self._blocks)))
+        return [path.read_text(encoding="utf-8") for path in outputs if path.exists()]
+
+    def _compare(self) -> None:
+        """Hold each block of output against what the commands before it printed."""
+        checker = doctest.OutputChecker()
+        got = ""
+        for number, block in enumerate(self._blocks):
+            if block.kind == "sh" and not block.name:
+                got = self._output(number).read_text(encoding="utf-8")
+            elif block.kind == "text":
+                want = self._here(block.text)
+                assert checker.check_output(want, got, COMPARED), (
+                    f"{block.place} says\n{want}\nand the commands printed\n{got}"
+                )

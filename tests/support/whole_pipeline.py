@@ -1,0 +1,99 @@
+"""Every job of the pipeline on one store, and what came out of it.
+
+As a program, `python -m support.whole_pipeline JSON` does it in a process with a session of its
+own; the JSON names store, lake, master and settings of Spark.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from support.channels_peer import APP
+from support.sync_peer import MODEL
+from tidelog.pipeline.as_of import Kind, as_of
+from tidelog.pipeline.checks.run import run_checks
+from tidelog.pipeline.index import index_root, read_manifest
+from tidelog.pipeline.ingest import ingest
+from tidelog.pipeline.jobs import build, buildable, model_in_use
+from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.search import update_index
+from tidelog.pipeline.session import spark_session
+from tidelog.pipeline.store_address import StoreAddress
+from tidelog.sync.profiles import Model
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHANNEL = f"{APP.id}/room-9"
+PARTITION = "team/3"
+
+
+class Outcome(NamedTuple):
+    """What the jobs made beside the tables of the lake."""
+
+    through: int
+    unsound: list[str]
+    """Verdicts with findings, in words."""
+    examined: dict[str, int]
+    """By check."""
+    then: dict[str, list[str]]
+    """What a channel, a partition and the mesh were half-way through the log, row by row."""
+
+
+def run_everything(spark: "SparkSession", store: str, lake: Lake) -> Outcome:
+    """Ingest, build of all tables, all checks, search index and time travel."""
+    address = StoreAddress(store)
+    model = Model.parse(MODEL["tree_targets"], MODEL["schemas"], MODEL["model_version"])
+    with lake.writing():
+        through = ingest(spark, address, lake)
+        build(spark, lake, address, model=model)
+        source = model_in_use(address, model)
+        verdicts = run_checks((), spark, address, lake, model=source)
+        update_index(spark, lake)
+    [mesh] = lake.arrow("send", ["mesh_id"])["mesh_id"].unique().to_pylist()
+    asked: dict[Kind, str] = {"channel": CHANNEL, "partition": PARTITION, "mesh": mesh}
+    then: dict[str, list[str]] = {}
+    for kind, name in asked.items():
+        state = as_of(spark, lake, through // 2, kind, name, source)
+        then[kind] = _texts([row.asDict() for row in state.rows.collect()])
+    return Outcome(
+        through,
+        [str(verdict) for verdict in verdicts if not verdict.is_sound],
+        {verdict.check: verdict.examined for verdict in verdicts},
+        then,
+    )
+
+
+def contents(lake: Lake) -> dict[str, list[str]]:
+    """All rows of all tables that are made of the log, in an order of their own."""
+    return {name: _texts(lake.arrow(name).to_pylist()) for name in ("log", *buildable())}
+
+
+def documents(lake: Lake) -> int:
+    """Messages in the search index."""
+    manifest = read_manifest(index_root(lake.root))
+    return 0 if manifest is None else manifest.documents
+
+
+def _texts(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(row, default=_text) for row in rows)
+
+
+def _text(value: Any) -> str:
+    return bytes(value).hex() if isinstance(value, (bytes, bytearray)) else str(value)
+
+
+def main() -> None:
+    """See the head of the module."""
+    told = json.loads(sys.argv[1])
+    spark = spark_session(told["master"], told["conf"].items())
+    try:
+        outcome = run_everything(spark, told["store"], Lake(Path(told["lake"])))
+    finally:
+        spark.stop()
+    print(json.dumps(outcome._asdict()))  # noqa: T201 - what the test reads
+
+
+if __name__ == "__main__":
+    main()
