@@ -51,14 +51,26 @@ def test_the_table_is_the_truth_not_the_checkpoint(spark: "SparkSession", tmp_pa
     location = str(tmp_path / "tidelog.db")
     lake, address = Lake(tmp_path / "lake"), StoreAddress(location)
     write_log(location, [draft(n) for n in range(5)])
-    ingest(spark, address, lake, batch_rows=4)
+    follow_to(spark, address, lake, 5)
     write_log(location, [draft(n) for n in range(5)])
     shutil.rmtree(lake.checkpoint("log"))
-    ingest(spark, address, lake, batch_rows=4)
+    follow_to(spark, address, lake, 10)
     assert ingested(lake) == read_log(location)
     shutil.rmtree(lake.path("log"))
-    ingest(spark, address, lake, batch_rows=6)
+    follow_to(spark, address, lake, 10)
     assert ingested(lake) == read_log(location)
+
+
+def follow_to(spark: "SparkSession", address: StoreAddress, lake: Lake, head: int) -> None:
+    """Follow the log until the table has come so far, in batches of four."""
+    stop = threading.Event()
+
+    def progress(now: Progress) -> None:
+        if now.through == head:
+            stop.set()
+
+    ended = ingest(spark, address, lake, follow=True, stop=stop, batch_rows=4, progress=progress)
+    assert ended == head
 
 
 def test_following_brings_what_is_committed_meanwhile(

@@ -18,7 +18,8 @@ from msgspec import Struct, inspect
 from msgspec.structs import fields
 
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import Settings, mask_of, masked
+from tidelog.base.setting_kinds import mask_of, masked
+from tidelog.base.settings import Settings
 
 FILE_NAME = "tidelog.toml"
 """Read from the working directory when no file is named."""

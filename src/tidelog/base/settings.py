@@ -1,76 +1,27 @@
 """What an operator can set, and why each limit is what it is.
 
 A section of `tidelog.toml` is a Struct here; `tidelog.base.config` reads any Struct built from the
-same parts (numbers and text with their range in `Meta`, sections, `list` of a Struct for an array
-of tables), so a new setting is a new field and nothing else. Every limit protects the server from
+same parts (the kinds of `tidelog.base.setting_kinds`, sections, `list` of a Struct for an array of
+tables), so a new setting is a new field and nothing else. Every limit protects the server from
 a peer, or peers from each other: none may be switched off.
 """
 
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from tidelog.base.errors import ConfigError
-
-_HIDDEN = "********"
-_URL_PASSWORD = re.compile(r"(?<=://)([^:/?#]*):.*@", re.DOTALL)
-_QUERY_PASSWORD = re.compile(r"(?<=password=)[^&#]*", re.IGNORECASE)
-
-
-def _hide(value: str) -> str:
-    return value and _HIDDEN
-
-
-def _hide_password(value: str) -> str:
-    """Hides too much rather than too little when the URL is malformed."""
-    if "://" not in value:
-        return value
-    return _QUERY_PASSWORD.sub(_HIDDEN, _URL_PASSWORD.sub(rf"\1:{_HIDDEN}@", value))
-
-
-Secret = Annotated[str, Meta(extra={"mask": _hide})]
-"""Text that is never shown: `tidelog config check`, logs and `repr` show stars."""
-
-SecretUrl = Annotated[str, Meta(extra={"mask": _hide_password})]
-"""Text of which everything but a URL's password may be shown."""
-
-Bytes = Annotated[int, Meta(ge=1, le=2**40)]
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
-"""At most a day: a longer timeout is a unit mistaken for another."""
-
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-"""Where a contract counts in seconds; at most a day, like `Milliseconds`."""
-
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
-"""What can stand in a path, an auth string and the name of a stream without any escaping."""
-
-
-def mask_of(kind: Any) -> Callable[[str], str] | None:
-    """How to show a value of a field declared with type `kind`, or `None` if it is no secret."""
-    for meta in getattr(kind, "__metadata__", ()):
-        if isinstance(meta, Meta) and meta.extra and "mask" in meta.extra:
-            mask: Callable[[str], str] = meta.extra["mask"]
-            return mask
-    return None
-
-
-def masked(kind: Any, value: Any) -> Any:
-    """`value` as it may be shown, where `kind` is the type its field is declared with."""
-    mask = mask_of(kind)
-    return mask(value) if mask else value
-
-
-class Section(Struct, frozen=True, kw_only=True):
-    """A group of settings. Its `repr` may be logged: it masks what is declared secret."""
-
-    def __repr__(self) -> str:
-        kinds = get_type_hints(type(self), include_extras=True)
-        shown = (f"{name}={masked(kind, getattr(self, name))!r}" for name, kind in kinds.items())
-        return f"{type(self).__name__}({', '.join(shown)})"
+from tidelog.base.setting_kinds import (
+    Bytes,
+    Count,
+    Milliseconds,
+    Name,
+    Seconds,
+    Secret,
+    SecretUrl,
+    Section,
+)
 
 
 class Limits(Section, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tidelog.base.config import load
-from tidelog.base.settings import SecretUrl, Settings, masked
+from tidelog.base.setting_kinds import SecretUrl, masked
+from tidelog.base.settings import Settings
 
 ConfigOption = Annotated[
     Path | None,

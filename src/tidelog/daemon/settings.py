@@ -8,7 +8,7 @@ from msgspec import Meta, field
 
 from tidelog.base import config
 from tidelog.base.config import Loaded
-from tidelog.base.settings import Bytes, Count, Milliseconds, Section
+from tidelog.base.setting_kinds import Bytes, Count, Milliseconds, Section
 from tidelog.mesh.negotiation import REQUIRED
 from tidelog.mesh.policy import REQUEST_TIMEOUT_MS
 from tidelog.mesh.slug import PATTERN as SLUG_PATTERN

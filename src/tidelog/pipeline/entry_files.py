@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 GROUP_BYTES = 64 * 1024 * 1024
 """Rows that are written together: what a reader takes at once, and a writer holds in memory."""
 
+_REPEATED = ["stream", "surface", "kind", "ref", "actor"]
+"""Columns with few different values: of the others a dictionary would be as large as themselves."""
+
+_SOUGHT = ["committed_id", "committed_at", "stream", "surface"]
+"""Columns by which rows are looked for: a reader skips the rows that cannot be meant."""
+
 _WRITTEN = "file string"
 
 
@@ -55,7 +61,13 @@ def _write_range(address: "StoreAddress", ids: IdRange, folder: Path) -> Path:
     columns = Selection(tuple(column.name for column in LOG.columns))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{ids.after + 1:020d}-{uuid4().hex}.parquet"
-    with pq.ParquetWriter(file, columns.schema, compression="zstd") as writer:
+    with pq.ParquetWriter(
+        file,
+        columns.schema,
+        compression="zstd",
+        use_dictionary=_REPEATED,
+        write_statistics=_SOUGHT,
+    ) as writer:
         group, size = list[pa.RecordBatch](), 0
         for batch in columns.read(address, ids):
             group.append(batch)

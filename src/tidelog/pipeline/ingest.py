@@ -1,20 +1,23 @@
 """Filling the table `log`: every entry of the log, exactly once, in batches.
 
-A batch is committed twice: to the table, and then to Spark's checkpoint. The process may die
-between the two, and Spark then runs the batch again. The table itself says through which position
-it is complete, so what it already has is left out. The table is the truth, the checkpoint only
-saves looking: one that is gone or is ahead of the table is begun anew where the table ends.
+The table itself says through which position it is complete, in the commit that makes it so. A batch
+says how far to bring it, and what is written is what it lacks of that: so a batch may be done
+again, whatever died in between.
+
+A following ingest is a streaming query, whose batch is committed twice: to the table, and then to
+Spark's checkpoint. The process may die between the two, and Spark then runs the batch again. The
+table is the truth, the checkpoint only saves looking: one that is gone or is ahead of the table is
+begun anew where the table ends.
 """
 
+import functools
 import json
 import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-from pyspark.errors import StreamingQueryException
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.entry_files import write_entries
@@ -22,7 +25,6 @@ from tidelog.pipeline.failure import first_line, own_cause
 from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.source import (
     LOCAL_ROWS,
-    is_read_here,
     log_frame,
     offset_of,
     position_of,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_T = TypeVar("_T")
 
 BATCH_ROWS = 500_000
 """Entries of one batch: what is done again after a crash, some seconds of work."""
@@ -67,7 +71,7 @@ class IngestError(TidelogError):
 
 
 class Progress(NamedTuple):
-    """How far an ingest has come, as Spark's streaming progress tells it."""
+    """How far an ingest has come; of a following one, as Spark's streaming progress tells it."""
 
     through: int
     """Position through which the table is complete."""
@@ -108,11 +112,10 @@ def ingest(
     with lake.writing():
         known = table_position(lake, address)
         head = address.require(known).committed_id
-        missing = head - known.committed_id
         batches = _Batches(spark, lake, address, known)
-        if not follow and missing <= batch_rows and is_read_here(spark, missing):
-            progress(batches.bring(head))
-            return lake.through("log")
+        if not follow:
+            _bring_to(batches, head, batch_rows, progress)
+            return head
         if _checkpoint_position(batches.checkpoint) > known.committed_id:
             shutil.rmtree(batches.checkpoint)
     register_source(spark)
@@ -125,11 +128,8 @@ def ingest(
         .writeStream.queryName("tidelog-ingest")
         .option("checkpointLocation", str(batches.checkpoint))
         .foreachBatch(batches.write)
+        .trigger(processingTime=f"{FOLLOW_SECONDS} seconds")
     )
-    if follow:
-        query = query.trigger(processingTime=f"{FOLLOW_SECONDS} seconds")
-    else:
-        query = query.trigger(availableNow=True)
     try:
         _run(query, progress, stop or threading.Event())
     except Exception as error:
@@ -189,6 +189,11 @@ class _Batches:
         self.failure: Exception | None = None
         """Why a batch failed: Spark would only tell what Java makes of it."""
 
+    @property
+    def through(self) -> int:
+        """Position through which the table is complete."""
+        return self._lake.through("log")
+
     def write(self, _batch: "DataFrame", number: int) -> None:
         """What Spark calls; the entries are not taken from its frame, see `write_entries`."""
         try:
@@ -244,19 +249,43 @@ def _checkpoint_position(checkpoint: Path) -> int:
     return _planned(checkpoint, max(commits)).committed_id if commits else 0
 
 
+def _bring_to(
+    batches: _Batches, head: int, batch_rows: int, progress: Callable[[Progress], None]
+) -> None:
+    """Bring the table to a position that the log has, batch by batch."""
+    has = batches.through
+    while has < head:
+        end = min(head, has + batch_rows)
+        try:
+            done = _patiently(functools.partial(batches.bring, end))
+        except Exception as error:
+            raise _explained(error, None) from error
+        progress(done._replace(head=head))
+        has = end
+
+
 def _run(
     query: "DataStreamWriter", progress: Callable[[Progress], None], stop: threading.Event
 ) -> None:
-    for attempt in range(1, _STARTS + 1):
+    def start() -> None:
         running = query.start()
         try:
-            return _watch(running, progress, stop)
-        except StreamingQueryException as error:
-            if attempt == _STARTS or _TOO_SLOW not in str(error):
-                raise
+            _watch(running, progress, stop)
         finally:
             running.stop()
-    return None
+
+    _patiently(start)
+
+
+def _patiently(work: Callable[[], _T]) -> _T:
+    """Do work again for which a process did not start in time."""
+    for _ in range(_STARTS - 1):
+        try:
+            return work()
+        except Exception as error:
+            if _TOO_SLOW not in str(error):
+                raise
+    return work()
 
 
 def _watch(

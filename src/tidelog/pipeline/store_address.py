@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from tidelog.base.errors import ConfigError, StoreUnavailable, TidelogError
 from tidelog.base.nultext import MARK, escape, unescape
 from tidelog.base.queries import load_queries
-from tidelog.base.settings import SecretUrl, masked
+from tidelog.base.setting_kinds import SecretUrl, masked
 
 PAGE_ROWS = 4000
 """Entries of one read: some ten milliseconds, too short to hold a checkpoint back, and enough that

@@ -11,7 +11,8 @@ from msgspec import Meta, Struct, field
 
 from tidelog.base.config import Loaded, Shown, describe, load, load_as
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import History, Secret, Section, Settings
+from tidelog.base.setting_kinds import Secret, Section
+from tidelog.base.settings import History, Settings
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from msgspec.structs import fields
 
 from tidelog.base import settings as module
 from tidelog.base.errors import ConfigError
+from tidelog.base.setting_kinds import Section, mask_of, masked
 from tidelog.base.settings import (
     DEVELOPMENT_APP,
     AiTransport,
@@ -19,12 +20,9 @@ from tidelog.base.settings import (
     History,
     Limits,
     Postgresql,
-    Section,
     Settings,
     Sync,
     VersionedMessages,
-    mask_of,
-    masked,
 )
 
 SECTIONS = [
