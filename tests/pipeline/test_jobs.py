@@ -225,6 +225,24 @@ def test_only_what_is_stale_is_built(
     assert [(b.name, b.mode, b.rows) for b in again] == [("audit", "full", 12)]
 
 
+def test_a_partition_without_a_snapshot_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+    """Content of its event is gone, so nobody knows its state; the build says so."""
+    writer = Writer(tmp_path / "store.db", seed=99)
+    writer.step(12)
+    with closing(sqlite3.connect(writer.path)) as database, database:
+        is_first = "committed_id = (SELECT min(committed_id) FROM log WHERE surface = 'sync')"
+        database.execute(
+            "INSERT INTO sync_event_partitions (partition, committed_id) "
+            f"SELECT 'lost', committed_id FROM log WHERE {is_first}"
+        )
+        database.execute(f"UPDATE log SET body = NULL WHERE {is_first}")
+    store, lake = StoreAddress(str(writer.path)), Lake(tmp_path / "lake")
+    assert catch_up(store, lake)
+    *_, built = build(spark, lake, store, ["snapshot"], model=MODEL)
+    [note] = built.notes
+    assert note.startswith("no snapshot of lost: content of their events is gone")
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_build_refuses_what_it_cannot_do(
     spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path

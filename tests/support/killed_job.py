@@ -1,7 +1,8 @@
 """A job of the pipeline in a process of its own that dies at a fault point.
 
 The process has no JVM of its own but uses that of the tests: to start one takes longer than the
-job. What dies is the one that commits; at a fault point the JVM has nothing of its job under way.
+job. What dies is the one that commits; what the JVM still has under way for it goes into files that
+nobody commits. `test_exactly_once.py` kills JVMs too.
 """
 
 import os

@@ -40,6 +40,7 @@ class FakeUplink(NoUplink):
 
     connected = True
     broker_version: str | None = "9"
+    member_name: str | None = "ana"
 
     async def resolve(self, name: str) -> str | None:
         """Only Bob has a name."""

@@ -73,6 +73,8 @@ class DaemonProcess:
         """Set by a test that makes it lose something, to see that the loss would be found."""
         self.events: list[tuple[int, Json]] = []
         """Live `message` events with the pid of the process that published them."""
+        self.told: list[tuple[str, Json]] = []
+        """Other live events, each with its kind."""
 
     @property
     def public_hex(self) -> str:
@@ -200,7 +202,7 @@ class DaemonProcess:
         return status, answer
 
     def watch(self) -> None:
-        """Note the live events of the running process in `events` until it ends."""
+        """Note the live events of the running process in `events` and `told` until it ends."""
         connection = _UnixConnection(self.data_dir / "daemon.sock")
         connection.request("GET", "/v1/events")
         socket = connection.sock  # the answer has no length, so the connection lets go of it
@@ -219,6 +221,8 @@ class DaemonProcess:
                     kind = value
                 elif field == "data" and kind == "message":
                     self.events.append((pid, json.loads(value)))
+                elif field == "data":
+                    self.told.append((kind, json.loads(value)))
         connection.close()
 
     def health(self) -> Json:

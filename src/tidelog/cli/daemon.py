@@ -318,6 +318,28 @@ def peers(
         typer.echo(f"{peer['member_pubkey']} {peer['name']}")
 
 
+@app.command()
+def profile(
+    *, data_dir: DaemonDirOption = None, mesh: MeshOption = None, as_json: JsonOption = False
+) -> None:
+    """Show who this machine is in the mesh: its name, its key, what it is subscribed to.
+
+    Example: tidelog daemon profile --data-dir ./alice
+    """
+    with client(data_dir, mesh) as daemon:
+        answer = daemon.ask("GET", "/v1/profile")
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    subscriptions = answer["subscriptions"]
+    unknown = "not known while the broker is away"
+    typer.echo(
+        f"{answer['name'] or unknown}\nkey {answer['member_pubkey']}\n"
+        f"mesh {answer['mesh']} at {answer['broker']}\n"
+        f"subscribed to {unknown if subscriptions is None else ', '.join(subscriptions) or 'none'}"
+    )
+
+
 UNIT = """\
 [Unit]
 Description=tidelog mesh daemon ({directory})

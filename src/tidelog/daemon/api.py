@@ -1,6 +1,7 @@
 """The endpoints of the IPC (mesh 11.2): from a request to an answer."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,7 +36,7 @@ from tidelog.mesh.policy import STATUSES, Status, Verdict
 _log = logging.getLogger(__name__)
 
 IPC_API = 1
-FEATURES = ("send", "topics", "peers", "inbox", "events", "outbox")
+FEATURES = ("send", "topics", "peers", "profile", "inbox", "events", "outbox")
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
 
@@ -54,8 +55,21 @@ class Api:
         metrics: DaemonMetrics,
         member_pubkey: str,
         on_fatal: Callable[[StoreError], None],
+        refusal_of: Callable[[dict[str, Any]], Awaitable[str | None]] | None = None,
     ) -> None:
-        """`on_fatal` is called when the outbox can no longer be trusted: end the process."""
+        """Know the parts that answer.
+
+        Args:
+            settings: what the operator set.
+            outbox: what was accepted.
+            inbox: what was received.
+            events: what happens.
+            uplink: the connection to the broker.
+            metrics: what is counted.
+            member_pubkey: who this daemon is.
+            on_fatal: called when the outbox can no longer be trusted: end the process.
+            refusal_of: why a send must not be accepted, or None; asked before it is stored.
+        """
         self._settings = settings
         self._outbox = outbox
         self._inbox = inbox
@@ -64,6 +78,7 @@ class Api:
         self._metrics = metrics
         self._member_pubkey = member_pubkey
         self._on_fatal = on_fatal
+        self._refusal_of = refusal_of
         self._accepts = _Accepts(outbox)
         self._started_s = time.monotonic()
         self._level = Level.NORMAL
@@ -74,6 +89,7 @@ class Api:
             "/v1/topic/unsubscribe": {"POST": self._unsubscribe},
             "/v1/topic/list": {"GET": self._topics},
             "/v1/peers": {"GET": self._peers},
+            "/v1/profile": {"GET": self._profile},
             "/v1/inbox": {"GET": self._read_inbox},
             "/v1/inbox/search": {"GET": self._search_inbox},
             "/v1/events": {"GET": self._stream},
@@ -145,6 +161,12 @@ class Api:
             _log.warning("Idempotency-Key and client_message_id differ; the header is used")
         envelope = await read(fields, self._outbox.parameters.inline_bytes, self._uplink.resolve)
         send = Accept(client_id, envelope.fingerprint(), envelope.payload())
+        if self._refusal_of is not None:
+            refusal = await self._refusal_of(
+                {"client_message_id": client_id, **msgspec.json.decode(send.payload)}
+            )
+            if refusal is not None:
+                return refuse(403, "hook_refused", refusal)
         result = await self._accepts.submit(send)
         self._watch_pressure()
         if isinstance(result, StoreError):
@@ -270,6 +292,26 @@ class Api:
         return answer(200, {"pruned": self._outbox.prune()})
 
     # About the daemon.
+
+    async def _profile(self, request: Request) -> Response:
+        """Who this member is; what only the broker knows is null while it is away."""
+        del request
+        subscriptions: list[str] | None = None
+        with contextlib.suppress(BrokerUnreachable):
+            listed = await self._uplink.topics()
+            if listed.status == 200:
+                subscriptions = [
+                    topic["name"] for topic in listed.body["topics"] if topic.get("subscribed")
+                ]
+        profile = {
+            "mesh": self._settings.mesh,
+            "broker": self._settings.broker,
+            "member_pubkey": self._member_pubkey,
+            "name": self._uplink.member_name,
+            "subscriptions": subscriptions,
+            "connection_policy": self._outbox.parameters.connection_policy,
+        }
+        return answer(200, profile)
 
     async def _health(self, request: Request) -> Response:
         del request

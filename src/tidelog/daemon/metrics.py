@@ -25,6 +25,8 @@ class DaemonMetrics:
         """Duplicates whose message the broker has pruned."""
         self.retry_after_dedupe_expired = 0
         """Attempts answered 201 although an earlier attempt may have been accepted long ago."""
+        self.hooks: Counter[tuple[str, str]] = Counter()
+        """Runs by hook and what became of them."""
         self.invalid_inbound = 0
         """Frames of the broker that could not be read."""
         self.connected: Callable[[], bool] = lambda: False
@@ -79,6 +81,10 @@ class _Collector:
         for labels, count in m.ipc_requests.items():
             requests.add_metric(list(labels), count)
         yield requests
+        hooks = Count(f"{prefix}hook", "Runs of hooks", labels=["hook", "status"])
+        for labels, count in m.hooks.items():
+            hooks.add_metric(list(labels), count)
+        yield hooks
         yield Count(
             f"{prefix}dedupe_history_pruned",
             "Duplicates whose message the broker has pruned",

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,16 @@ from msgspec import Struct
 from tidelog.base.errors import StoreDamaged, StoreError, TidelogError
 from tidelog.base.ids import parse_ulid
 from tidelog.base.sqlitefile import DirectoryLock
+from tidelog.daemon import hook_files, recovery, token_file
 from tidelog.daemon import inbox as inboxes
 from tidelog.daemon import outbox as outboxes
-from tidelog.daemon import recovery, token_file
 from tidelog.daemon.api import Api
 from tidelog.daemon.clock import DaemonClock
+from tidelog.daemon.continuous_integration import is_ci
 from tidelog.daemon.directory import Directory
 from tidelog.daemon.events import Events
+from tidelog.daemon.hook_files import Hook
+from tidelog.daemon.hooks import Hooks
 from tidelog.daemon.inbox import Inbox
 from tidelog.daemon.ipc import SOCKET_NAME, IpcServer
 from tidelog.daemon.metrics import DaemonMetrics
@@ -107,6 +110,7 @@ class Daemon:
     async def open(self) -> None:
         """Everything up to the open IPC; raises what an operator has to mend."""
         self._check_socket_path()
+        hooks = self._read_hooks()
         self._lock = DirectoryLock(self.data_dir / LOCK_NAME)
         self.data_dir.chmod(0o700)
         recovery.refuse_unfinished(self.data_dir)
@@ -116,7 +120,9 @@ class Daemon:
         recovered = self.outbox.recover_inflight()
         if recovered:
             _log.info("%s attempts of the last process will be repeated", recovered)
-        self._assemble()
+        self._assemble(hooks)
+        self.receiver.on_new = self.hooks.received
+        self.events.listeners.append(self.hooks.happened)
         await self._ipc.start_unix(self.data_dir / SOCKET_NAME)
         if self.settings.ipc.tcp_port is not None:
             if _is_container(self.settings):
@@ -161,9 +167,24 @@ class Daemon:
             _log.error("inbox_corruption_recovered: %s Moved to %s", error, aside)
             return Inbox(path, self._clock, is_searchable=is_searchable)
 
-    def _assemble(self) -> None:
+    def _read_hooks(self) -> Mapping[str, Hook]:
+        found = hook_files.read(self.data_dir)
+        if found and is_ci(os.environ):
+            _log.warning("this is a CI job: the hooks of %s are off", hook_files.FILE_NAME)
+            return {}
+        return found
+
+    def _assemble(self, hooks: Mapping[str, Hook]) -> None:
         settings, metrics = self.settings, self.metrics
         self.events = Events(self.inbox)
+        self.hooks = Hooks(
+            self.data_dir,
+            hooks,
+            mesh=settings.mesh,
+            member_pubkey=self.key.public_hex,
+            publish=self.events.publish,
+            metrics=metrics,
+        )
         self.receiver = Receiver(self.inbox, self.events, metrics, self.key.public_hex)
         self._directory = Directory(settings.broker, settings.mesh, self.key)
         self.uplink = Uplink(
@@ -196,6 +217,7 @@ class Daemon:
             metrics=metrics,
             member_pubkey=self.key.public_hex,
             on_fatal=self._die,
+            refusal_of=self.hooks.refusal_of if "pre-send" in hooks else None,
         )
         token = TokenFile(
             self.data_dir / token_file.FILE_NAME, lambda: time.monotonic_ns() / 1_000_000
@@ -244,6 +266,7 @@ class Daemon:
             asyncio.create_task(self._vital(self._rebuild_inbox())),
         ]
         working = asyncio.create_task(self._vital(self.worker.run()))
+        self.hooks.daemon_started()
         try:
             await self._stopping.wait()
             await self._ipc.close()
@@ -254,9 +277,11 @@ class Daemon:
                 await asyncio.wait([working], timeout=STOP_GRACE_S)
             unsent = self.outbox.waiting if self.mode.key is not None else 0
         finally:
+            self.hooks.stop()
             for task in (*tasks, working):
                 task.cancel()
             await asyncio.gather(*tasks, working, return_exceptions=True)
+            await self.hooks.close()
             self.close()
         if self._fatal is not None:
             raise self._fatal

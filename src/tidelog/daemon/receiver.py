@@ -8,7 +8,7 @@ import msgspec
 
 from tidelog.base.errors import StoreError, StoreUntrustworthy
 from tidelog.daemon.events import Events
-from tidelog.daemon.inbox import MAX_PAGE, Inbox
+from tidelog.daemon.inbox import MAX_PAGE, Inbox, Message
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.mesh import wire
 
@@ -55,8 +55,16 @@ class Receiver:
         self._events = events
         self._metrics = metrics
         self._member_pubkey = member_pubkey
+        self.on_new: Callable[[Message], None] = lambda message: None
+        """Called with each message that is new and stored; not for what a rebuild brings back."""
 
     def receive(self, deliveries: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
+        """Store what was delivered, tell, and run hooks; answers as `_take` does."""
+        return self._take(deliveries, self.on_new)
+
+    def _take(
+        self, deliveries: Sequence[wire.Deliver], on_new: Callable[[Message], None] | None
+    ) -> Sequence[wire.Deliver]:
         """Store deliveries and tell of the new ones; answers those that may be acknowledged.
 
         None may be when they could not be stored: the broker delivers them again. One that no
@@ -77,6 +85,8 @@ class Receiver:
             else:
                 self._metrics.received += 1
                 self._events.publish_message(message)
+                if on_new is not None:
+                    on_new(message)
         return storable
 
     def named(self, name: str) -> set[str]:
@@ -94,7 +104,7 @@ class Receiver:
             page = await history(after)
             found = [_delivery(item) for item in page.items]
             theirs = [one for one in found if one.sender_pubkey != self._member_pubkey]
-            if theirs and not self.receive(theirs):
+            if theirs and not self._take(theirs, None):
                 return  # the disk is full; the next connection goes on from the marker
             after, has_more = page.next_after, page.has_more
             marker.set(after)

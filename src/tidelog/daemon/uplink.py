@@ -150,6 +150,8 @@ class Uplink:
         self.parameters: Parameters | None = None
         """What the newest connection of this process negotiated."""
         self.broker_version: str | None = None
+        self.member_name: str | None = None
+        """What the mesh calls this member, as the broker welcomed it."""
         self.on_invalid: Callable[[], None] = lambda: None
         """Called for each frame of the broker that could not be understood."""
 
@@ -333,6 +335,7 @@ class Uplink:
         )
         await socket.send(wire.encode(answer), text=True)
         welcome = await _expect(socket, wire.Welcome)
+        self.member_name = welcome.name
         self.remember(self._key.public_hex, welcome.name)
 
     async def _negotiate(self, socket: ClientConnection) -> None:

@@ -31,6 +31,10 @@ class Uplink(Protocol):
     def broker_version(self) -> str | None:
         """What the broker said in its hello; None before the first."""
 
+    @property
+    def member_name(self) -> str | None:
+        """What the mesh calls this member; None before the broker has said so."""
+
     async def resolve(self, name: str) -> str | None:
         """The public key of the one member of this name; None if there is none, or several.
 
@@ -55,6 +59,7 @@ class NoUplink:
 
     connected = False
     broker_version: str | None = None
+    member_name: str | None = None
 
     async def resolve(self, name: str) -> str | None:
         """Nobody is known."""

@@ -1,7 +1,9 @@
 """The class-data archive: Spark's classes as the JVM wants them, so that it starts faster.
 
 It is built once per Java and Spark, by a small job that is run for it alone, and kept in the cache
-directory. It only ever saves time: whatever goes wrong with it, Spark starts without.
+directory. That costs more than it saves one start, so it is the second start that builds it: who
+tries the pipeline once does not wait for it. It only ever saves time: whatever goes wrong with it,
+Spark starts without.
 """
 
 import contextlib
@@ -31,6 +33,9 @@ BUILD_SECONDS = 240.0
 RETRY_SECONDS = 24 * 3600.0
 """After a build that failed, starts go without for so long."""
 
+KEPT = 3
+"""Archives that stay, the newest: each has about 190 MB, and every environment has its own."""
+
 BUILDING_VARIABLE = "TIDELOG_TEST_CLASS_ARCHIVE_OPTIONS"
 """Set for the job that is run for the archive: the options its own JVM gets."""
 
@@ -40,7 +45,7 @@ _SILENT = "-Xshare:auto -Xlog:disable -Xlog:all=off"
 def options(jvm: Jvm, notice: Callable[[str], None]) -> list[str]:
     """What the JVM is told so that it uses the archive, which is built if there is none.
 
-    Nothing, if another start is building it just now, or if it could not be built.
+    Nothing at the first start, nor if another is building it just now or it could not be built.
     """
     if BUILDING_VARIABLE in os.environ:
         return [os.environ[BUILDING_VARIABLE]]
@@ -67,6 +72,8 @@ class _Archive:
         own = jvm.runtime / "lib" / "server" / "classes.jsa"
         self._base = None if own.exists() else folder / f"{name}.base.jsa"
         """The archive of Java's own classes, on which ours stands; some Javas come without it."""
+        self._started = folder / f"{name}.started"
+        """Left by the first start."""
         self._failed = folder / f"{name}.failed"
         self._lock = folder / f"{name}.lock"
 
@@ -83,6 +90,9 @@ class _Archive:
 
     def build(self, notice: Callable[[str], None]) -> bool:
         """Whether it is there now."""
+        if not self._started.exists():
+            self._started.touch()
+            return False
         if self._failed.exists() and time.time() - self._failed.stat().st_mtime < RETRY_SECONDS:
             return False
         with self._lock.open("a") as lock:
@@ -103,7 +113,15 @@ class _Archive:
                 said = getattr(error, "stderr", None) or b""
                 self._failed.write_bytes(f"{error}\n".encode() + said[-4000:])
                 return False
+            self._forget_oldest()
             return True
+
+    def _forget_oldest(self) -> None:
+        """Remove what other environments left; one that is still there builds its own again."""
+        archives = [file for file in self._top.parent.glob("*.jsa") if ".base." not in file.name]
+        for old in sorted(archives, key=lambda file: file.stat().st_mtime, reverse=True)[KEPT:]:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".base.jsa").unlink(missing_ok=True)
 
     def _build_base(self, file: Path) -> None:
         subprocess.run(  # noqa: S603 - the Java that was chosen

@@ -131,6 +131,7 @@ def build(
     with lake.writing():
         store.require(table_position(lake, store))
         target = lake.through("log")
+        lake.vacuum("log")
         needed = sorted({relation for table in wanted for relation in table.relations})
         moment = read_relations(store, needed)
 
@@ -273,7 +274,9 @@ def _events(name: str, steps: Steps) -> tuple[int, Mode]:
 def _messages(name: str, steps: Steps) -> tuple[int, Mode]:
     stored = steps.relation("channel_message")
     if steps.is_full:
-        messages = fold(steps.frame("message_version")).transform(mark_purged, stored)
+        messages = fold(steps.frame("message_version"))
+        if _is_anything_purged(steps):
+            messages = messages.transform(mark_purged, stored)
         return steps.lake.overwrite(name, messages, steps.target), "full"
     key = list(BY_NAME[name].key)
     known = steps.frame(name)
@@ -299,11 +302,12 @@ def _is_anything_purged(steps: Steps) -> bool:
     import pyarrow.compute as pc
 
     there = steps.moment.tables["channel_message"]["message"]
-    known = steps.lake.arrow("message", ["first_committed_id"])["first_committed_id"]
     is_new = [("committed_id", ">", steps.start), ("action", "in", ["create", "event"])]
-    new = steps.lake.arrow("message_version", ["committed_id"], is_new)["committed_id"]
-    are_there = (pc.all(pc.is_in(numbers, there)).as_py() for numbers in (known, new))
-    return not all(is_there is not False for is_there in are_there)
+    begun = [steps.lake.arrow("message_version", ["committed_id"], is_new)["committed_id"]]
+    if not steps.is_full:
+        known = steps.lake.arrow("message", ["first_committed_id"])
+        begun.append(known["first_committed_id"])
+    return any(pc.all(pc.is_in(numbers, there)).as_py() is False for numbers in begun)
 
 
 def _sends(name: str, steps: Steps) -> tuple[int, Mode]:

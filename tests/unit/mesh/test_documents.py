@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from support.markdown import Document, code
 from tidelog.base.settings import Mesh as BrokerSettings
 from tidelog.cli.main import app
+from tidelog.daemon import hook_files, hook_run
+from tidelog.daemon import hooks as hooks_module
 from tidelog.daemon.api import Api
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.settings import DaemonSettings
@@ -318,6 +320,25 @@ def test_the_endpoints_of_the_daemon() -> None:
     }
     assert documented == {*served, "/v1/outbox/{id}"}
     assert Api.paths.__doc__
+
+
+def test_the_hooks() -> None:
+    """Section 8.4 has every hook, and its limits are those of the program."""
+    hooks, rules = PROTOCOL.tables("8.4")
+    named = {name for row in hooks for name in code(row[0])}
+    assert named == {*hook_files.NAMES, "on-topic-NAME"}
+    text = {name.strip("`"): rule for name, rule in rules}
+    assert str(hook_run.MAX_INPUT_BYTES) in text["Input"]
+    assert str(hook_run.MAX_OUTPUT_BYTES) in text["Output"]
+    assert f"PATH={hook_run.PATH}" in text["Environment"]
+    assert f"{hook_files.MAX_TIMEOUT_MS} ms" in text["Time"]
+    assert f"{hook_run.TERMINATION_S:.0f} s" in text["Time"]
+    assert text["At once"].startswith(
+        f"{hooks_module.MAX_AT_ONCE}; up to {hooks_module.MAX_WAITING}"
+    )
+    assert hooks_module.AUDIT_NAME in text["Audit"]
+    for status in (*get_args(hook_run.Status), hooks_module.DROPPED):
+        assert f"`{status}`" in text["Audit"]
 
 
 def test_the_orphan_rules() -> None:

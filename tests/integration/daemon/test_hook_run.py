@@ -1,0 +1,168 @@
+"""A hook's process: what it is given, and that it ends (mesh 15)."""
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tidelog.daemon import hook_run
+from tidelog.daemon.events import Events
+from tidelog.daemon.hook_files import Hook
+from tidelog.daemon.hook_run import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, encode_input
+from tidelog.daemon.hooks import MAX_AT_ONCE, Hooks
+from tidelog.daemon.inbox import Inbox
+from tidelog.daemon.metrics import DaemonMetrics
+
+PATIENCE_S = 20.0
+
+
+def script(folder: Path, text: str, name: str = "hook") -> Path:
+    """A shell script."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return path
+
+
+async def gone(pid: int) -> None:
+    """Wait until a process has ended, be it not waited for by whoever adopted it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return
+            if await asyncio.to_thread(is_zombie, pid):
+                return
+            await asyncio.sleep(0.02)
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended and nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def test_it_reads_its_input_and_has_no_other_environment(tmp_path: Path) -> None:
+    """PATH, what it was given, and what a shell makes by itself; it answers with its output."""
+    path = script(tmp_path, "cat; env; exit 3")
+    result = await hook_run.run(path, {"TIDELOG_HOOK": "on-dm"}, b'{"a":1}\n', PATIENCE_S)
+    first, *environment = result.output.splitlines()
+    assert (first, result.status, result.exit_code) == ('{"a":1}', "failed", 3)
+    assert {"PATH=/usr/bin:/bin", "TIDELOG_HOOK=on-dm"} <= set(environment)
+    assert {line.partition("=")[0] for line in environment} <= {
+        *("PATH", "TIDELOG_HOOK", "PWD", "SHLVL", "_"),
+    }
+
+
+async def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    """SIGTERM to the group; what ignores it gets SIGKILL."""
+    text = "trap '' TERM\n(trap '' TERM; exec sleep 300) &\necho $!\nwhile :; do sleep 1; done"
+    started = time.monotonic()
+    result = await hook_run.run(script(tmp_path, text), {}, b"", 0.5, termination_s=0.3)
+    assert (result.status, result.exit_code) == ("timed_out", -9)
+    assert time.monotonic() - started < PATIENCE_S
+    await gone(int(result.output))
+
+
+async def test_one_that_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+    """It may clean up, and says with which code it ended."""
+    text = "trap 'echo tidy; exit 7' TERM\nwhile :; do sleep 0.05; done"
+    result = await hook_run.run(script(tmp_path, text), {}, b"", 0.5)
+    assert (result.status, result.exit_code) == ("timed_out", 7)
+    assert result.output.endswith("tidy\n")
+
+
+async def test_what_it_leaves_behind_does_not_hold_the_daemon(tmp_path: Path) -> None:
+    """A child in its group that keeps the output open is killed."""
+    started = time.monotonic()
+    result = await hook_run.run(script(tmp_path, "sleep 300 &\necho $!"), {}, b"", PATIENCE_S)
+    assert (result.status, time.monotonic() - started < PATIENCE_S) == ("ok", True)
+    await gone(int(result.output))
+
+
+async def test_too_much_output_is_cut_and_does_not_block(tmp_path: Path) -> None:
+    """It is read on and thrown away; standard error counts too."""
+    text = "head -c 300000 /dev/zero | tr '\\0' a >&2"
+    result = await hook_run.run(script(tmp_path, text), {}, b"", PATIENCE_S)
+    assert (result.status, result.is_output_truncated) == ("ok", True)
+    assert result.output == "a" * MAX_OUTPUT_BYTES
+
+
+async def test_input_that_nobody_reads(tmp_path: Path) -> None:
+    """It is no failure."""
+    data = b"a" * MAX_INPUT_BYTES
+    assert (await hook_run.run(script(tmp_path, "exit 0"), {}, data, PATIENCE_S)).status == "ok"
+
+
+async def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+    """The result says why."""
+    path = script(tmp_path, "")
+    path.write_text("#!/no/such/shell\n")
+    result = await hook_run.run(path, {}, b"", PATIENCE_S)
+    assert (result.status, result.exit_code) == ("not_started", None)
+    assert "No such file" in result.output
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": "a" * MAX_INPUT_BYTES},
+        {"body": "\u4e16" * MAX_INPUT_BYTES},
+        {"body": "\0" * MAX_INPUT_BYTES, "meta": {"a": 1}},
+        {"body": "", "meta": {"a": "b" * MAX_INPUT_BYTES}},
+    ],
+)
+def test_input_that_is_too_large_says_so(fields: dict[str, object]) -> None:
+    """The hook gets JSON in any case, shortened and marked."""
+    text = encode_input({"client_message_id": "m-1", **fields})
+    read = json.loads(text)
+    assert len(text) <= MAX_INPUT_BYTES
+    assert (read["client_message_id"], read["_truncated"]) == ("m-1", True)
+
+
+def test_input_that_fits_is_not_marked() -> None:
+    """It is what was given."""
+    assert json.loads(encode_input({"body": "a"})) == {"body": "a"}
+
+
+async def test_so_many_at_once_and_so_many_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More runs wait, still more are dropped, counted and noted; closing ends those that run."""
+    monkeypatch.setattr("tidelog.daemon.hooks.MAX_WAITING", 3 + MAX_AT_ONCE)
+    (tmp_path / "hooks").mkdir()
+    script(tmp_path / "hooks", 'echo $$ >> "$0.pids"; exec sleep 300', "on-startup")
+    metrics = DaemonMetrics()
+    inbox = Inbox(tmp_path / "inbox.db")
+    hooks = Hooks(
+        tmp_path,
+        {"on-startup": Hook()},
+        mesh="ops",
+        member_pubkey="aa",
+        publish=Events(inbox).publish,
+        metrics=metrics,
+    )
+    for _ in range(20):
+        hooks.daemon_started()
+    pids = tmp_path / "hooks/on-startup.pids"
+    running: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(running) < MAX_AT_ONCE:
+            await asyncio.sleep(0.1)
+            running = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
+    assert len(running) == MAX_AT_ONCE
+    assert metrics.hooks["on-startup", "dropped"] == 20 - 3 - MAX_AT_ONCE
+    await hooks.close()
+    inbox.close()
+    for pid in running:
+        await gone(pid)
+    lines = (tmp_path / "hooks.log").read_text().splitlines()
+    noted = [json.loads(line)["status"] for line in lines]
+    assert sorted(noted) == ["cancelled"] * 8 + ["dropped"] * 9 + ["started"] * 8
+    assert (tmp_path / "hooks.log").stat().st_mode & 0o777 == 0o600
