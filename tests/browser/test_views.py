@@ -109,9 +109,9 @@ async def test_hostile_content_is_text(page: Page, stage: Stage) -> None:
     """A message, an event name and a member's name that hold markup are shown as they are."""
     await show(page, stage, f"channels?stream={STREAM}")
     await expect(page.locator(".message", has_text="owned").last).to_contain_text(HOSTILE)
-    await stage.say("lobby", "chat.message", {"text": HOSTILE})
+    await stage.say("hostile", "chat.message", {"text": HOSTILE})
     await show(page, stage, "log")
-    await page.locator(".entry-row", has_text="lobby").first.locator(".id").click()
+    await page.locator(".entry-row", has_text="hostile").locator(".id").click()
     await expect(page.get_by_role("dialog").locator("pre")).to_contain_text("<script>")
     await page.keyboard.press("Escape")
     await show(page, stage, "pipeline")
