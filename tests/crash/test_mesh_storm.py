@@ -123,8 +123,8 @@ async def storm_at_broker(mesh: RealMesh, rounds: int) -> dict[str, Json]:
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)
 def test_a_storm_at_the_broker(engine: str, store_location: str, tmp_path: Path) -> None:
     """Each id has one message, that of the one 201; every other answer is the table's."""
-    concurrent = {"clone_concurrency_policy": "allow_concurrent"}
-    with RealMesh(tmp_path / "broker", store_location, **concurrent) as mesh:
+    policy = "allow_concurrent"
+    with RealMesh(tmp_path / "broker", store_location, clone_concurrency_policy=policy) as mesh:
         won = asyncio.run(storm_at_broker(mesh, round(ROUNDS * SHARES[engine])))
         assert mesh.messages() == dict.fromkeys(won, 1)
         assert mesh.ids() == {key: first["broker_message_id"] for key, first in won.items()}

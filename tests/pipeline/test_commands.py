@@ -1,7 +1,7 @@
 """`tidelog pipeline` as somebody types it: what it prints, and how it ends.
 
-One command runs as a process with a JVM of its own, until it is told to stop. The others run here:
-they find the session of the tests and leave it alone. `test_howto.py` runs `run` as a process.
+They run here: they find the session of the tests and leave it alone. `test_howto.py` runs `run` as
+a process, `test_exactly_once.py` a following ingest.
 """
 
 import io
@@ -11,6 +11,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, redirect_stdout
@@ -21,7 +22,7 @@ import pytest
 
 from support import mixed_log
 from support.channels_peer import APP
-from support.pipeline_process import END_SECONDS, completed, pipeline_process
+from support.pipeline_process import END_SECONDS, completed
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
 from tidelog.pipeline.checks.run import CHECKS
@@ -282,20 +283,32 @@ def test_forgetting_can_be_tried(spark: "SparkSession", made: Made, command: Com
     assert made.lake.files("log") == before
 
 
-def test_following_ends_when_it_is_told_to(made: Made, tmp_path: Path) -> None:
+def test_following_ends_when_it_is_told_to(made: Made, command: Command, tmp_path: Path) -> None:
     """A following ingest tells each batch, and SIGTERM is its orderly end."""
-    lake, log = Lake(tmp_path / "lake"), tmp_path / "log"
-    arguments = (*made.arguments(), "--lake", str(lake.root))
-    with pipeline_process("ingest", "--follow", "--json", *arguments, log=log) as process:
+    lake = Lake(tmp_path / "lake")
+    head = made.result["ingest"]["through"]
+    is_over = threading.Event()
+
+    def end_it() -> None:
         deadline = time.monotonic() + END_SECONDS
-        while '"through"' not in log.read_text():
-            assert time.monotonic() < deadline, log.read_text()
-            assert process.poll() is None, log.read_text()
+        committed = lake.checkpoint("log") / "commits" / "0"
+        while not committed.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(END_SECONDS) == 0, log.read_text()
-    batch, *_, last = [json.loads(line) for line in log.read_text().splitlines()]
-    assert batch["rows"] == batch["through"] == last["through"] == lake.through("log")
+        while not is_over.wait(1.0):  # Spark tells of a batch right after that
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    thread = threading.Thread(target=end_it)
+    thread.start()
+    try:
+        ended = command("ingest", "--follow", "--json", "--lake", str(lake.root), *made.arguments())
+    finally:
+        is_over.set()
+        thread.join(END_SECONDS)
+        signal.signal(signal.SIGTERM, before)
+    assert ended.code == 0, ended
+    batch, *_, last = [json.loads(line) for line in ended.out.splitlines()]
+    assert batch["rows"] == batch["through"] == last["through"] == lake.through("log") == head
 
 
 # What goes wrong is told in one line, before a JVM is started.

@@ -185,9 +185,6 @@ class Connection:
                     self._close(code, reason)
                 case Acknowledge(frame):
                     self._service.delivery.acknowledged(self, frame)
-                case Ready():
-                    if not self._service.ready(self):
-                        return
                 case ReportFailure(frame):
                     told = (frame.kind[:64], frame.feature[:64], frame.detail[:200])
                     _log.warning("a daemon cannot work with this broker: %r %r %r", *told)
@@ -236,6 +233,8 @@ class Connection:
             match action:
                 case Authenticate(public_hex):
                     await self._authenticate(public_hex)
+                case Ready():
+                    await self._service.ready(self)
                 case ChangeSubscription(ref, topic, is_wanted):
                     reply = await self._service.subscribe(
                         self.mesh, self.member, topic, is_wanted=is_wanted

@@ -46,7 +46,7 @@ class Delivery(Protocol):
         """A member can receive."""
 
     def detached(self, receiver: Receiver) -> None:
-        """It no longer can; called once for each that was attached."""
+        """It no longer can; called once for each that was attached, perhaps also for others."""
 
     def acknowledged(self, receiver: Receiver, frame: ClientAck) -> None:
         """A receiver has a message on its disk."""

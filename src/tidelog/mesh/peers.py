@@ -21,6 +21,9 @@ from tidelog.store.rows import Announcement
 
 TOPIC: Final = "mesh"
 
+ANNOUNCED_SECONDS = 5.0
+"""How long a connection waits until the other nodes are told of it."""
+
 SETTINGS_CHANGED: Final = "settings_changed"
 """Why a connection is closed whose daemon has to negotiate anew."""
 
@@ -93,6 +96,8 @@ class Peers:
         """Those that have negotiated; the others are not told of and not told anything."""
         self._announced: dict[Peer, asyncio.Future[int]] = {}
         """The announcement of each that has negotiated; its id says who came first."""
+        self._noted = 0
+        """The last announcement of another node that told of a rival."""
         announcements.subscribe(TOPIC, self._heard, missed)
 
     def __iter__(self) -> Iterator[tuple[Peer, str, str]]:
@@ -104,24 +109,29 @@ class Peers:
         self._of[peer] = (mesh.id, public_hex)
         self._by_mesh.setdefault(mesh.id, {}).setdefault(public_hex, set()).add(peer)
 
-    def ready(self, peer: Peer) -> bool:
+    async def ready(self, peer: Peer) -> None:
         """It is present, and the others are told if its member was not.
 
-        False, and it is closed, if another daemon with its key stays instead.
+        It is closed instead if another daemon with its key stays. Who waits for this before it
+        answers its daemon can be sure that a daemon that comes later is told of later.
         """
         mesh_id, key = self._of[peer]
-        older = {each: self._judge(each, peer.instance) for each in self._of_key(mesh_id, key)}
+        older = {each: _judge(each, peer.instance) for each in self._of_key(mesh_id, key)}
+        if any(verdict is not Verdict.SAME_DAEMON for verdict in older.values()):
+            self._note_rivals(peer.mesh, peer.member)
         if Verdict.OLDER_STAYS in older.values():
             peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
-            return False
+            return
         self._present[peer] = peer.member
         told = Told("ready", mesh_id, key, instance=peer.instance)
-        self._announced[peer] = self._announcements.announce(TOPIC, _encode(told))
+        announced = self._announcements.announce(TOPIC, _encode(told))
+        self._announced[peer] = announced
         for each, verdict in older.items():
             _end_older(each, verdict)
         if not older:
             self._tell_all(Told("join", mesh_id, key, peer.member.name))
-        return True
+        if not announced.done():
+            await asyncio.wait([announced], timeout=ANNOUNCED_SECONDS)
 
     def left(self, peer: Peer) -> bool:
         """It is gone; True if it was present."""
@@ -157,13 +167,6 @@ class Peers:
         peers = self._by_mesh.get(mesh_id, {}).get(key, ())
         return [peer for peer in peers if peer in self._present]
 
-    def _judge(self, older: Peer, newer_instance: str) -> Verdict:
-        """What becomes of a connection and a newer one with its key; two daemons are noted."""
-        verdict = judge(older.mesh.clone_concurrency_policy, newer_instance, older.instance)
-        if verdict is not Verdict.SAME_DAEMON:
-            self._note_rivals(older.mesh, older.member)
-        return verdict
-
     def _tell_all(self, told: Told) -> None:
         self._show(told)
         self._announcements.announce(TOPIC, _encode(told))
@@ -195,7 +198,10 @@ class Peers:
             if place == told.announcement:
                 peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
         elif place < announcement:
-            verdict = self._judge(peer, told.instance)
+            verdict = _judge(peer, told.instance)
+            if verdict is not Verdict.SAME_DAEMON and announcement != self._noted:
+                self._noted = announcement
+                self._note_rivals(peer.mesh, peer.member)
             _end_older(peer, verdict)
             if verdict is Verdict.OLDER_STAYS:
                 refused = Told("taken", told.mesh_id, told.member_pubkey, announcement=announcement)
@@ -218,6 +224,11 @@ class Peers:
                 for peer in peers:
                     if peer in self._present:
                         peer.send(frame)
+
+
+def _judge(older: Peer, newer_instance: str) -> Verdict:
+    """What becomes of a connection and a newer one with its key."""
+    return judge(older.mesh.clone_concurrency_policy, newer_instance, older.instance)
 
 
 def _end_older(older: Peer, verdict: Verdict) -> None:

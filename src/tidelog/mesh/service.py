@@ -164,12 +164,11 @@ class MeshService:
         """A connection has proved a key."""
         self.peers.proved(connection, mesh, public_hex)
 
-    def ready(self, connection: Connection) -> bool:
-        """A connection has negotiated; False if another one with its key stays instead."""
-        if not self.peers.ready(connection):
-            return False
-        self.delivery.attached(connection)
-        return True
+    async def ready(self, connection: Connection) -> None:
+        """A connection has negotiated; it is closed if another one with its key stays instead."""
+        await self.peers.ready(connection)
+        if not connection.is_closed:
+            self.delivery.attached(connection)
 
     def left(self, connection: Connection) -> None:
         """A connection is gone."""

@@ -293,7 +293,7 @@ def _watch(
 ) -> None:
     told = None
     while True:
-        is_over = not query.isActive
+        is_over, is_stopped = not query.isActive, stop.is_set()
         last = query.lastProgress
         if last is not None and last.batchId != told and (batch := _progress_of(last)).rows:
             told = last.batchId
@@ -301,8 +301,9 @@ def _watch(
         if is_over:
             query.awaitTermination()  # raises what ended it
             return
-        if stop.wait(_LOOK_SECONDS):
+        if is_stopped:
             return
+        stop.wait(_LOOK_SECONDS)
 
 
 def _progress_of(told: "StreamingQueryProgress") -> Progress:

@@ -37,8 +37,10 @@ def test_the_older_daemon_exits_and_says_why(tmp_path: Path, store_location: str
         clone(mesh, older) as newer,
     ):
         connect(older)
+        assert older.send(f"topic:{TOPIC}", "from the older one", "m-0")[0] == 202
         connect(newer)
         assert older.wait(PATIENCE_S) == 4
+        assert "m-0" in older.rows()
         assert "replaced_by_newer_connection" in older.log_text()
         assert "allow_concurrent" in older.log_text()
         assert newer.send(f"topic:{TOPIC}", "from the newest", "m-1")[0] == 202

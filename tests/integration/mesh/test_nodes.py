@@ -146,7 +146,8 @@ async def test_rivals_that_come_at_once(pair: Pair) -> None:
             async with Wire.open(ana) as here, Wire.open(at(pair.b, ana)) as there:
                 wires = (here, there)
                 await asyncio.gather(here.hello(instance="a"), there.hello(instance="b"))
-                await asyncio.gather(here.negotiate(), there.negotiate())
+                asked = {"type": "feature_negotiation_request", "require": [], "optional": []}
+                await asyncio.gather(here.send(asked), there.send(asked))
                 closing = {asyncio.create_task(wire.close_code()): wire for wire in wires}
                 done, waiting = await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
                 assert [task.result() for task in done] == [code]
