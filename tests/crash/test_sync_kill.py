@@ -256,6 +256,7 @@ async def test_acknowledged_events_survive_kills(
         async with asyncio.timeout(30):
             # A busy machine gets little done between the kills.
             while not set[str]().union(*(each.kinds for each in submitters)) >= KINDS:
+                assert not following.done(), following.exception()
                 await asyncio.sleep(_PAUSE_SECONDS)
         stopping.set()
         async with asyncio.timeout(60):
