@@ -147,6 +147,12 @@ class IpcConnection:
 
     _token = ""
 
+    async def greet(self) -> None:
+        """Ask something small: from then on the daemon has this connection, and reads from it."""
+        head = f"GET /v1/version HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._token}"
+        self._writer.write(f"{head}\r\n\r\n".encode())
+        assert (await self.answer())[0] == 200
+
     def begin(self, client_id: str, text: str) -> None:
         """Write the head of a send and some of its body: it counts as under way."""
         body = json.dumps({"to": DESTINATION, "message": text}).encode()
@@ -181,6 +187,8 @@ async def test_ft_15_a_duplicate_storm_at_the_ipc(
 ) -> None:
     """64 sends of one id over both transports: one row; a 65th request is refused without one."""
     callers = [await IpcConnection.open(daemon, is_tcp=bool(n % 2)) for n in range(CALLERS)]
+    for caller in callers:
+        await caller.greet()
     for number in range(ROUNDS):
         for caller in callers:
             caller.begin(f"r{number}", f"round {number}")
