@@ -1,8 +1,9 @@
 """Runs the tiers of `scripts/test` side by side.
 
 The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, and
-two parts more run at once than there are processors. What a part prints is kept in a file and shown
-when its tier has ended. One PostgreSQL serves all of them.
+one part more runs at once than there are processors; with two more, what waits for a process waits
+for Spark. What a part prints is kept in a file and shown when its tier has ended. One PostgreSQL
+serves all of them.
 """
 
 import argparse
@@ -47,7 +48,7 @@ PIPELINE_LONG = " ".join(
 """Tests of the pipeline on long logs and with JVMs of their own: about half of its time. Each half
 has one session that its tests share."""
 
-PARTS_AT_ONCE = (os.cpu_count() or 1) + 2
+PARTS_AT_ONCE = (os.cpu_count() or 1) + 1
 SIGN_OF_LIFE_SECONDS = 15.0
 FAREWELL_SECONDS = 10.0
 """How long a part that is told to end may take to end the servers it started."""
