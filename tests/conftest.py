@@ -1,6 +1,8 @@
 """Fixtures shared by every tier: one PostgreSQL per run, one database per test."""
 
 import asyncio
+import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,3 +61,19 @@ def store_location(engine: str, tmp_path: Path, request: pytest.FixtureRequest) 
         return str(tmp_path / "store" / "tidelog.db")
     url: str = request.getfixturevalue("postgresql_url")
     return url
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a Unix socket's may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tdl-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,10 +1,7 @@
 """What tests of clients share: a channels server per engine, a place for documents' commands."""
 
 import asyncio
-import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -37,19 +34,3 @@ def server(request: pytest.FixtureRequest) -> ServerProcess:
     """A running process with versioned messages; a test that takes it runs on both engines."""
     running: ServerProcess = request.getfixturevalue(request.param)
     return running
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a Unix socket's may have 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="tdl-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
