@@ -41,12 +41,12 @@ CRASH_ALONE = tuple(
 )
 """Crash tests that take long enough to be a part of their own."""
 
-PIPELINE_LONG = " ".join(
-    f"tests/pipeline/test_{name}.py"
-    for name in ("agreement", "engines", "exactly_once", "jvm", "howto")
+PIPELINE_PARTS = tuple(
+    tuple(f"tests/pipeline/test_{name}.py" for name in names)
+    for names in (("agreement", "exactly_once", "jvm"), ("engines", "commands"))
 )
-"""Tests of the pipeline on long logs and with JVMs of their own: about half of its time. Each half
-has one session that its tests share."""
+"""Tests of the pipeline on a long log and with JVMs of their own, and whole runs of it: each takes
+about as long as all others. A part has one session that its tests share."""
 
 PARTS_AT_ONCE = (os.cpu_count() or 1) + 1
 SIGN_OF_LIFE_SECONDS = 15.0
@@ -81,9 +81,9 @@ TIERS = (
         "pipeline",
         180,
         (
+            *(f"{PYTEST} {' '.join(part)}" for part in PIPELINE_PARTS),
             f"{PYTEST} tests/pipeline "
-            + " ".join(f"--ignore={each}" for each in PIPELINE_LONG.split()),
-            f"{PYTEST} {PIPELINE_LONG}",
+            + " ".join(f"--ignore={each}" for part in PIPELINE_PARTS for each in part),
         ),
         on_disk=True,
     ),

@@ -142,3 +142,13 @@ def test_many_small_files_become_few(spark: "SparkSession", lake: Lake) -> None:
     assert lake.vacuum("activity", timedelta(0)) == count
     assert (len(stored(lake)), lake.through("activity")) == (count, 7)
     assert lake.frame(spark, "activity").count() == count
+
+
+@pytest.mark.parametrize("content", [b"{not json\n", b"", b'{"commitInfo":{"timestamp":1}}\n'])
+def test_what_is_no_table_is_told(lake: Lake, content: bytes) -> None:
+    """Whatever lies where a table should be: the error names it and says how to begin anew."""
+    first = lake.path("log") / "_delta_log" / "00000000000000000000.json"
+    first.parent.mkdir(parents=True)
+    first.write_bytes(content)
+    with pytest.raises(LakeError, match=f"table log in {lake.root} cannot be read: .*pipeline run"):
+        lake.through("log")

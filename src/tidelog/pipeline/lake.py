@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import orjson
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -63,6 +63,10 @@ class LakeError(TidelogError):
 
 class LakeLocked(LakeError):  # noqa: N818 - the failure is the noun
     """Another process writes to the lake."""
+
+
+class LakeDamaged(LakeError):  # noqa: N818 - the failure is the noun
+    """What is where a table should be is none that can be read."""
 
 
 class SchemaDrift(LakeError):  # noqa: N818 - the failure is the noun
@@ -125,6 +129,11 @@ class Lake:
             table = DeltaTable(self.path(name))
         except TableNotFoundError:
             return None
+        except (DeltaError, OSError, ValueError) as error:
+            raise LakeDamaged(
+                f"table {name} in {self.root} cannot be read: {_first_line(error)}. Remove "
+                f"{self.path(name)} and make it anew: `tidelog pipeline run`."
+            ) from error
         found = [(field.name, _kind(field.type)) for field in table.schema().fields]
         wanted = [(column.name, column.kind) for column in BY_NAME[name].columns]
         if found != wanted:
@@ -379,6 +388,11 @@ def forgotten_partitions(lake: Lake, through: int | None = None) -> set[str]:
 
 def _paths(table: DeltaTable) -> list[str]:
     return sorted(_local(uri) for uri in table.file_uris())
+
+
+def _first_line(error: Exception) -> str:
+    """What it says, without the addresses of machine code that delta-rs adds."""
+    return str(error).partition("\n")[0]
 
 
 def _local(uri: str) -> str:

@@ -9,6 +9,7 @@ file system, unless all of it runs on one machine.
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -63,6 +64,11 @@ is brought together is one task: each further one would start another process of
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """The same for Java: its better compiler pays after a minute, and there is little to clean up."""
 
+_LARGE_JVM = ("-XX:+UseParallelGC",)
+"""For any other: nobody waits for an answer in between, so what counts is all of the work."""
+
+_COLLECTOR = re.compile(r"-XX:[+]Use\w+GC\b")
+
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -70,6 +76,9 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    # Rows of the driver above this stay packed until a task wants them; below it each is an object
+    # of the driver's heap, and a relation of the store has millions.
+    "spark.sql.execution.arrow.localRelationThreshold": "1m",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.redaction.options.regex": "(?i)url|store|password|secret|token",
@@ -113,9 +122,10 @@ def spark_session(
     settings |= dict(conf)
     jvm = find_jvm()
     notice(f"Spark runs on {jvm}")
-    options = [_QUIET, *class_archive.options(jvm, notice), *(_SMALL_JVM if is_small else ())]
-    options.append(settings.get(_DRIVER_OPTIONS, ""))
-    settings[_DRIVER_OPTIONS] = " ".join(options).strip()
+    given = settings.get(_DRIVER_OPTIONS, "")
+    options = [_QUIET, *class_archive.options(jvm, notice)]
+    options += [each for each in (_SMALL_JVM if is_small else _LARGE_JVM) if _fits(each, given)]
+    settings[_DRIVER_OPTIONS] = " ".join([*options, given]).strip()
     builder = SparkSession.builder.master(master or "local[*]").appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -127,6 +137,11 @@ def spark_session(
     if not is_small:
         register_source(spark)
     return spark
+
+
+def _fits(option: str, given: str) -> bool:
+    """Whether a JVM takes an option beside those it is given: two collectors it refuses."""
+    return not (_COLLECTOR.match(option) and _COLLECTOR.search(given))
 
 
 def _send_package(spark: "SparkSession") -> None:

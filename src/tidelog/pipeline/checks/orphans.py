@@ -303,12 +303,18 @@ def broken(facts: "DataFrame") -> "DataFrame":
         "mention": "name",
         "tombstone": "key",
     }
-    grouped = facts.groupBy("key").agg(
-        *(
-            sql.expr(f"collect_list(CASE WHEN fact = '{fact}' THEN struct({columns}) END)").alias(
-                f"{fact}_"
+    # Facts of one key come from different relations, so to group them before they are together
+    # would only make each of them as wide as all kinds of facts.
+    grouped = (
+        facts.repartition("key")
+        .groupBy("key")
+        .agg(
+            *(
+                sql.expr(
+                    f"collect_list(CASE WHEN fact = '{fact}' THEN struct({columns}) END)"
+                ).alias(f"{fact}_")
+                for fact, columns in kinds.items()
             )
-            for fact, columns in kinds.items()
         )
     )
     alone = grouped.selectExpr(
