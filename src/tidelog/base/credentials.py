@@ -38,6 +38,16 @@ _EXAMPLES = (
 _PADDED = re.compile(r"<.*>|\$\{.*\}|\s+")
 """A secret that is nothing but a gap to fill in, a variable nobody replaced, or blanks."""
 
+_WORDS = re.compile(
+    "admin|app|change|demo|dev|here|key|letmein|me|my|password|secret|test|the|tidelog|token|user|"
+    "welcome|your"
+)
+_ROWS = ("01234567890123456789", "abcdefghijklmnopqrstuvwxyz", "qwertyuiopasdfghjklzxcvbnm")
+_RUN = 4
+_MIN_OWN = 8
+"""Characters of a secret beside the words and the runs of neighbouring keys that everybody tries
+first. A secret of 16 random ones has fewer about never."""
+
 _HOW = """\
 Make two secrets, a different one for each, with
   python -c 'import secrets; print(secrets.token_urlsafe(32))'
@@ -94,4 +104,17 @@ def _weakness(secret: str) -> str | None:
         return f"is shorter than {MIN_SECRET_LENGTH} characters"
     if len(set(secret)) < _MIN_VARIETY:
         return f"has fewer than {_MIN_VARIETY} different characters"
+    if _own_characters(plain) < _MIN_OWN:
+        return "is made of words or neighbouring keys that everybody tries first"
     return None
+
+
+def _own_characters(plain: str) -> int:
+    """How many characters belong neither to a common word nor to a run of neighbouring keys."""
+    rows = (*_ROWS, *(row[::-1] for row in _ROWS))
+    is_run = [False] * len(plain)
+    for begin in range(len(plain) - _RUN + 1):
+        if any(plain[begin : begin + _RUN] in row for row in rows):
+            is_run[begin : begin + _RUN] = [True] * _RUN
+    left = "".join(" " if run else each for each, run in zip(plain, is_run, strict=True))
+    return len(_WORDS.sub("", left).replace(" ", ""))

@@ -469,7 +469,7 @@ class Pipeline(Section, frozen=True, kw_only=True):
 class Tracing(Section, frozen=True, kw_only=True):
     """`[tracing]`: OpenTelemetry traces; off unless an endpoint is set."""
 
-    endpoint: str = ""
+    endpoint: SecretUrl = ""
     """Base URL of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. Needs
     `pip install 'tidelog[otel]'`."""
 

@@ -143,8 +143,13 @@ class DirectoryLock:
         """Take the lock or raise `StoreInUse`, naming the process that has it."""
         self.path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            # What is written here is the content of messages, and so is the lake in it.
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: IO[str] = path.open("a+", encoding="ascii")
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StoreUnavailable(
+                f"{path.parent} is no directory. Name another --data-dir, or move the file away."
+            ) from error
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot write to {path.parent}: {error.strerror}. Name another --data-dir, or "

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tidelog.base.errors import ConfigError
+from tidelog.base.loopback import is_loopback
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def serve(
     Prints one line on standard output when it is ready; logs go to standard error. Without --dev it
     does not start before TIDELOG_ADMIN_TOKEN and TIDELOG_APP_SECRET, or their settings, are set.
 
-    Example: tidelog serve --data-dir ./data --port 8080
+    Example: tidelog serve --dev --data-dir ./data --port 8080
     """
     settings = settings_from(
         config,
@@ -80,22 +82,15 @@ def _for_development(settings: "Settings") -> "Settings":
     Without apps of its own the configuration says nothing of channels either: then the known app
     gets messages that can change, which is what one comes to try.
     """
-    import ipaddress
     import logging
 
     import msgspec
 
-    from tidelog.base.errors import ConfigError
-
-    host = settings.host
-    try:
-        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if not is_local:
+    if not is_loopback(settings.host):
         raise ConfigError(
             "--dev serves an app whose secret everybody knows, so it listens on this machine "
-            f"only, not on {host}. Leave --host out, or leave --dev out and set your own secrets."
+            f"only, not on {settings.host}. Leave --host out, or leave --dev out and set your own "
+            "secrets."
         )
     logging.getLogger("tidelog").warning(
         "DEVELOPMENT MODE: app-id / app-key / app-secret and dev-admin-token are served; "
@@ -166,6 +161,12 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
     if settings.pipeline.lake or settings.lake_path.is_dir():
         mounts.append(_mount_search)
     if os.environ.get("TIDELOG_TEST_PROBE") == "1":
+        if not is_loopback(settings.host):
+            raise ConfigError(
+                "TIDELOG_TEST_PROBE=1 lets everybody write to the log without a token, so it "
+                f"listens on this machine only, not on {settings.host}. Unset it, or leave --host "
+                "out."
+            )
         from tidelog.testing.probe.service import EXTENSION
         from tidelog.testing.server import mount_probe
 

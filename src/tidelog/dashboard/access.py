@@ -1,11 +1,10 @@
 """Who may see the dashboard, and which requests only our own page can have made.
 
 With an admin token: a login, then a cookie that no script reads and no other site sends. Under
-`--dev` nobody logs in, so the address in `Host` must be this machine's: a name that somebody else
-points here (DNS rebinding) would otherwise read everything. Without either nothing is shown.
+`--dev` without one nobody logs in: the gate of development (`tidelog.web.development`) keeps other
+sites out. Without either nothing is shown.
 """
 
-import ipaddress
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -46,12 +45,12 @@ class Access:
         self._is_secure = bool(settings.tls_certificate)
         self._sessions = Sessions(now)
         self._tries = Tries(now)
-        self.mode = Mode.OPEN if settings.dev else Mode.TOKEN if self._token else Mode.OFF
+        self.mode = Mode.TOKEN if self._token else Mode.OPEN if settings.dev else Mode.OFF
 
     def session(self, headers: Headers) -> str | None:
         """The session of a request; empty in development, None if there is none."""
         if self.mode is Mode.OPEN:
-            return "" if _is_this_machine(_text(headers, b"host")) else None
+            return ""
         found = _cookie(headers)
         return found if self.mode is Mode.TOKEN and self.holds(found) else None
 
@@ -60,15 +59,19 @@ class Access:
         return self.mode is Mode.OPEN or self._sessions.is_open(session)
 
     def log_in(self, request: HttpRequest) -> bytes | int | None:
-        """Judge a login form: the cookie to set, the seconds to wait, or None for a wrong token."""
+        """Judge a login form: the cookie to set, the seconds to wait, or None for a wrong token.
+
+        The right token is never told to wait: whoever shares the address of its owner, behind a
+        proxy for example, could keep them out by wrong ones.
+        """
         if self.mode is not Mode.TOKEN:
             return None
+        if is_same(_given_token(request.body), self._token):
+            return self._set_cookie(self._sessions.begin(), SESSION_SECONDS)
         if wait := self._tries.wait_seconds(request.peer):
             return wait
-        if not is_same(_given_token(request.body), self._token):
-            self._tries.failed(request.peer)
-            return None
-        return self._set_cookie(self._sessions.begin(), SESSION_SECONDS)
+        self._tries.failed(request.peer)
+        return None
 
     def log_out(self, headers: Headers) -> bytes:
         """End the session of a request; answers the cookie that forgets it."""
@@ -103,14 +106,6 @@ def has_own_origin(headers: Headers) -> bool:
 def is_change(headers: Headers) -> bool:
     """Whether our page made a request that changes something."""
     return has_own_origin(headers) and _text(headers, CHANGE_HEADER) == "1"
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _given_token(body: bytes) -> str:

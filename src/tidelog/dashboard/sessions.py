@@ -16,8 +16,9 @@ TRIES = 5
 """Wrong tokens that an address may send at once ..."""
 
 SECONDS_PER_TRY = 10.0
-"""... and how long it then waits for each further one. A random token of any sane length cannot be
-guessed at this rate; a mistyped one is not punished."""
+"""... and how long it then waits for each further one. That keeps the log of failed logins short.
+What makes the token safe is its length, for the right one never waits; see
+`tidelog.base.credentials`."""
 
 MAX_ADDRESSES = 1024
 """Addresses whose tries are remembered; one more forgets the one that tried longest ago."""

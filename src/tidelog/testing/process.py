@@ -108,7 +108,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            self._process.wait()
+            self.wait()
             raise RuntimeError(f"the server did not start:\n{self.log_text()[-2000:]}")
         self.port = int(json.loads(line)["url"].rsplit(":", 1)[1])
 

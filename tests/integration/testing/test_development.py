@@ -1,7 +1,12 @@
 """`tidelog serve --dev`: what it opens, and to whom."""
 
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
+import pytest
+
+from tidelog.base.settings import DEVELOPMENT_APP
 from tidelog.testing.process import ServerProcess
 
 
@@ -13,3 +18,51 @@ def test_development_serves_the_known_app_and_says_so(tmp_path: Path) -> None:
     with ServerProcess(data_dir=tmp_path / "other") as server:
         server.start()
         assert "DEVELOPMENT MODE" not in server.log_text()
+
+
+ELSEWHERE = {"Host": "rebound.example:8080"}, {"Origin": "https://page.example"}
+HERE = {"Host": "localhost:1"}, {"Origin": "http://localhost:3000"}, {"Origin": "http://[::1]"}
+
+
+def asked(server: ServerProcess, method: str, path: str, headers: dict[str, str]) -> int:
+    """The status of an answer."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    with closing(connection):
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+
+
+def test_development_answers_only_this_machine(tmp_path: Path) -> None:
+    """Neither a page of another site nor a name that leads here by a trick gets anything."""
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    opened = f"/app/{DEVELOPMENT_APP.key}"
+    with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",)) as server:
+        server.start()
+        for headers in ELSEWHERE:
+            assert asked(server, "GET", "/healthz", headers) == 403
+            assert asked(server, "POST", "/mesh", headers) == 403
+            assert asked(server, "GET", opened, headers | upgrade) == 403
+        for headers in (*HERE, {}):
+            assert asked(server, "GET", "/healthz", headers) == 200
+            assert asked(server, "POST", "/mesh", headers) == 401
+            assert asked(server, "GET", opened, headers | upgrade) == 101
+        nowhere = {"Origin": "null"}  # a file, or a framed page of anybody
+        assert asked(server, "GET", "/healthz", nowhere) == 200
+        assert asked(server, "POST", "/mesh", nowhere) == 403
+        assert asked(server, "GET", opened, nowhere | upgrade) == 403
+
+
+def test_the_probe_stays_on_this_machine(tmp_path: Path) -> None:
+    """It writes without a token, so a server that others reach does not start with it."""
+    server = ServerProcess(
+        data_dir=tmp_path / "data",
+        arguments=("--host", "0.0.0.0"),
+        environment={"TIDELOG_TEST_PROBE": "1"},
+    )
+    with server, pytest.raises(RuntimeError, match="TIDELOG_TEST_PROBE=1 lets everybody write"):
+        server.start()

@@ -69,6 +69,11 @@ def test_development_needs_none() -> None:
         ("${TIDELOG_APP_SECRET}", "example"),
         (" " * 20, "example"),
         ("a" * 40, "different characters"),
+        ("passwordpassword", "everybody tries"),
+        ("1234567890123456", "everybody tries"),
+        ("0123456789abcdef", "everybody tries"),
+        ("qwertyuiopasdfgh", "everybody tries"),
+        ("my-admin-token-here", "everybody tries"),
     ],
 )
 def test_what_can_be_guessed_is_refused_and_not_repeated(weak: str, reason: str) -> None:

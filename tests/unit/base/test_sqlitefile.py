@@ -140,6 +140,15 @@ def test_damage_is_named_with_its_remedy(connection: sqlite3.Connection, path: P
     damaged.close()
 
 
+def test_a_new_directory_is_for_its_owner_only(tmp_path: Path) -> None:
+    """What others may read is not decided by a file mask; a file in its place is named."""
+    path = tmp_path / "data" / "lock"
+    sqlitefile.DirectoryLock(path).release()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(StoreUnavailable, match="lock is no directory"):
+        sqlitefile.DirectoryLock(path / "lock")
+
+
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     """A second taker is told who has it; after the release it may have it."""
     path = tmp_path / "lock"

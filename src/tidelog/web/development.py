@@ -1,0 +1,75 @@
+"""The gate of `--dev`: its secrets are public, so only this machine's own pages may ask.
+
+A browser says in `Host` which name it asked for and in `Origin` whose page asks. A name that
+somebody else points here (DNS rebinding) and a page of another site are refused; a page that is
+served or opened on this machine is what development is. Programs send no `Origin` and are let in.
+"""
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidelog.base.loopback import is_loopback
+from tidelog.base.surface import Conversation, Endpoint, HttpRequest, HttpResponse, Route, Upgrade
+from tidelog.web.handshake import refuse
+
+_READING = ("GET", "HEAD")
+
+_REFUSAL = refuse(
+    403,
+    "development mode answers only this machine: ask for 127.0.0.1 or localhost, from a page of "
+    "it. For others leave out --dev and set secrets",
+    code="forbidden",
+)
+
+
+def is_ours(headers: tuple[tuple[bytes, bytes], ...], *, is_reading: bool) -> bool:
+    """Whether a request may have been made by a program or a page of this machine.
+
+    A page without an address, such as a file, says `null`, as a framed page of a stranger can too:
+    it may read, for which a stranger would need an answer that browsers keep from him.
+    """
+    host, origin = _text(headers, b"host"), _text(headers, b"origin")
+    if host and not _names_this_machine(f"//{host}"):
+        return False
+    return not origin or (origin == "null" and is_reading) or _names_this_machine(origin)
+
+
+def guarded_routes(routes: Sequence[Route]) -> list[Route]:
+    """The same routes behind the gate."""
+    return [_guarded_route(route) for route in routes]
+
+
+def guarded_endpoints(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """The same WebSocket paths behind the gate."""
+    return [_guarded_endpoint(endpoint) for endpoint in endpoints]
+
+
+def _guarded_route(route: Route) -> Route:
+    async def handle(request: HttpRequest) -> HttpResponse:
+        if is_ours(request.headers, is_reading=request.method in _READING):
+            return await route.handle(request)
+        return _REFUSAL
+
+    return msgspec.structs.replace(route, handle=handle)
+
+
+def _guarded_endpoint(endpoint: Endpoint) -> Endpoint:
+    def accept(upgrade: Upgrade) -> Conversation | HttpResponse:
+        if is_ours(upgrade.headers, is_reading=False):
+            return endpoint.accept(upgrade)
+        return _REFUSAL
+
+    return msgspec.structs.replace(endpoint, accept=accept)
+
+
+def _names_this_machine(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+
+
+def _text(headers: tuple[tuple[bytes, bytes], ...], name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")
