@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.terminal import printable
 from tidelog.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def up(
     Example: tidelog daemon up --ephemeral --invite "$INVITE" --name ci-17 --ttl 600
     """
     del as_json
+    from tidelog.client.mesh_place import require_joined
     from tidelog.daemon.continuous_integration import is_ci
 
     if ephemeral is None:
@@ -123,7 +125,10 @@ def up(
     else:
         if invite is not None:
             mesh = _join(data_dir, invite, name)
-        command += ["--data-dir", str(daemon_dir(data_dir, mesh))]
+        directory = daemon_dir(data_dir, mesh)
+        if not (directory / "daemon.toml").exists():  # it may name a key elsewhere
+            require_joined(directory)
+        command += ["--data-dir", str(directory)]
         if mesh is not None:
             command += ["--mesh", mesh]
     if ttl is not None:
@@ -280,7 +285,8 @@ def inbox(
                 typer.echo(json.dumps(message._asdict()))
             else:
                 where = f" #{message.topic}" if message.topic else ""
-                typer.echo(f"{message.received_at} {message.sender_name}{where}: {message.body}")
+                said = f"{message.sender_name}{where}: {message.body}"
+                typer.echo(printable(f"{message.received_at} {said}"))
             sys.stdout.flush()
 
 
@@ -315,7 +321,7 @@ def peers(
         typer.echo(json.dumps(answer))
         return
     for peer in answer["items"]:
-        typer.echo(f"{peer['member_pubkey']} {peer['name']}")
+        typer.echo(printable(f"{peer['member_pubkey']} {peer['name']}"))
 
 
 @app.command()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog.base.terminal import printable
 from tidelog.cli.options import JsonOption
-from tidelog.cli.pipeline_place import printable, require_libraries
+from tidelog.cli.pipeline_place import require_libraries
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog.base.terminal import printable
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def _line(entry: "Entry", *, as_json: bool) -> str:
     if len(body) > _SHOWN_BODY_CHARACTERS:
         body = body[: _SHOWN_BODY_CHARACTERS - 1] + "…"
     place = f"{entry.stream}#{entry.stream_serial}"
-    return f"{entry.committed_id:>8}  {at}Z  {place}  {entry.kind}  {entry.entity}  {body}\n"
+    line = f"{entry.committed_id:>8}  {at}Z  {place}  {entry.kind}  {entry.entity}  {body}"
+    return f"{printable(line)}\n"
 
 
 def _as_json(entry: "Entry") -> dict[str, Any]:

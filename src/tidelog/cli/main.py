@@ -7,6 +7,7 @@ import typer
 
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.terminal import printable_lines
 from tidelog.cli import (
     backup,
     config,
@@ -66,10 +67,10 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        sys.stderr.write(f"tidelog: {error}\n")
+        sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
         sys.exit(2)
     except TidelogError as error:
-        sys.stderr.write(f"tidelog: {error}\n")
+        sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
         sys.exit(1)
 
 

@@ -9,10 +9,11 @@ from urllib.parse import quote
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.terminal import printable
 from tidelog.cli import mesh_topics
-from tidelog.cli.broker_call import administration
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+from tidelog.cli.running_server import administration
 from tidelog.daemon.broker_http import call
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def create(
 
     Example: tidelog mesh create harbour --url http://127.0.0.1:8080
     """
-    base, token = administration(config, url)
+    base, token = administration(settings_from(config), url)
     answer = call(f"{base}/mesh", "POST", {"slug": slug}, token)
     _show(answer, f"mesh {slug} is ready. Next: tidelog mesh invite {slug}", as_json=as_json)
 
@@ -66,7 +67,7 @@ def invite(
 
     Example: tidelog mesh invite harbour
     """
-    base, token = administration(config, url)
+    base, token = administration(settings_from(config), url)
     answer = call(f"{_place(base, slug)}/invites", "POST", {}, token)
     link = f"{_place(base, slug)}#{answer['invite']}"
     _show({**answer, "link": link}, link, as_json=as_json)
@@ -84,7 +85,7 @@ def join(
 
     Safe to repeat: a key that is there is used again, and the broker answers as the first time.
 
-    Example: tidelog mesh join "http://127.0.0.1:8080/mesh/harbour#INVITE" --name alice
+    Example: tidelog mesh join "http://HOST/mesh/harbour#INVITE" --name alice --data-dir ./alice
     """
     from tidelog.client.mesh_place import KEY_NAME
     from tidelog.daemon import joining
@@ -131,7 +132,7 @@ def settings(
 
     Example: tidelog mesh settings harbour --message-retention-days 30
     """
-    base, token = administration(config, url)
+    base, token = administration(settings_from(config), url)
     given: dict[str, Any] = {
         "dedupe_retention_days": dedupe_retention_days,
         "dedupe_retention_mode": dedupe_retention_mode,
@@ -187,7 +188,8 @@ async def _check(settings: "Settings", *, as_json: bool) -> bool:
     try:
         async for finding in find_orphans(reader, time.time_ns() // 1_000_000):
             by_rule[finding.rule] += 1
-            typer.echo(json.dumps(finding._asdict()) if as_json else _finding_line(finding))
+            line = printable(_finding_line(finding))
+            typer.echo(json.dumps(finding._asdict()) if as_json else line)
     finally:
         await reader.close()
     count = sum(by_rule.values())
@@ -342,7 +344,7 @@ def _list(
         typer.echo(json.dumps(answer))
         return
     for row in answer["items"]:
-        typer.echo(_line(row))
+        typer.echo(printable(_line(row)))
 
 
 @outbox.command()
@@ -364,11 +366,11 @@ def inspect(
         return
     for field, value in row.items():
         if field != "chain" and value is not None:
-            typer.echo(f"{field:20} {value}")
+            typer.echo(printable(f"{field:20} {value}"))
     if len(row["chain"]) > 1:
         typer.echo("chain, oldest first:")
         for link in row["chain"]:
-            typer.echo(f"  {_line(link)}")
+            typer.echo(printable(f"  {_line(link)}"))
 
 
 @outbox.command()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidelog.base.terminal import printable
 from tidelog.cli.broker_call import call_as_member
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, daemon_dir
 from tidelog.cli.options import JsonOption
@@ -49,7 +50,7 @@ def list_topics(
         typer.echo(json.dumps(answer))
         return
     for found in answer["topics"]:
-        typer.echo(f"{found['name']}{' *' if found['subscribed'] else ''}")
+        typer.echo(printable(f"{found['name']}{' *' if found['subscribed'] else ''}"))
 
 
 @queue.command("create")
@@ -83,7 +84,7 @@ def list_queues(
         typer.echo(json.dumps(answer))
         return
     for found in answer["queues"]:
-        typer.echo(found)
+        typer.echo(printable(found))
 
 
 def _create(kind: str, name: str, hint: str, directory: Path, *, as_json: bool) -> None:

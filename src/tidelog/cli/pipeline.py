@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.base.errors import ConfigError
+from tidelog.base.terminal import printable
 from tidelog.cli import pipeline_changes, pipeline_views
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.pipeline_place import (
@@ -21,7 +22,6 @@ from tidelog.cli.pipeline_place import (
     conf_pairs,
     pipeline_at,
     print_json,
-    printable,
     spark_for,
 )
 from tidelog.cli.progress import progress_bar

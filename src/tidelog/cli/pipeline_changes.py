@@ -6,6 +6,7 @@ import msgspec
 import typer
 
 from tidelog.base.errors import ConfigError
+from tidelog.base.terminal import printable
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.pipeline_place import (
     ConfOption,
@@ -14,10 +15,10 @@ from tidelog.cli.pipeline_place import (
     conf_pairs,
     pipeline_at,
     print_json,
-    printable,
     spark_for,
 )
 from tidelog.cli.progress import progress_bar
+from tidelog.cli.running_server import administration
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
@@ -105,16 +106,9 @@ def publish(
     with pipeline_at(config, data_dir, None, lake) as place:
         from tidelog.pipeline.publish import publish_snapshots
 
-        settings = place.settings
-        if not settings.admin_token:
-            raise ConfigError(
-                "admin_token is not set, and the server takes snapshots only from who knows it. "
-                "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
-            )
-        scheme = "https" if settings.tls_certificate else "http"
-        server = url or f"{scheme}://{settings.host}:{settings.port}"
+        server, token = administration(place.settings, url)
         with progress_bar("publishing"):
-            done = publish_snapshots(place.lake, server, settings.admin_token)
+            done = publish_snapshots(place.lake, server, token)
     if as_json:
         print_json(msgspec.to_builtins(done))
     else:

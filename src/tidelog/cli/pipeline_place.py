@@ -183,8 +183,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat()  # what is left in rows of the lake is a time
-
-
-def printable(text: str) -> str:
-    """Text of strangers for a terminal, which obeys control characters."""
-    return "".join(each if each.isprintable() else " " for each in text)

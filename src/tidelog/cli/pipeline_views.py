@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.terminal import printable
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.pipeline_place import (
     ConfOption,
@@ -16,7 +17,6 @@ from tidelog.cli.pipeline_place import (
     conf_pairs,
     pipeline_at,
     print_json,
-    printable,
     spark_for,
 )
 

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.errors import TidelogError
+from tidelog.base.terminal import printable
 from tidelog.cli.options import ConfigOption, JsonOption, settings_from
+from tidelog.cli.running_server import administration
 
 app = typer.Typer(help="Administer the sync surface of a running server.", no_args_is_help=True)
 
@@ -21,19 +23,12 @@ UrlOption = Annotated[
 def call(
     config: Path | None, url: str | None, method: str, path: str, body: object = None
 ) -> dict[str, Any]:
-    """Ask the server's admin API, with the admin token of the settings."""
-    settings = settings_from(config)
-    if not settings.admin_token:
-        raise ConfigError(
-            "admin_token is not set, and the server takes administration only from who knows it. "
-            "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
-        )
-    scheme = "https" if settings.tls_certificate else "http"
-    base = url or f"{scheme}://{settings.host}:{settings.port}"
+    """Ask the server's admin API."""
+    base, token = administration(settings_from(config), url)
     request = urllib.request.Request(  # noqa: S310 - the operator names the server
         f"{base}/sync/admin/{path}",
         data=None if body is None else json.dumps(body).encode(),
-        headers={"authorization": f"Bearer {settings.admin_token}"},
+        headers={"authorization": f"Bearer {token}"},
         method=method,
     )
     try:
@@ -42,7 +37,7 @@ def call(
             return result
     except urllib.error.HTTPError as error:
         with error:
-            text = error.read().decode("utf-8", "replace")[:300]
+            text = printable(error.read().decode("utf-8", "replace")[:300])
         raise TidelogError(f"{base} answered {error.code}: {text}") from error
     except OSError as error:
         raise TidelogError(
@@ -88,6 +83,7 @@ def connections(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     last = result["last_committed_id"]
     table = Table(title=f"{len(result['connections'])} clients, last event {last}")
@@ -95,9 +91,9 @@ def connections(
         table.add_column(name, justify="right" if name in ("cursor", "behind") else "left")
     for row in result["connections"]:
         table.add_row(
-            row["client_id"],
+            Text(printable(row["client_id"])),
             row["profile"],
-            ", ".join(row["subscriptions"]),
+            Text(printable(", ".join(row["subscriptions"]))),
             str(row["cursor"]),
             str(last - row["cursor"]),
         )

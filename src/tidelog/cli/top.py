@@ -7,13 +7,13 @@ import urllib.error
 import urllib.request
 from collections import deque
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidelog.base.errors import TidelogError
 from tidelog.cli.options import ConfigOption, settings_from
+from tidelog.cli.running_server import server_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +48,7 @@ def top(
 
     Example: tidelog top --url http://127.0.0.1:8080 --once
     """
-    base = url or _configured(config)
-    samples = _samples(_Watched(base.rstrip("/")), interval)
+    samples = _samples(_Watched(server_url(settings_from(config), url)), interval)
     try:
         if once:
             _show(next(samples), as_json=as_json)
@@ -60,17 +59,6 @@ def top(
             _watch(samples)
     except KeyboardInterrupt:
         raise typer.Exit from None
-
-
-def _configured(config: Path | None) -> str:
-    settings = settings_from(config)
-    scheme = "https" if settings.tls_certificate else "http"
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
-    return (
-        f"{scheme}://[{host}]:{settings.port}"
-        if ":" in host
-        else (f"{scheme}://{host}:{settings.port}")
-    )
 
 
 class _Watched:
@@ -94,7 +82,13 @@ class _Watched:
 
     def health(self) -> dict[str, Any]:
         """What it says of itself; also when it says that it is not ready."""
-        health = json.loads(self._get("/healthz", refusal_counts=True))
+        try:
+            health = json.loads(self._get("/healthz", refusal_counts=True))
+        except ValueError:
+            raise TidelogError(
+                f"{self.url}/healthz is not a tidelog server's. Name the server's address with "
+                "--url, without a path."
+            ) from None
         return health if isinstance(health, dict) else {}
 
     def _get(self, path: str, *, refusal_counts: bool = False) -> bytes:

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidelog.base.terminal import printable
 from tidelog.monitoring.sample import Flow, Latency, Sample
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -17,7 +18,8 @@ def view(samples: Sequence[Sample]) -> RenderableType:
     """The newest sample, and how the rates went over all of them."""
     newest = samples[-1]
     if not newest.up:
-        return Group(_headline(newest), Text(f"\nno answer: {newest.error}", style="bold red"))
+        error = Text(f"\nno answer: {printable(newest.error)}", style="bold red")
+        return Group(_headline(newest), error)
     panes = Table.grid(padding=(0, 3))
     panes.add_row(_log(newest), _connections(newest), _process(newest))
     flows = Table.grid(padding=(0, 3))
@@ -66,7 +68,7 @@ def _log(sample: Sample) -> Table:
 def _connections(sample: Sample) -> Table:
     table = _pane("connections")
     for surface, count in sample.connections.items():
-        table.add_row(surface or "other", _whole(count))
+        table.add_row(Text(printable(surface or "other")), _whole(count))
     table.add_row("all", _whole(sum(sample.connections.values())))
     slow = sample.slow_consumers
     table.add_row("dropped as slow", _whole(int(slow.total) if slow else 0))
@@ -112,7 +114,7 @@ def _flows(title: str, flows: Mapping[str, Flow]) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_row(Text(title, "bold"), Text("all", "dim"), Text("/s", "dim"))
     for name, flow in flows.items():
-        table.add_row(name, f"{flow.total:,.0f}", f"{flow.per_second:,.1f}")
+        table.add_row(Text(printable(name)), f"{flow.total:,.0f}", f"{flow.per_second:,.1f}")
     if not flows:
         table.add_row(Text("none", "dim"), "", "")
     return table

@@ -27,6 +27,15 @@ BEGINNING = "LTEu"
 _TRANSIENT = frozenset({429, 503})
 
 
+_NEXT = {
+    "topic_not_found": "Make it with `tidelog mesh topic create`; `topic list` shows them.",
+    "queue_not_found": "Make it with `tidelog mesh queue create`; `queue list` shows them.",
+    "outbox_row_not_found": "`tidelog mesh outbox list` shows the rows there are.",
+    "not_subscribed": "Subscribe first: `tidelog daemon subscribe`.",
+}
+"""What helps, by the word of the contract."""
+
+
 class MeshRefused(TidelogError):  # noqa: N818 - the failure is the noun
     """The daemon does not do what it was asked."""
 
@@ -37,7 +46,8 @@ class MeshRefused(TidelogError):  # noqa: N818 - the failure is the noun
         """What is wrong, as a word of the contract."""
         self.body: dict[str, Any] = body
         detail = body.get("detail") or body.get("conflict") or ""
-        super().__init__(f"{reply.status} {self.error}" + (f": {detail}" if detail else ""))
+        told = f"{reply.status} {self.error}" + (f": {detail}" if detail else "")
+        super().__init__(f"{told}. {_NEXT[self.error]}" if self.error in _NEXT else told)
 
 
 class Sent(NamedTuple):

@@ -102,8 +102,9 @@ class Endpoint(NamedTuple):
                     )
                 return await asyncio.open_connection("127.0.0.1", self.port, limit=MAX_ANSWER_BYTES)
         except (OSError, TimeoutError) as error:
+            where = "" if self.socket is None else f" --data-dir {self.socket.parent}"
             raise DaemonUnavailable(
-                f"no daemon answers at {self}. Start it with: tidelog daemon up"
+                f"no daemon answers at {self}. Start it with: tidelog daemon up{where}"
             ) from error
 
     def _head(self, method: str, path: str, size: int, headers: Mapping[str, str]) -> bytes:

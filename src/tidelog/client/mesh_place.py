@@ -35,6 +35,15 @@ def find(data_dir: Path | str | None = None, mesh: str | None = None) -> Path:
     raise TidelogError(f"there are several daemons ({names}). Name one with --mesh or --data-dir.")
 
 
+def require_joined(data_dir: Path) -> None:
+    """Refuse a directory from which no mesh was joined, before anything is looked for in it."""
+    if not (data_dir / KEY_NAME).exists():
+        raise TidelogError(
+            f"no mesh was joined in {data_dir}. Get an invite (`tidelog mesh invite`), then: "
+            f"tidelog mesh join INVITE --name NAME --data-dir {data_dir}"
+        )
+
+
 def endpoint(data_dir: Path, port: int | None = None) -> Endpoint:
     """How to reach the daemon of a directory: its socket, or with a port and its token over TCP."""
     if port is None:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.terminal import printable
 
 _TIMEOUT_S = 30
 _PATIENCE_S = 15
@@ -35,7 +36,7 @@ def call(
             return result
     except urllib.error.HTTPError as error:
         with error:
-            text = error.read().decode("utf-8", "replace")[:300]
+            text = printable(error.read().decode("utf-8", "replace")[:300])
         raise TidelogError(f"{base} answered {error.code}: {text}{_advice(text)}") from error
     except OSError as error:
         raise TidelogError(

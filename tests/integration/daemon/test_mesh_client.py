@@ -159,6 +159,10 @@ def test_commands_send_read_and_show(alice: DaemonProcess, bob: DaemonProcess) -
     assert run("daemon", "inbox", *there).stdout.strip().endswith("member-0: hi")
     [line] = run("daemon", "inbox", "--json", *there).stdout.splitlines()
     assert json.loads(line)["client_message_id"] == "k"
+    run("daemon", "send", bob.public_hex, "a\x1b[1A\nb", "--key", "forged", "--wait", "10", *here)
+    eventually(lambda: len(bob.inbox()) == 2)
+    *_, shown = run("daemon", "inbox", *there).stdout.splitlines()
+    assert shown.endswith("member-0: a [1A b")  # no line of its own, and no cursor moved
     assert "connected; 0 waiting" in run("daemon", "status", *here).stdout
     assert json.loads(run("daemon", "status", "--json", *here).stdout)["connected"] is True
     refused = run("daemon", "send", bob.public_hex, "other", "--key", "k", *here, check=False)

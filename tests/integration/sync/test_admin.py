@@ -612,6 +612,20 @@ async def test_the_commands_do_what_the_routes_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_clean")
+async def test_names_of_clients_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    """A partition that looks like markup or moves the cursor does neither in the table."""
+    hostile = "[/x]\x1b]52;c;aGk=\x07\u202e"
+    async with (
+        admin(tmp_path) as administrator,
+        connected(administrator.node.ws_url, "client-a", TREE) as peer,
+    ):
+        await peer.subscribe(hostile)
+        table = await run("connections", "--url", administrator.node.server.url)
+    assert "[/x]" in table
+    assert not {"\x1b", "\x07", "\u202e"} & set(table)
+
+
+@pytest.mark.usefixtures("_clean")
 async def test_a_command_that_fails_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -624,8 +638,10 @@ async def test_a_command_that_fails_says_what_to_do(
         with pytest.raises(TidelogError, match="answered 401"):
             await run("connections", "--url", url)
         monkeypatch.delenv("TIDELOG_ADMIN_TOKEN")
-        with pytest.raises(TidelogError, match="TIDELOG_ADMIN_TOKEN"):
+        with pytest.raises(TidelogError, match="answered 401"):  # it is not in development mode
             await run("connections", "--url", url)
+        with pytest.raises(TidelogError, match="TIDELOG_ADMIN_TOKEN"):
+            await run("connections", "--url", "http://server.example")
     monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", ADMIN_TOKEN)
     with pytest.raises(TidelogError, match="does not answer"):
         await run("connections", "--url", url)

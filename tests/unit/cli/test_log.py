@@ -57,6 +57,18 @@ def test_tail_shows_the_last_twenty(log: list[Entry]) -> None:
     assert len(log) == 30
 
 
+def test_tail_shows_controls_and_does_not_obey_them() -> None:
+    """Whoever wrote an entry cannot move the cursor of whoever reads it."""
+
+    async def write() -> None:
+        async with running_node("data/tidelog.db") as node:
+            await node.append(Draft("s", "s", "raw", "e", "", "", "a\x9b2J\u202eb\nc".encode()))
+
+    asyncio.run(write())
+    [line] = run("log", "tail").stdout.splitlines()
+    assert line.endswith("a 2J b c")
+
+
 @pytest.mark.usefixtures("log")
 def test_tail_begins_where_it_is_told() -> None:
     """--from names the first position that is shown; one beyond the end shows nothing."""

@@ -162,6 +162,16 @@ def test_the_service_is_hardened(tmp_path: Path) -> None:
     assert "ExecStart=" in json.loads(as_json)["unit"]
 
 
+@pytest.mark.parametrize("command", [("daemon", "up"), ("mesh", "topic", "create", "news")])
+def test_a_directory_without_a_mesh_is_told_how_to_join(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing is looked for in it, and nothing made."""
+    with pytest.raises(TidelogError, match=rf"mesh join INVITE .*--data-dir {tmp_path}/none"):
+        invoke(*command, "--data-dir", str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_daemon_is_found_by_itself(tmp_path: Path) -> None:
     """None, one, several: each is told apart."""
     home = {"XDG_STATE_HOME": str(tmp_path)}

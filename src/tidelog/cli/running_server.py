@@ -1,0 +1,42 @@
+"""Where a command finds the running server, and what opens its administration."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tidelog.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidelog.base.settings import Settings
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def server_url(settings: "Settings", url: str | None) -> str:
+    """The address that was named, or else where the configuration has the server listen."""
+    if url:
+        return url.rstrip("/")
+    scheme = "https" if settings.tls_certificate else "http"
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def administration(settings: "Settings", url: str | None) -> tuple[str, str]:
+    """That address and the admin token.
+
+    A server on this machine is first taken for one in development mode, whose token is public: any
+    other refuses it.
+
+    Raises:
+        ConfigError: no token is known.
+    """
+    from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
+
+    base, token = server_url(settings, url), settings.admin_token
+    if not token and urlsplit(base).hostname in LOOPBACK:
+        token = DEVELOPMENT_ADMIN_TOKEN
+    if not token:
+        raise ConfigError(
+            "admin_token is not set, and the server takes administration only from who knows it. "
+            "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
+        )
+    return base, token
