@@ -45,6 +45,7 @@ _ROW = record("id", id=TEXT)
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", PATH): _page("The page; without a session it leads to the login."),
+    ("GET", "/"): _page("Leads to the page.", status=303),
     ("GET", f"{PATH}/login"): _page("The login page."),
     ("POST", f"{PATH}/login"): _page(
         "Begin a session: a form with the admin token as `token`.",

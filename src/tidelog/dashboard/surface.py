@@ -50,10 +50,6 @@ HOW_TO_OPEN = (
     "  TIDELOG_ADMIN_TOKEN=<a long random text> tidelog serve\n"
     'or admin_token = "..." in tidelog.toml. Or try tidelog on this machine: tidelog serve --dev\n'
 )
-NOT_THIS_MACHINE = (
-    "Under --dev the dashboard answers on this machine only: ask for 127.0.0.1 or localhost.\n"
-)
-
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 _POSITION = re.compile(r"[0-9]{1,18}")
@@ -141,6 +137,7 @@ class DashboardSurface:
         }
         handlers = {
             ("GET", PATH): self._get_page,
+            ("GET", "/"): self._lead_to_page,
             ("GET", f"{PATH}/login"): self._get_login,
             ("POST", f"{PATH}/login"): self._log_in,
             ("POST", f"{PATH}/logout"): self._log_out,
@@ -195,9 +192,10 @@ class DashboardSurface:
             return _text(403, HOW_TO_OPEN)
         if self._access.session(request.headers) is not None:
             return self._assets.page("index.html")
-        if self._access.mode is Mode.OPEN:
-            return _text(403, NOT_THIS_MACHINE)
         return _redirect(f"{PATH}/login")
+
+    async def _lead_to_page(self, _request: HttpRequest) -> HttpResponse:
+        return _redirect(PATH)
 
     async def _get_file(self, request: HttpRequest) -> HttpResponse:
         """They are the same in every installation; nothing of the log is in them."""

@@ -104,6 +104,7 @@ async def test_development_is_open_here_only(tmp_path: Path) -> None:
     """Under --dev nobody logs in, unless the host has a name that is not this machine's."""
     async with desk(tmp_path) as here:
         assert (await here.http.get("/dashboard")).status_code == 200
+        assert (await here.http.get("/")).headers["location"] == "/dashboard"
         assert (await here.get("state"))["is_open"] is True
         rebound = {"host": "evil.example:80"}
         assert (await here.http.get("/dashboard", headers=rebound)).status_code == 403
