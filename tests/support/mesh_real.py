@@ -24,7 +24,7 @@ from tidelog.mesh.orphans import Finding, find_orphans
 from tidelog.store import open_store
 from tidelog.testing.process import ServerProcess
 
-ADMIN_TOKEN = "an-admin-token-for-tests"
+ADMIN_TOKEN = "harbour-lights-at-dusk-41"
 TOPIC = "tides"
 LEASE_MS = 1000
 """Of a delivery; short, because tests wait for it to end."""

@@ -1,13 +1,15 @@
 """Which hooks a daemon may run: `hooks.toml`, and the scripts that it names (mesh 15).
 
-A script that lies in the directory is not run by that alone. It must be named, and nobody but its
-owner may be able to write it: whoever can change it can do what the daemon's user can.
+A script that lies in the directory is not run by that alone. It must be named, and nobody but the
+daemon's user and root may be able to change it, or to put something else into its place: whoever
+can does what the daemon's user can. That is looked at when the daemon starts and before each run.
 """
 
+import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,9 @@ NAMES = (
     "pre-send",
 )
 """Every hook but those of topics."""
+
+_MAX_LINKS = 40
+"""On the way to one file, as the kernel has it."""
 
 _TOPIC_PREFIX = "on-topic-"
 _TOPIC_HOOK = re.compile(rf"{_TOPIC_PREFIX}[A-Za-z0-9._-]{{1,100}}")
@@ -55,7 +60,7 @@ def read(data_dir: Path) -> Mapping[str, Hook]:
         return {}
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    _refuse_writable(path)
+    _refuse_changeable(path)
     try:
         hooks = msgspec.toml.decode(content, type=_File).hooks
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -68,9 +73,7 @@ def read(data_dir: Path) -> Mapping[str, Hook]:
                 f"{path}: there is no hook {name!r}. There are {', '.join(NAMES)} and "
                 f"{_TOPIC_PREFIX}NAME"
             )
-        _check(data_dir / FOLDER_NAME / name)
-    if hooks:
-        _refuse_writable(data_dir / FOLDER_NAME)
+        check(data_dir / FOLDER_NAME / name)
     return hooks
 
 
@@ -79,22 +82,58 @@ def topic_hook(topic: str) -> str:
     return f"{_TOPIC_PREFIX}{topic}"
 
 
-def _check(script: Path) -> None:
+def check(script: Path) -> None:
+    """Refuse a script that must not be run.
+
+    Raises:
+        ConfigError: it is not there, others can change it, or it cannot be executed.
+    """
     if not script.is_file():
         raise ConfigError(f"{script} is named in {FILE_NAME} and is not there, or is no file")
-    _refuse_writable(script)
+    _refuse_changeable(script)
     if not os.access(script, os.X_OK):
         raise ConfigError(f"{script} cannot be executed. Run: chmod 700 {script}")
 
 
-def _refuse_writable(path: Path) -> None:
-    """Refuse what another user could have written, a link's target included."""
+def _refuse_changeable(path: Path) -> None:
+    """Refuse what another user could have written or replaced, at any place on the way to it."""
     try:
-        status = path.stat()
+        for place, status in _way(path):
+            if status.st_uid not in (0, os.geteuid()) or _is_writable(status):
+                raise ConfigError(
+                    f"{place} can be changed by others, who could run anything as you by it. "
+                    f"Run: chmod go-w {place}, and make sure that it is yours or root's"
+                )
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(
-            f"{path} can be written by others, who could run anything as you by it. "
-            f"Run: chmod go-w {path}, and make sure that it is yours"
-        )
+
+
+def _is_writable(status: os.stat_result) -> bool:
+    """Whether others can write it, or replace what is in it."""
+    mode = status.st_mode
+    if stat.S_ISLNK(mode):
+        return False  # its mode says nothing, and it cannot be written, only replaced
+    if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+        return False  # as `/tmp`: others cannot replace what is not theirs
+    return bool(mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every directory and every link that leads to a file, and the file."""
+    left = list(reversed(path.absolute().parts))
+    place = Path(left.pop())
+    yield place, place.lstat()
+    links = 0
+    while left:
+        found = place / left.pop()
+        status = found.lstat()
+        yield found, status
+        if not stat.S_ISLNK(status.st_mode):
+            place = found
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = place / found.readlink()
+        place = Path(target.anchor)
+        left += reversed(target.parts[1:])

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+
+from tidelog.daemon.hook_group import HookGroup
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_OUTPUT_BYTES = 64 * 1024
@@ -21,8 +21,8 @@ TERMINATION_S = 5.0
 """Between SIGTERM and SIGKILL."""
 
 LEFTOVER_S = 1.0
-"""How long the output of a hook that has ended may stay open: a process that it left behind has it,
-and is killed then."""
+"""How long the output of a hook that has ended is still read, if a process that it left behind has
+it; then, or when the output is closed, whatever is left in its group is killed."""
 
 PATH = "/usr/bin:/bin"
 
@@ -71,36 +71,32 @@ async def run(
     loop = asyncio.get_running_loop()
     started = time.monotonic()
     try:
-        transport, watch = await loop.subprocess_exec(
-            lambda: _Watch(loop),
-            str(script),
-            env={"PATH": PATH, **environment},
-            cwd=str(script.parent),
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        group = HookGroup()
     except OSError as error:
-        return Result(status="not_started", output=f"{script}: {error.strerror}")
-    pid = transport.get_pid()
-    is_late = False
-    try:
-        _feed(transport, data)
-        done, _ = await asyncio.wait([watch.exited], timeout=timeout_s)
-        if not done:
-            is_late = True
-            await _end(pid, watch, termination_s)
-        await asyncio.wait([watch.silent], timeout=LEFTOVER_S)
-        if not watch.silent.done():
-            _signal_group(pid, signal.SIGKILL)
-    except asyncio.CancelledError:
-        await _end(pid, watch, termination_s)
-        raise
-    finally:
-        code = transport.get_returncode()
-        transport.close()
+        return _not_started(script, error)
+    with group:
+        try:
+            transport, watch = await loop.subprocess_exec(
+                lambda: _Watch(loop),
+                str(script),
+                env={"PATH": PATH, **environment},
+                cwd=str(script.parent),
+                stderr=asyncio.subprocess.STDOUT,
+                process_group=group.number,
+            )
+        except OSError as error:
+            return _not_started(script, error)
+        with contextlib.closing(transport):
+            try:
+                _feed(transport, data)
+                is_late = await _wait_for_end(group, watch, timeout_s, termination_s)
+            finally:
+                group.kill()
+                await asyncio.wait([watch.exited], timeout=termination_s)
+            code = transport.get_returncode()
     return Result(
         status="timed_out" if is_late else "ok" if code == 0 else "failed",
-        pid=pid,
+        pid=transport.get_pid(),
         exit_code=code,
         output=watch.output.decode("utf-8", "replace"),
         is_output_truncated=watch.is_truncated,
@@ -108,13 +104,27 @@ async def run(
     )
 
 
-async def _end(pid: int, watch: "_Watch", termination_s: float) -> None:
-    """End the whole group, politely first."""
-    _signal_group(pid, signal.SIGTERM)
-    await asyncio.wait([watch.exited], timeout=termination_s)
-    if not watch.exited.done():
-        _signal_group(pid, signal.SIGKILL)
+def _not_started(script: Path, error: OSError) -> Result:
+    return Result(status="not_started", output=f"{script}: {error.strerror}")
+
+
+async def _wait_for_end(
+    group: HookGroup, watch: "_Watch", timeout_s: float, termination_s: float
+) -> bool:
+    """Wait also for its output; ask one that is late to end. Answers whether it was late."""
+    try:
+        await asyncio.wait([watch.exited], timeout=timeout_s)
+    except asyncio.CancelledError:
+        group.terminate()
         await asyncio.wait([watch.exited], timeout=termination_s)
+        raise
+    is_late = not watch.exited.done()
+    if is_late:
+        group.terminate()
+        await asyncio.wait([watch.exited], timeout=termination_s)
+    if watch.exited.done():
+        await asyncio.wait([watch.silent], timeout=LEFTOVER_S)
+    return is_late
 
 
 def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:
@@ -123,11 +133,6 @@ def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:
     assert isinstance(pipe, asyncio.WriteTransport)  # noqa: S101 - it was asked for as a pipe
     pipe.write(data)
     pipe.write_eof()
-
-
-def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
 
 
 class _Watch(asyncio.SubprocessProtocol):

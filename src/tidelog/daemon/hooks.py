@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from tidelog.daemon import hook_run
+from tidelog.base.errors import ConfigError
+from tidelog.daemon import hook_files, hook_run
 from tidelog.daemon.hook_files import FOLDER_NAME, Hook, topic_hook
 from tidelog.daemon.hook_run import Result
 from tidelog.daemon.inbox import Message
@@ -31,6 +32,10 @@ MAX_AUDIT_BYTES = 10 * 1024**2
 """Of the audit file; a full one becomes `hooks.log.1` in place of the last such."""
 
 MAX_AT_ONCE = 8
+PLACES = MAX_AT_ONCE // 2
+"""Of `pre-send`, and as many of all others: if they shared them, messages that come in could make
+the member's sends wait."""
+
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 16 * 1024**2
 """Of the input of runs that wait; the daemon stays small whatever comes in."""
@@ -64,7 +69,8 @@ class Hooks:
         self._identity = {"TIDELOG_MESH": mesh, "TIDELOG_MEMBER_PUBKEY": member_pubkey}
         self._publish = publish
         self._metrics = metrics
-        self._running = asyncio.Semaphore(MAX_AT_ONCE)
+        self._running = asyncio.Semaphore(PLACES)
+        self._asked = asyncio.Semaphore(PLACES)
         self._waiting = 0
         self._waiting_bytes = 0
         self._numbers = itertools.count(1)
@@ -102,7 +108,7 @@ class Hooks:
         hook = self._hooks.get("pre-send")
         if hook is None:
             return None
-        async with self._running:
+        async with self._asked:
             result = await self._run("pre-send", hook, send)
         if result.status == "ok":
             return None
@@ -157,13 +163,17 @@ class Hooks:
     ) -> Result:
         run = {"run": f"{os.getpid()}-{next(self._numbers)}", "hook": name, **_about(fields)}
         self._note({**run, "status": "started"})
+        script = self._folder / name
         try:
+            hook_files.check(script)
             result = await hook_run.run(
-                self._folder / name,
+                script,
                 self._environment(name, fields),
                 hook_run.encode_input(fields) if data is None else data,
                 hook.timeout_ms / 1000,
             )
+        except ConfigError as error:
+            result = Result(status="not_started", output=str(error))
         except asyncio.CancelledError:
             self._note({**run, "status": "cancelled"})
             raise

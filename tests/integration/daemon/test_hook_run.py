@@ -12,7 +12,7 @@ from tidelog.daemon import hook_run
 from tidelog.daemon.events import Events
 from tidelog.daemon.hook_files import Hook
 from tidelog.daemon.hook_run import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, encode_input
-from tidelog.daemon.hooks import MAX_AT_ONCE, Hooks
+from tidelog.daemon.hooks import PLACES, Hooks
 from tidelog.daemon.inbox import Inbox
 from tidelog.daemon.metrics import DaemonMetrics
 
@@ -46,6 +46,11 @@ def is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+def children() -> str:
+    """The processes that this one has started and not waited for."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
 
 
 async def test_it_reads_its_input_and_has_no_other_environment(tmp_path: Path) -> None:
@@ -84,6 +89,26 @@ async def test_what_it_leaves_behind_does_not_hold_the_daemon(tmp_path: Path) ->
     result = await hook_run.run(script(tmp_path, "sleep 300 &\necho $!"), {}, b"", PATIENCE_S)
     assert (result.status, time.monotonic() - started < PATIENCE_S) == ("ok", True)
     await gone(int(result.output))
+
+
+@pytest.mark.parametrize(("last", "status"), [("sleep 300", "timed_out"), ("exit 0", "ok")])
+async def test_what_hides_in_its_group_is_killed(tmp_path: Path, last: str, status: str) -> None:
+    """A child that ignores SIGTERM and has no output open ends with the run, however that ends."""
+    hidden = "(trap '' TERM; exec sleep 300 <&- >&- 2>&-) >/dev/null 2>&1 &\necho $!"
+    result = await hook_run.run(script(tmp_path, f"{hidden}\n{last}"), {}, b"", 1.0)
+    assert result.status == status
+    await gone(int(result.output))
+
+
+async def test_the_group_has_nobody_when_it_is_left(tmp_path: Path) -> None:
+    """Nothing that was started for the run is left, not even to be waited for."""
+    before = children()
+    result = await hook_run.run(
+        script(tmp_path, "cut -d' ' -f5 /proc/$$/stat"), {}, b"", PATIENCE_S
+    )
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int(result.output), 0)
+    assert children() == before
 
 
 async def test_too_much_output_is_cut_and_does_not_block(tmp_path: Path) -> None:
@@ -135,7 +160,7 @@ async def test_so_many_at_once_and_so_many_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More runs wait, still more are dropped, counted and noted; closing ends those that run."""
-    monkeypatch.setattr("tidelog.daemon.hooks.MAX_WAITING", 3 + MAX_AT_ONCE)
+    monkeypatch.setattr("tidelog.daemon.hooks.MAX_WAITING", 3 + PLACES)
     (tmp_path / "hooks").mkdir()
     script(tmp_path / "hooks", 'echo $$ >> "$0.pids"; exec sleep 300', "on-startup")
     metrics = DaemonMetrics()
@@ -153,16 +178,17 @@ async def test_so_many_at_once_and_so_many_waiting(
     pids = tmp_path / "hooks/on-startup.pids"
     running: list[int] = []
     async with asyncio.timeout(PATIENCE_S):
-        while len(running) < MAX_AT_ONCE:
+        while len(running) < PLACES:
             await asyncio.sleep(0.1)
             running = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
-    assert len(running) == MAX_AT_ONCE
-    assert metrics.hooks["on-startup", "dropped"] == 20 - 3 - MAX_AT_ONCE
+    assert len(running) == PLACES
+    assert metrics.hooks["on-startup", "dropped"] == 20 - 3 - PLACES
     await hooks.close()
     inbox.close()
     for pid in running:
         await gone(pid)
     lines = (tmp_path / "hooks.log").read_text().splitlines()
     noted = [json.loads(line)["status"] for line in lines]
-    assert sorted(noted) == ["cancelled"] * 8 + ["dropped"] * 9 + ["started"] * 8
+    ran, dropped = PLACES, 20 - 3 - PLACES
+    assert sorted(noted) == ["cancelled"] * ran + ["dropped"] * dropped + ["started"] * ran
     assert (tmp_path / "hooks.log").stat().st_mode & 0o777 == 0o600

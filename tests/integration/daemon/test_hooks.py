@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_real import TOPIC, RealMesh
 from tidelog.daemon.continuous_integration import VARIABLES
+from tidelog.daemon.hooks import PLACES
 
 PATIENCE_S = 60.0
+PROMPT_S = 15.0
+"""Much more than a run takes, and much less than what it must not wait for."""
 
 SHOWN = 'cat > "$0.$TIDELOG_CLIENT_MESSAGE_ID.json"'
 """Keeps what the hook read, by the id of the message."""
@@ -58,6 +62,29 @@ def audit(daemon: DaemonProcess) -> list[dict[str, Any]]:
 def ended(daemon: DaemonProcess, hook: str) -> list[dict[str, Any]]:
     """Every run of a hook that has ended."""
     return [each for each in audit(daemon) if each["hook"] == hook and each["status"] != "started"]
+
+
+def started(daemon: DaemonProcess, hook: str) -> list[dict[str, Any]]:
+    """Every run of a hook that has begun."""
+    return [each for each in audit(daemon) if each["hook"] == hook and each["status"] == "started"]
+
+
+def elsewhere(daemon: DaemonProcess, tmp_path: Path, hook: str) -> Path:
+    """Move a script to a directory of its own and leave a link to it; answers the directory."""
+    place = tmp_path / "elsewhere"
+    place.mkdir(mode=0o755)
+    script = daemon.data_dir / "hooks" / hook
+    script.rename(place / hook)
+    script.symlink_to(place / hook)
+    return place
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def shown(daemon: DaemonProcess, hook: str) -> list[str]:
@@ -163,6 +190,61 @@ def test_a_send_that_a_hook_refuses(tmp_path: Path) -> None:
         assert ben.rows() == {}
         assert ben.send(f"dm:{ana.public_hex}", "nothing of the kind", "m-1")[0] == 202
         eventually(lambda: ben.outbox("m-1")["status"] == "done", PATIENCE_S)
+
+
+def test_messages_that_come_in_do_not_make_sends_wait(tmp_path: Path) -> None:
+    """`pre-send` runs though strangers' messages have all places of the other hooks."""
+    with two(tmp_path, on_message="exec sleep 300", pre_send="exit 0") as (_, ana, ben):
+        for number in range(2 * PLACES):
+            ana.send(f"dm:{ben.public_hex}", "no matter", f"m-{number}")
+        eventually(lambda: len(started(ben, "on-message")) == PLACES, PATIENCE_S)
+        begin = time.monotonic()
+        assert ben.send(f"dm:{ana.public_hex}", "mine", "mine")[0] == 202
+        assert time.monotonic() - begin < PROMPT_S
+        assert ended(ben, "on-message") == []
+
+
+def test_a_killed_daemon_leaves_no_hook_running(tmp_path: Path) -> None:
+    """The hook and its child, which ignores signals, end with the daemon, not with its return."""
+    child = "(trap '' HUP INT TERM; exec sleep 300) & echo $! $$ > pids.new; mv pids.new pids; wait"
+    with two(tmp_path, on_startup=child) as (_, _, ben):
+        pids = ben.data_dir / "hooks/pids"
+        eventually(pids.exists, PATIENCE_S)
+        running = [int(pid) for pid in pids.read_text().split()]
+        assert [is_running(pid) for pid in running] == [True, True]
+        ben.kill()
+        eventually(lambda: not any(is_running(pid) for pid in running), PROMPT_S)
+
+
+def test_a_link_to_where_others_can_write_stops_the_start(tmp_path: Path) -> None:
+    """The script itself is safe; whoever can write its directory could replace it."""
+    with RealMesh(tmp_path / "broker") as mesh, mesh.daemon("ana") as ana:
+        install(ana, on_dm="exit 0")
+        shared = elsewhere(ana, tmp_path, "on-dm")
+        shared.chmod(0o777)
+        ana.launch()
+        assert ana.wait() == 2
+        assert f"chmod go-w {shared}" in ana.log_text()
+
+
+def test_a_script_is_looked_at_before_each_run(tmp_path: Path) -> None:
+    """One that others can replace since the start is not run, and a send that needs it refused."""
+    with RealMesh(tmp_path / "broker") as mesh, mesh.daemon("ana") as ana:
+        install(ana, pre_send="exit 0")
+        shared = elsewhere(ana, tmp_path, "pre-send")
+        ana.start()
+        assert ana.send(f"dm:{ana.public_hex}", "before", "m-1")[0] == 202
+        shared.chmod(0o777)
+        script = shared / "pre-send"
+        planted = f"#!/bin/sh\ntouch {shared}/planted\n"
+        script.unlink()
+        script.write_text(planted)
+        script.chmod(0o755)
+        status, answer = ana.send(f"dm:{ana.public_hex}", "after", "m-2")
+        assert (status, answer["error"]) == (403, "hook_refused")
+        assert ended(ana, "pre-send")[-1]["status"] == "not_started"
+        assert f"chmod go-w {shared}" in ended(ana, "pre-send")[-1]["output"]
+        assert not (shared / "planted").exists()
 
 
 def test_hooks_are_off_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

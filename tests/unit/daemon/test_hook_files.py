@@ -1,10 +1,12 @@
 """Only what `hooks.toml` names is run, and only what nobody else can write (mesh 15)."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support.other_user import NOBODY, can_change_user
 from tidelog.base.errors import ConfigError
 from tidelog.daemon import hook_files
 from tidelog.daemon.hook_files import MAX_TIMEOUT_MS, Hook
@@ -72,6 +74,7 @@ def test_what_cannot_be_understood_is_refused(folder: Path, text: str) -> None:
         lambda folder: (folder / "hooks/on-dm").chmod(0o775),
         lambda folder: (folder / "hooks/on-dm").chmod(0o757),
         lambda folder: (folder / "hooks").chmod(0o777),
+        lambda folder: folder.chmod(0o770),
         lambda folder: (folder / "hooks.toml").chmod(0o666),
         lambda folder: (folder / "hooks/on-dm").chmod(0o644),
     ],
@@ -79,8 +82,62 @@ def test_what_cannot_be_understood_is_refused(folder: Path, text: str) -> None:
 def test_what_others_could_have_written_is_refused(
     folder: Path, spoil: Callable[[Path], None]
 ) -> None:
-    """The script, its directory and the file; and one that cannot be executed."""
+    """The script, the directories above it and the file; and one that cannot be executed."""
     write(folder, DM)
     spoil(folder)
     with pytest.raises(ConfigError, match="chmod"):
         hook_files.read(folder)
+
+
+def test_a_directory_with_the_sticky_bit_may_be_above(folder: Path) -> None:
+    """There nobody can replace what is another's."""
+    write(folder, DM)
+    folder.chmod(0o1777)
+    assert hook_files.read(folder) == {"on-dm": Hook(MAX_TIMEOUT_MS)}
+
+
+@pytest.fixture
+def linked(folder: Path) -> Path:
+    """`on-dm` is a link to `other/link`, and that one, by a relative way, to `place/script`."""
+    for name in ("place", "other"):
+        (folder / name).mkdir(mode=0o755)
+    (folder / "hooks/on-dm").rename(folder / "place/script")
+    (folder / "other/link").symlink_to("../place/script")
+    (folder / "hooks/on-dm").symlink_to(folder / "other/link")
+    write(folder, DM)
+    return folder
+
+
+def test_a_script_may_be_a_link(linked: Path) -> None:
+    """If nobody else can change anything on the way to it."""
+    assert hook_files.read(linked) == {"on-dm": Hook(MAX_TIMEOUT_MS)}
+
+
+@pytest.mark.parametrize("place", ["place/script", "place", "other", "."])
+def test_the_whole_way_of_a_link_is_looked_at(linked: Path, place: str) -> None:
+    """The script, its directory, and those of the links between."""
+    (linked / place).chmod(0o777)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        hook_files.read(linked)
+
+
+@pytest.mark.parametrize("name", ["hooks/on-dm", "hooks", "hooks.toml"])
+def test_what_belongs_to_another_user_is_refused(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner can change it, whatever its mode says."""
+    write(folder, DM)
+    if can_change_user():
+        os.chown(folder / name, NOBODY, NOBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    with pytest.raises(ConfigError, match="can be changed by others"):
+        hook_files.read(folder)
+
+
+def test_links_in_a_circle_are_refused(linked: Path) -> None:
+    """They lead to no file."""
+    (linked / "place/script").unlink()
+    (linked / "place/script").symlink_to(linked / "hooks/on-dm")
+    with pytest.raises(ConfigError, match="on-dm"):
+        hook_files.read(linked)
