@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tidelog.base.errors import StoreDamaged, StoreUnavailable
+from tidelog.base.errors import StoreDamaged
 from tidelog.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -18,6 +19,9 @@ from tidelog.cli.options import (
     settings_from,
 )
 from tidelog.cli.progress import progress_bar
+
+VERIFIED = "the schema, every page, the digests of the log, the relations of the mesh"
+"""What a restore has looked at; other rows beside the log it cannot judge."""
 
 
 def backup(
@@ -68,13 +72,9 @@ def restore(
     async def run() -> int:
         from tidelog.store.backup import restore as restore_store
 
-        if not source.exists():
-            raise StoreUnavailable(
-                f"there is no backup at {source}; name a file that `tidelog backup` wrote"
-            )
-
         async def check(copy: Path) -> None:
             await _verified(str(copy))
+            await _require_relations(source, copy)
 
         with progress_bar("restoring") as show:
             await restore_store(source, settings.store_location, show, check)
@@ -86,6 +86,7 @@ def restore(
         _report("restored", head, source, as_json=True)
     else:
         typer.echo(f"restored and verified: head {head}, from {source} to {where}")
+        typer.echo(f"verified: {VERIFIED}")
 
 
 async def _verified(location: str) -> int:
@@ -108,6 +109,26 @@ async def _verified(location: str) -> int:
     finally:
         await store.close()
     return head
+
+
+async def _require_relations(backup: Path, copy: Path) -> None:
+    """Refuse a backup in which a row of the mesh lacks its counterpart, as `mesh check` finds."""
+    from tidelog.mesh.orphans import find_orphans
+    from tidelog.store import open_store
+
+    store = await open_store(str(copy), log_id="", node="", read_only=True)
+    first, count = None, 0
+    try:
+        async for finding in find_orphans(store, time.time_ns() // 1_000_000):
+            first, count = first or finding, count + 1
+    finally:
+        await store.close()
+    if first is not None:
+        raise StoreDamaged(
+            f"{backup} lacks rows that belong together, {count} findings; the first: "
+            f"{first.relation} {first.key} of mesh {first.mesh_id}: {first.problem}. Restore "
+            f"another backup; `tidelog mesh check --store {backup}` lists all of them."
+        )
 
 
 def _report(done: str, head: int, file: Path, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ A backup has the embedded engine's format. It can be restored to either engine, 
 server, and read by anything that reads SQLite; it is also the way from one engine to the other.
 """
 
-import os
+import asyncio
 import sqlite3
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.base import sqlitefile
-from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
-from tidelog.store.engine import migrations
+from tidelog.base.errors import (
+    ConfigError,
+    SchemaTooNew,
+    StoreDamaged,
+    StoreError,
+    StoreInUse,
+    StoreUnavailable,
+)
+from tidelog.store.catalogue import require_schema, tables
+from tidelog.store.engine import builtin_queries, migrations
+from tidelog.store.newfile import cannot_write, new_file, require_free
 from tidelog.store.sqlite import open_failure, require_own
 
 if TYPE_CHECKING:
@@ -25,6 +34,21 @@ Progress = Callable[[int, int], None]
 
 _PAGES_PER_STEP = 2000
 _ROWS_PER_STEP = 2000
+
+_GONE_SECONDS = 2.0
+"""How long a connection may still be seen after its process has closed it."""
+
+_BACKUP_REMEDY = "a backup never overwrites. Name a new file."
+_RESTORE_REMEDY = "a restore never overwrites. Move it aside or name another --data-dir."
+_ANOTHER = "Restore another backup."
+
+_READ_FAILED = frozenset(
+    {
+        *(sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ),
+        *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_BUSY),
+    }
+)
+"""What a copy answers when its source is to blame; otherwise its target is."""
 
 
 async def back_up(
@@ -38,30 +62,16 @@ async def back_up(
     The server may go on writing. The file appears under its name only when it is complete, on disk
     and, if a `check` is given, when that has looked at it and not raised.
     """
-    if found := _in_the_way(target):
-        raise StoreUnavailable(f"{found} exists; a backup never overwrites. Name a new file.")
+    require_free(target, _BACKUP_REMEDY)
     if not target.parent.is_dir():
         raise StoreUnavailable(f"there is no directory {target.parent}; create it first")
-    partial = target.with_name(target.name + ".partial")
-    partial.unlink(missing_ok=True)
-    try:
+    with new_file(target, _BACKUP_REMEDY) as partial:
         if location.startswith("postgresql://"):
-            await _dump_postgresql(location, partial, progress)
+            await _dump_postgresql(location, partial, target, progress)
         else:
-            _copy_sqlite(Path(location), partial, progress)
+            _copy_sqlite(Path(location), partial, target, progress)
         if check is not None:
             await check(partial)
-        _sync(partial)
-        partial.rename(target)
-        _sync(target.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _in_the_way(target: Path) -> Path | None:
-    """The file itself, or a journal that SQLite would apply to whatever appears under its name."""
-    names = (target.name + ending for ending in ("", "-wal", "-journal", "-shm"))
-    return next((path for path in map(target.with_name, names) if path.exists()), None)
 
 
 async def restore(
@@ -75,133 +85,163 @@ async def restore(
     A backup of an earlier version is brought up to this one in a copy; the file stays as it is. If
     a `check` is given, it looks at what is about to be restored and may raise.
     """
-    if not backup.exists():
-        raise StoreUnavailable(f"there is no backup at {backup}")
+    _require_file(backup)
+    is_file = not location.startswith("postgresql://")
+    if is_file:
+        require_free(Path(location), _RESTORE_REMEDY)
     with _at_this_version(backup) as current:
         _require_sound(current)
         if check is not None:
             await check(current)
-        await _restore(current, location, progress)
+        if is_file:
+            _restore_sqlite(current, Path(location), progress)
+        else:
+            await _load_postgresql(current, location, progress)
+
+
+def _require_file(backup: Path) -> None:
+    try:
+        if not backup.exists():
+            raise StoreUnavailable(
+                f"there is no backup at {backup}; name a file that `tidelog backup` wrote"
+            )
+        backup.open("rb").close()
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{backup} cannot be read: {error.strerror}. Name a file that `tidelog backup` wrote "
+            "and that you may read."
+        ) from error
 
 
 @contextmanager
 def _at_this_version(backup: Path) -> Iterator[Path]:
     """The backup itself, or a migrated copy if an earlier tidelog wrote it."""
     known = migrations("sqlite")
-    try:
-        with closing(sqlitefile.connect(backup, read_only=True)) as reading:
-            require_own(reading, backup)
-            version = sqlitefile.schema_version(reading, backup, newest=len(known))
-    except sqlite3.Error as error:
-        raise StoreDamaged(
-            f"{backup} is not a tidelog backup, or damaged: {error}. Name a file that "
-            "`tidelog backup` wrote."
-        ) from error
+    with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
+        require_own(reading, backup)
+        version = sqlitefile.schema_version(reading, backup, newest=len(known))
+        if version == 0:
+            raise StoreDamaged(f"{backup} says that it has no schema. {_ANOTHER}")
+        require_schema(reading, backup, version)
     if version == len(known):
         yield backup
         return
-    with tempfile.TemporaryDirectory(dir=backup.parent, prefix=".tidelog-restore-") as directory:
-        copy = Path(directory) / backup.name
-        _copy_sqlite(backup, copy, lambda _done, _total: None)
-        with closing(sqlitefile.connect(copy)) as migrating:
+    try:
+        directory = tempfile.TemporaryDirectory(dir=backup.parent, prefix=".tidelog-restore-")
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{backup} is of an earlier version, and the copy to migrate cannot be made beside it: "
+            f"{error.strerror}. Move the backup to a directory that you may write to."
+        ) from error
+    with directory as name:
+        copy = Path(name) / backup.name
+        _copy_sqlite(backup, copy, copy, lambda _done, _total: None)
+        with _blaming(backup), closing(sqlitefile.connect(copy)) as migrating:
             sqlitefile.migrate(migrating, copy, known)
             migrating.execute("PRAGMA journal_mode = DELETE")
         yield copy
 
 
-async def _restore(backup: Path, location: str, progress: Progress) -> None:
-    if location.startswith("postgresql://"):
-        await _load_postgresql(backup, location, progress)
-        return
-    target = Path(location)
-    if found := _in_the_way(target):
-        raise StoreUnavailable(
-            f"{found} exists; a restore never overwrites. Move it aside or name another --data-dir."
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = sqlitefile.DirectoryLock(target.with_name(target.name + ".lock"))
-    partial = target.with_name(target.name + ".partial")
+@contextmanager
+def _blaming(backup: Path) -> Iterator[None]:
+    """Say of a failure of SQLite what it means for somebody who wants to restore."""
     try:
-        partial.unlink(missing_ok=True)
-        _copy_sqlite(backup, partial, progress)
-        _sync(partial)
-        partial.rename(target)
-        _sync(target.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-        lock.release()
-
-
-def _require_sound(backup: Path) -> None:
-    """Refuse a backup whose pages are damaged, also those that no digest covers."""
-    try:
-        with closing(sqlitefile.connect(backup, read_only=True)) as reading:
-            require_own(reading, backup)
-            sqlitefile.require_version(reading, backup, len(migrations("sqlite")))
-            sqlitefile.check(reading, backup, remedy="Restore another backup.")
+        yield
     except sqlite3.Error as error:
+        failure = open_failure(backup, error)
+        if isinstance(failure, StoreUnavailable):
+            raise failure from error
         raise StoreDamaged(
-            f"{backup} could not be read: {error}. Restore another backup."
+            f"{backup} is not a tidelog backup, or damaged: {error}. Name a file that "
+            "`tidelog backup` wrote."
         ) from error
 
 
-def tables() -> list[str]:
-    """All that makes up a store; `writer` belongs to running processes and is not copied.
+def _require_sound(backup: Path) -> None:
+    """Refuse a backup with another schema or damaged pages, also those that no digest covers."""
+    version = len(migrations("sqlite"))
+    with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
+        require_schema(reading, backup, version)
+        sqlitefile.check(reading, backup, remedy=_ANOTHER)
+        if reading.execute(builtin_queries("sqlite")["head"]).fetchone() is None:
+            raise StoreDamaged(f"{backup}: the head row is missing. {_ANOTHER}")
 
-    Taken from the migrations, so that no table can be forgotten.
-    """
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        sqlitefile.migrate(fresh, Path(":memory:"), migrations("sqlite"))
-        found = fresh.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-        return [name for (name,) in found if name != "writer"]
 
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _restore_sqlite(backup: Path, target: Path, progress: Progress) -> None:
+    lock = sqlitefile.DirectoryLock(target.with_name(target.name + ".lock"))
     try:
-        os.fsync(descriptor)
+        with new_file(target, _RESTORE_REMEDY) as partial:
+            _copy_sqlite(backup, partial, target, progress)
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
-def _copy_sqlite(source: Path, target: Path, progress: Progress) -> None:
+def _copy_sqlite(source: Path, partial: Path, target: Path, progress: Progress) -> None:
+    """Copy to `partial`, of which a failure says that it is to become `target`."""
     if not source.exists():
         raise StoreUnavailable(f"there is no log at {source}; name the right --data-dir")
-    reading = writing = None
     try:
         reading = sqlitefile.connect(source, read_only=True)
-        require_own(reading, source)
-        sqlitefile.create_private(target)
-        writing = sqlite3.connect(target, isolation_level=None)
-        # A transaction pins one moment of the log; without it the copy starts over whenever the
-        # server commits, and with a busy one never ends.
-        reading.execute("BEGIN")
-        reading.execute("SELECT committed_id FROM head").fetchone()
-        reading.backup(
-            writing,
-            pages=_PAGES_PER_STEP,
-            progress=lambda _status, left, total: progress(total - left, total),
-        )
-        reading.execute("COMMIT")
-        writing.execute("DELETE FROM writer")
-        writing.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise open_failure(source, error) from error
-    finally:
-        for connection in (reading, writing):
-            if connection is not None:
-                connection.close()
-
-
-async def _dump_postgresql(url: str, target: Path, progress: Progress) -> None:
-    import asyncpg
-
-    writing = sqlitefile.connect(target)
-    try:
-        sqlitefile.migrate(writing, target, migrations("sqlite"))
-        writing.execute("BEGIN")
-        connection = await asyncpg.connect(url)
+    with closing(reading):
         try:
+            require_own(reading, source)
+            # A transaction pins one moment of the log; without it the copy starts over whenever
+            # the server commits, and with a busy one never ends.
+            reading.execute("BEGIN")
+            reading.execute("SELECT committed_id FROM head").fetchone()
+        except sqlite3.Error as error:
+            raise open_failure(source, error) from error
+        try:
+            sqlitefile.create_private(partial)
+            with closing(sqlite3.connect(partial, isolation_level=None)) as writing:
+                reading.backup(
+                    writing,
+                    pages=_PAGES_PER_STEP,
+                    progress=lambda _status, left, total: progress(total - left, total),
+                )
+                writing.execute("DELETE FROM writer")
+                writing.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) in _READ_FAILED:
+                raise open_failure(source, error) from error
+            raise cannot_write(target, error) from error
+
+
+async def _connect(url: str) -> "asyncpg.Connection":
+    try:
+        import asyncpg
+
+        from tidelog.store.postgresql_listener import LOST
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "the `store` setting names PostgreSQL, but its driver is not installed. "
+            "Run `pip install 'tidelog[postgresql]'`."
+        ) from error
+    try:
+        return await asyncpg.connect(url, server_settings={"application_name": "tidelog"})
+    except (ValueError, asyncpg.exceptions.ClientConfigurationError):
+        # The driver quotes parts of the URL, and one of them may be the password.
+        raise ConfigError(
+            "store: not a valid postgresql:// URL; percent-encode special characters"
+        ) from None
+    except LOST as error:
+        raise StoreUnavailable(
+            f"PostgreSQL does not answer: {type(error).__name__}: {error}. "
+            "Check the `store` setting."
+        ) from error
+
+
+async def _dump_postgresql(url: str, partial: Path, target: Path, progress: Progress) -> None:
+    connection = await _connect(url)
+
+    from tidelog.store.postgresql_listener import LOST
+
+    try:
+        with closing(sqlitefile.connect(partial)) as writing:
+            sqlitefile.migrate(writing, partial, migrations("sqlite"))
+            writing.execute("BEGIN")
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 await _require_version(connection)
                 total = await connection.fetchval("SELECT committed_id FROM tidelog.head")
@@ -216,17 +256,17 @@ async def _dump_postgresql(url: str, target: Path, progress: Progress) -> None:
                             done += len(page)
                             if table == "log":
                                 progress(done, total)
-        finally:
-            await connection.close()
-        writing.execute("COMMIT")
-        writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        writing.execute("PRAGMA journal_mode = DELETE")
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnavailable(f"PostgreSQL could not be copied: {error}") from error
+            writing.execute("COMMIT")
+            writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            writing.execute("PRAGMA journal_mode = DELETE")
+    except LOST as error:
+        raise StoreUnavailable(
+            f"PostgreSQL could not be copied: {error}. Check the `store` setting."
+        ) from error
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"{target} could not be written: {error}") from error
+        raise cannot_write(target, error) from error
     finally:
-        writing.close()
+        await connection.close()
 
 
 async def _require_version(connection: "asyncpg.Connection") -> None:
@@ -252,47 +292,78 @@ async def _pages(
 
 
 async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
-    import asyncpg
+    connection = await _connect(url)
 
-    from tidelog.store.postgresql import PostgresqlStore, to_columns
+    from tidelog.store.postgresql import migrate
+    from tidelog.store.postgresql_listener import LOST
 
-    store = await PostgresqlStore.open(url, log_id="", node="", require_fsync=False)
+    queries = builtin_queries("postgresql")
     try:
-        head = await store.head()
-        if head.committed_id or await store.dedupe_count():
-            raise StoreUnavailable(
-                "the PostgreSQL store already holds a log; a restore never overwrites. "
-                "Name an empty database."
-            )
-    finally:
-        await store.close()
-    reading = sqlitefile.connect(backup, read_only=True)
-    connection = await asyncpg.connect(url)
-    try:
-        # Opening has made this a log without a name; if filling it fails, none may be left.
-        await connection.execute("DELETE FROM tidelog.head WHERE log_id = ''")
-        total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
+        # One transaction from the first table to the last row: whatever ends a restore, the
+        # database is as it was before. The lock keeps a server from starting on half a log.
         async with connection.transaction():
-            for table in tables():
-                columns = _columns(reading, table)
-                await connection.execute(f"DELETE FROM tidelog.{table}")
-                rows = reading.execute(f"SELECT {', '.join(columns)} FROM {table}")
-                done = 0
-                while page := rows.fetchmany(_ROWS_PER_STEP):
-                    escaped = zip(*to_columns(page, len(columns)), strict=True)
-                    await connection.copy_records_to_table(
-                        table, schema_name="tidelog", columns=columns, records=list(escaped)
-                    )
-                    done += len(page)
-                    if table == "log":
-                        progress(done, total)
-    except sqlite3.Error as error:
-        raise StoreDamaged(f"{backup} could not be read: {error}") from error
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnavailable(f"PostgreSQL could not be filled: {error}") from error
+            await connection.execute(queries["lock_schema"])
+            await _require_unused(connection, queries)
+            await migrate(connection, queries, migrations("postgresql"))
+            await _require_empty(connection, queries)
+            await connection.execute(queries["remove_head"])
+            with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
+                await _fill(connection, reading, progress)
+    except LOST as error:
+        raise StoreUnavailable(
+            f"PostgreSQL could not be filled, and is as it was: {error}. Check that the role may "
+            "create a schema, and the server's disk and log."
+        ) from error
     finally:
-        reading.close()
         await connection.close()
+
+
+async def _require_unused(connection: "asyncpg.Connection", queries: dict[str, str]) -> None:
+    """A node that runs would go on with a log that is not the one it started with."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _GONE_SECONDS
+    while await connection.fetchval(queries["other_tidelogs"]):
+        if loop.time() > deadline:
+            raise StoreInUse(
+                "another tidelog is connected to this PostgreSQL database. "
+                "Stop every server and command that uses it, or name an empty database."
+            )
+        await asyncio.sleep(0.05)
+        await connection.execute(queries["look_again"])
+
+
+async def _require_empty(connection: "asyncpg.Connection", queries: dict[str, str]) -> None:
+    """Nothing in any table that a restore fills; of the head only what a start writes."""
+    holds = "a log" if await connection.fetchval(queries["has_log"]) else None
+    for table in tables():
+        if holds is None and table != "head":
+            is_used = await connection.fetchval(f"SELECT EXISTS (SELECT FROM tidelog.{table})")
+            holds = f"rows in {table}" if is_used else None
+    if holds:
+        raise StoreUnavailable(
+            f"the PostgreSQL store already holds {holds}; a restore never overwrites. "
+            "Name an empty database."
+        )
+
+
+async def _fill(
+    connection: "asyncpg.Connection", reading: sqlite3.Connection, progress: Progress
+) -> None:
+    from tidelog.store.postgresql import to_columns
+
+    total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
+    for table in tables():
+        columns = _columns(reading, table)
+        rows = reading.execute(f"SELECT {', '.join(columns)} FROM {table}")
+        done = 0
+        while page := rows.fetchmany(_ROWS_PER_STEP):
+            escaped = zip(*to_columns(page, len(columns)), strict=True)
+            await connection.copy_records_to_table(
+                table, schema_name="tidelog", columns=columns, records=list(escaped)
+            )
+            done += len(page)
+            if table == "log":
+                progress(done, total)
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

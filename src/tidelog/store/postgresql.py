@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -280,6 +280,35 @@ def _classify(error: BaseException) -> StoreError:
     return StoreUnavailable(f"PostgreSQL is not available: {type(error).__name__}: {error}")
 
 
+async def migrate(
+    connection: asyncpg.Connection, queries: Mapping[str, str], known: Sequence[str]
+) -> None:
+    """Bring the schema up to `len(known)`; a new one is made.
+
+    One transaction per migration, or the caller's; a lock, because several nodes may start at once.
+    """
+    async with connection.transaction():
+        await connection.execute(queries["lock_schema"])
+        await connection.execute(queries["create_schema"])
+    while True:
+        async with connection.transaction():
+            await connection.execute(queries["lock_schema"])
+            version = await _version(connection, queries)
+            if version > len(known):
+                raise SchemaTooNew(too_new("the PostgreSQL store", version, len(known)))
+            if version == len(known):
+                return
+            await connection.execute(known[version])
+            await connection.execute(queries["set_schema_version"], version + 1)
+
+
+async def _version(connection: asyncpg.Connection, queries: Mapping[str, str]) -> int:
+    if await connection.fetchval(queries["has_schema"]) is None:
+        return 0
+    version: int = await connection.fetchval(queries["schema_version"])
+    return version
+
+
 class PostgresqlStore:
     """A PostgreSQL database as a `Store`."""
 
@@ -378,7 +407,7 @@ class PostgresqlStore:
     ) -> None:
         known = migrations(ENGINE)
         if read_only:
-            version = await self._version(connection)
+            version = await _version(connection, self._queries)
             if version > len(known):
                 raise SchemaTooNew(too_new("the PostgreSQL store", version, len(known)))
             if version < len(known):
@@ -409,12 +438,6 @@ class PostgresqlStore:
         if problem:
             raise StoreDamaged(f"the PostgreSQL store: {problem}. {REMEDY}")
 
-    async def _version(self, connection: asyncpg.Connection) -> int:
-        if await connection.fetchval(self._queries["has_schema"]) is None:
-            return 0
-        version: int = await connection.fetchval(self._queries["schema_version"])
-        return version
-
     async def _require_durability(self, connection: asyncpg.Connection) -> None:
         for name, setting in await connection.fetch(self._queries["durability"]):
             if setting == "off":
@@ -424,20 +447,7 @@ class PostgresqlStore:
                 )
 
     async def _migrate(self, connection: asyncpg.Connection, known: Sequence[str]) -> None:
-        """One transaction per migration; a lock, because several nodes may start at once."""
-        async with connection.transaction():
-            await connection.execute(self._queries["lock_schema"])
-            await connection.execute(self._queries["create_schema"])
-        while True:
-            async with connection.transaction():
-                await connection.execute(self._queries["lock_schema"])
-                version = await self._version(connection)
-                if version > len(known):
-                    raise SchemaTooNew(too_new("the PostgreSQL store", version, len(known)))
-                if version == len(known):
-                    return
-                await connection.execute(known[version])
-                await connection.execute(self._queries["set_schema_version"], version + 1)
+        await migrate(connection, self._queries, known)
 
     async def head(self) -> Head:
         """See `Store.head`."""

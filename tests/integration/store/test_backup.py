@@ -14,22 +14,16 @@ from typing import Any
 
 import asyncpg
 import pytest
-from typer.testing import CliRunner
 
+from support.backups import command, files_in, run_sql, silent
 from support.catalogue import Database
 from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
 from tidelog.base import sqlitefile
-from tidelog.base.errors import (
-    SchemaTooNew,
-    StoreDamaged,
-    StoreError,
-    StoreUnavailable,
-    TidelogError,
-)
-from tidelog.cli.main import app
+from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
 from tidelog.log.entry import Draft, place
 from tidelog.store import open_store
-from tidelog.store.backup import back_up, restore, tables
+from tidelog.store.backup import back_up, restore
+from tidelog.store.catalogue import tables
 from tidelog.store.engine import builtin_queries, migrations
 from tidelog.testing.postgresql import create_database
 
@@ -40,8 +34,8 @@ async def write_log(location: str) -> None:
     """A log with keys of all kinds, raw data, and pruned entries."""
     async with running_node(location) as node:
         await node.put_many([put_item(key, key, b'"\\u0000"') for key in KEYS])
-        await node.append(Draft("mesh/m", "probe", "raw", "e", "r", "a", b"{}", b"\0\xff"))
-        await node.append(Draft("mesh/m", "probe", "raw", "e", "r", "a", b"{}", b""))
+        await node.append(Draft("raw/m", "probe", "raw", "e", "r", "a", b"{}", b"\0\xff"))
+        await node.append(Draft("raw/m", "probe", "raw", "e", "r", "a", b"{}", b""))
         await node.prune("plain", 1)
 
 
@@ -61,48 +55,12 @@ def contents(location: str) -> dict[str, list[tuple[Any, ...]]]:
         witness.close()
 
 
-def command(*arguments: str) -> dict[str, Any]:
-    """What `tidelog ... --json` prints when it succeeds; its error otherwise."""
-    result = CliRunner().invoke(app, [*arguments, "--json"])
-    if isinstance(result.exception, TidelogError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
-
-
-def files_in(folder: Path) -> list[str]:
-    """The names of the files in a folder."""
-    return sorted(path.name for path in folder.iterdir())
-
-
-def silent(done: int, total: int) -> None:
-    """Nobody watches the progress."""
-    assert 0 <= done <= total
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def target_location(request: pytest.FixtureRequest, tmp_path: Path, postgresql_server: str) -> str:
     """Where a store is restored to: each engine in turn."""
     if request.param == "sqlite":
         return str(tmp_path / "restored" / "tidelog.db")
     return asyncio.run(create_database(postgresql_server))
-
-
-@pytest.fixture
-def backup_file(tmp_path: Path) -> Path:
-    """A sound backup of some pages."""
-    source = str(tmp_path / "source" / "tidelog.db")
-    target = tmp_path / "sound-backup.db"
-
-    async def make() -> None:
-        async with running_node(source) as node:
-            value = b'"' + b"x" * 300 + b'"'
-            await node.put_many([put_item("s", f"key-{n:04}", value) for n in range(300)])
-        await back_up(source, target, silent)
-
-    asyncio.run(make())
-    return target
 
 
 def test_a_restored_store_is_the_same(
@@ -244,16 +202,6 @@ def test_a_missing_source_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def run_sql(script: str) -> Callable[[Path], None]:
-    """Damage by SQL."""
-
-    def damage(path: Path) -> None:
-        with closing(sqlite3.connect(path)) as connection:
-            connection.executescript(script)
-
-    return damage
-
-
 def noise_in_dedupe(path: Path) -> None:
     """A page that no digest covers is noise."""
     with closing(sqlite3.connect(path)) as connection:
@@ -313,14 +261,14 @@ def test_a_bad_backup_is_refused_and_leaves_nothing(
 async def test_a_restore_that_fails_half_way_leaves_nothing(
     backup_file: Path, postgresql_url: str
 ) -> None:
-    """Filling a database is one transaction, and a log without a name is never left."""
+    """Filling a database is one transaction, which the schema belongs to."""
 
     def fail(done: int, total: int) -> None:
         raise OSError(f"injected at {done} of {total}")
 
     with pytest.raises(StoreUnavailable, match="injected at 300 of 300"):
         await restore(backup_file, postgresql_url, fail)
-    assert contents(postgresql_url) == {"log": [], "dedupe": [], "head": []}
+    assert await Database(postgresql_url).columns() == {}
     await restore(backup_file, postgresql_url, silent)
     assert len(contents(postgresql_url)["log"]) == 300
 
@@ -343,7 +291,7 @@ async def test_an_interrupted_backup_leaves_no_file(store_location: str, tmp_pat
 
 
 def test_a_killed_backup_leaves_nothing_under_its_name(store_location: str, tmp_path: Path) -> None:
-    """SIGKILL while copying: no file under the final name, and the next backup succeeds."""
+    """SIGKILL while copying: no file under the final name, and the next backup clears up."""
     asyncio.run(write_log(store_location))
     file = tmp_path / "backup.db"
     script = (
@@ -357,9 +305,9 @@ def test_a_killed_backup_leaves_nothing_under_its_name(store_location: str, tmp_
     )
     assert killed.returncode == -signal.SIGKILL
     assert not file.exists()
-    assert file.with_name("backup.db.partial").exists()
+    assert len(list(tmp_path.glob("*.partial/backup.db"))) == 1
     assert command("backup", str(file), "--store", store_location)["head"] == COUNT
-    assert [path.name for path in tmp_path.glob("backup*")] == ["backup.db"]
+    assert list(tmp_path.glob("*.partial")) == []
 
 
 def test_a_damaged_store_gives_no_backup(store_location: str, tmp_path: Path) -> None:

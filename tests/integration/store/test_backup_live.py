@@ -10,7 +10,7 @@ from pathlib import Path
 from support.command import tidelog
 from support.nodes import Witness
 from tidelog.client import ChannelPublisher, Receipt
-from tidelog.store.backup import tables
+from tidelog.store.catalogue import tables
 from tidelog.testing.postgresql import create_database, drop_database
 from tidelog.testing.process import CREDENTIALS, ServerProcess
 

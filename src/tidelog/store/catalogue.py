@@ -1,0 +1,97 @@
+"""What a SQLite file of a store consists of, and whether a given file is that and nothing else."""
+
+import functools
+import re
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog.base import sqlitefile
+from tidelog.base.errors import StoreDamaged
+from tidelog.store.engine import builtin_queries, migrations
+
+_TRANSIENT = "writer"
+"""Belongs to running processes and is no part of a backup."""
+
+_TOKEN = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|(?:--[^\n]*|/\*.*?\*/|\s)+""", re.DOTALL)
+"""A quoted text, or what may stand between two words of SQL."""
+
+
+class _Object(NamedTuple):
+    """Of a schema; its `kind` is table, index, trigger or view."""
+
+    kind: str
+    name: str
+    table: str
+    sql: str
+    """Without comments, and with single spaces."""
+
+
+def tables() -> list[str]:
+    """All that makes up a store; `writer` belongs to running processes and is not copied.
+
+    Taken from the migrations, so that no table can be forgotten.
+    """
+    made = _made(len(migrations("sqlite"))).values()
+    return sorted(each.name for each in made if each.kind == "table" and each.name != _TRANSIENT)
+
+
+def require_schema(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Refuse a file whose schema is not the one that the first `version` migrations make.
+
+    Tables of other names, with their indexes, may be there: a surface that ships outside the
+    package has its own. Anything that acts or hides something, as a trigger or a view, may not.
+
+    Raises:
+        StoreDamaged: it differs; the message names the first difference.
+    """
+    made, found = _made(version), _objects(connection)
+    for key, wanted in made.items():
+        if key not in found:
+            raise _foreign(path, f"the {wanted.kind} {wanted.name} is missing")
+        if found[key] != wanted:
+            raise _foreign(path, f"the {wanted.kind} {wanted.name} is not the one tidelog makes")
+    later = _made(len(migrations("sqlite")))
+    ours = {each.name for each in later.values()}
+    for key, other in found.items():
+        if key in made:
+            continue
+        if key in later:
+            what = f"its version is {version}, but the {other.kind} {other.name} came later"
+            raise _foreign(path, what)
+        is_plain = other.kind in ("table", "index") and not other.sql.startswith("CREATE VIRTUAL")
+        if not is_plain or other.table in ours:
+            raise _foreign(
+                path,
+                f"the {other.kind} {other.name} is not tidelog's",
+                f"remove it from a copy of this one: DROP {other.kind.upper()} {other.name}",
+            )
+
+
+@functools.cache
+def _made(version: int) -> Mapping[tuple[str, str], _Object]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        sqlitefile.migrate(fresh, Path(":memory:"), migrations("sqlite")[:version])
+        return _objects(fresh)
+
+
+def _objects(connection: sqlite3.Connection) -> Mapping[tuple[str, str], _Object]:
+    """By kind and name: a trigger may be called like a table."""
+    rows = connection.execute(builtin_queries("sqlite")["schema_objects"])
+    return {
+        (kind, name): _Object(kind, name, table, _plain(sql)) for kind, name, table, sql in rows
+    }
+
+
+def _plain(sql: str) -> str:
+    return _TOKEN.sub(lambda match: match[1] or " ", sql).strip()
+
+
+def _foreign(
+    path: Path, difference: str, otherwise: str = "find out who changed this one."
+) -> StoreDamaged:
+    return StoreDamaged(
+        f"{path} is not as tidelog made it: {difference}. Restore another backup, or {otherwise}"
+    )

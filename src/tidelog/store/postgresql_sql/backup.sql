@@ -1,0 +1,16 @@
+-- name: look_again
+-- Within a transaction the server remembers who was connected; this makes it forget.
+SELECT pg_stat_clear_snapshot();
+
+-- name: other_tidelogs
+-- How many connections other tidelog processes have to this database: a server keeps at least one.
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'tidelog' AND pid <> pg_backend_pid();
+
+-- name: has_log
+-- Whether anything was ever appended; a server that was only started leaves a head at 0.
+SELECT EXISTS (SELECT FROM tidelog.log) OR EXISTS (SELECT FROM tidelog.head WHERE committed_id > 0);
+
+-- name: remove_head
+-- Makes room for the head of a restored log.
+DELETE FROM tidelog.head;
