@@ -44,6 +44,7 @@ nitpick_ignore_regex = [
 default_role = "literal"  # docstrings here mark names with single backquotes
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as the source spells them, not as Python shows a function
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 

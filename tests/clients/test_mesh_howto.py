@@ -1,4 +1,4 @@
-"""The how-to of mesh: its ten commands, its curl lines and its program, as printed."""
+"""The how-to of mesh: its ten commands, its topic, its curl lines and its program, as printed."""
 
 import os
 import re
@@ -13,13 +13,14 @@ WAIT_SECONDS = 120.0
 
 
 def test_two_daemons_talk_as_printed(folder: Path, free_port: int) -> None:
-    """Ten commands from nothing to an answer; then curl; then Python."""
+    """Ten commands from nothing to an answer; a topic, refused at first; then curl; then Python."""
     text = HOWTO.read_text(encoding="utf-8")
-    commands, curls = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    commands, topic, curls = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(commands.splitlines()) == 10
     (folder / "program.py").write_text(program, encoding="utf-8")
-    script = commands + (curls if shutil.which("curl") else "") + "python -u program.py\n"
+    curls = curls if shutil.which("curl") else ""
+    script = commands + topic + curls + "python -u program.py\n"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port)}
     with (folder / "log").open("w") as log:
@@ -50,6 +51,11 @@ def test_two_daemons_talk_as_printed(folder: Path, free_port: int) -> None:
     assert "tide-1 done" in lines
     assert re.search(r"Z alice: the tide is in$", shown, re.MULTILINE)
     assert re.search(r"Z bob: seen$", shown, re.MULTILINE)
+    assert "alert-1 dead" in lines
+    assert "exit code 1" in lines
+    assert "403 not_subscribed" in shown
+    assert "alert-2 done" in lines
+    assert "alice: high water" in lines, "bob has what was sent to the topic"
     assert "alice: hour 1" in lines
     assert lines[-1] == "alice: hour 3"
     if shutil.which("curl"):

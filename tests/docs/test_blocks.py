@@ -40,7 +40,7 @@ def test_who_answers_is_there_and_reads_the_document(answer: Answer) -> None:
     reads_all = "REGISTER.settings" in source or "reference import renewed" in source
     assert reads_all or answer.document.rpartition("/")[2] in source, "it never opens the document"
     for kind in answer.kinds:
-        spellings = (f"```{kind}", f'"{kind}"', ".blocks(", "reference import renewed")
+        spellings = (f"```{kind}", f'"{kind}"', ".blocks(", "Walk(", "reference import renewed")
         assert any(spelling in source for spelling in spellings), f"it never looks for {kind}"
 
 

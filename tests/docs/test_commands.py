@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
-from support.block_register import documents
+from support.block_register import GENERATED, documents
 from support.walk import ROOT, blocks
 from tidelog.cli.main import app
 
@@ -92,6 +92,27 @@ def test_commands_exist(document: str) -> None:
         if (found := problem(named.words))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("document", documents())
+def test_no_job_is_named_by_its_number(document: str) -> None:
+    """`%2` is another job, or none, in the shell of a reader who has jobs of their own."""
+    lines = [
+        f"{block.place}: {line}"
+        for block in blocks(document)
+        if block.kind == "sh"
+        for line in block.text.splitlines()
+        if re.search(r"\b(?:kill|wait|fg|bg)\b.* %", line)
+    ]
+    assert not lines
+
+
+@pytest.mark.parametrize("document", documents())
+def test_nothing_is_installed_that_is_not_published(document: str) -> None:
+    """A page sends nobody to a package index for tidelog: there is a clone, and scripts/install."""
+    if not document.startswith(GENERATED):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        assert not re.findall(r"pip install [^`\n]*tidelog", text)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Figures of the operator's pages: each was measured, or is a setting's default."""
+"""Figures and labels of the operator's pages: measured, a setting's default, or a metric's."""
 
+import re
 from typing import Any
 
-from support.markdown import Document, code
+from support.markdown import DOCS, Document, code
 from tidelog.base.settings import Settings
 
 CAPACITY = Document("operations/capacity.md")
@@ -26,3 +27,16 @@ def test_defaults_are_those_of_the_settings() -> None:
         for name in code(key)[0].split("."):
             value = getattr(value, name)
         assert str(value) == default, key
+
+
+def test_ids_in_labels_are_those_the_page_names() -> None:
+    """The page on observability names every label that is an id, and the metric of members."""
+    reference = (DOCS / "reference/metrics.md").read_text(encoding="utf-8")
+    labels = {
+        row.split(" | ")[0].strip("|` "): set(code(row.split(" | ")[2]))
+        for row in re.findall(r"^\| `tidelog_.*$", reference, re.MULTILINE)
+    }
+    told = set(code(Document("operations/observability.md").section("Metrics")))
+    ids = {label for each in labels.values() for label in each if label.endswith("_id")}
+    assert ids == {each for each in told if each.endswith("_id")}
+    assert {name for name, each in labels.items() if "client_id" in each} <= told

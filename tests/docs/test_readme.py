@@ -1,6 +1,11 @@
 """The comparison in the README: each cell says where one can look."""
 
+import os
 import re
+import sys
+from pathlib import Path
+
+import pytest
 
 from support.markdown import code
 from support.walk import ROOT
@@ -57,6 +62,17 @@ def test_figures_of_the_table_were_measured() -> None:
     figures = [figure for figure in re.findall(r"\d+(?:\.\d+)?", cell) if figure != "256"]
     assert figures
     assert all(figure in measured for figure in figures)
+
+
+def test_the_size_told_is_what_is_installed() -> None:
+    """What `scripts/install` puts on the disk is what the README says, give or take a quarter."""
+    [told] = re.findall(r"installs (\d+\.\d) GB", README)
+    files = {
+        (found.st_dev, found.st_ino): found.st_blocks * 512
+        for folder, _, names in os.walk(sys.prefix)
+        for found in (Path(folder, name).lstat() for name in names)
+    }
+    assert sum(files.values()) / 1e9 == pytest.approx(float(told), rel=0.25)
 
 
 def test_the_picture_is_there_and_small() -> None:

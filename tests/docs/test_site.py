@@ -59,6 +59,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "html"
 
 
+def test_defaults_are_shown_as_the_source_spells_them(site: Path) -> None:
+    """No signature shows Python's own words for an object, such as `<built-in method ...>`."""
+    page = (site / "reference/python.html").read_text(encoding="utf-8")
+    assert not re.findall(r"&lt;(?:built-in|function|object|\w+ object at)[^;]*&gt;", page)
+
+
 def pages(site: Path) -> dict[Path, Page]:
     """Every page, by its file."""
     return {path: Page(path) for path in sorted(site.rglob("*.html"))}

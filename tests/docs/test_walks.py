@@ -10,7 +10,7 @@ import pytest
 from support import node, walk
 from support.block_register import Register
 from support.mesh_daemon import eventually
-from support.walk import Walk, blocks
+from support.walk import RUN, Walk, blocks
 
 WAIT_SECONDS = 300.0
 """Up to thirty commands, each of which starts Python; a busy machine takes seconds for one."""
@@ -31,8 +31,16 @@ def test_a_walk_works_as_printed(document: str, folder: Path, free_port: int) ->
     """Each command succeeds in the order of the document, and prints what the document says."""
     environment = with_pusher(folder) if document == PUSHER else {}
     printed = Walk(document, folder, free_port).run(WAIT_SECONDS, environment)
-    commands = [block for block in blocks(document) if block.kind == "sh" and not block.name]
-    assert len(printed) == len(commands)
+    run = [block for block in blocks(document) if block.kind in RUN and not block.name]
+    assert len(printed) == len(run)
+
+
+def test_the_task_list_has_as_many_lines_as_its_title_says() -> None:
+    """Sixty, without empty ones."""
+    document = "docs/howto/offline-task-list.md"
+    [program] = [block for block in blocks(document) if block.name == "tasks.py"]
+    assert "in 60 lines" in (walk.ROOT / document).read_text(encoding="utf-8")
+    assert len([line for line in program.text.splitlines() if line]) <= 60
 
 
 # That a walk notices what is wrong.
@@ -50,6 +58,19 @@ sleep 60 &
 ```text
 the port is ...
 ```
+
+```python
+ports = [8080]
+print("not heard below")
+```
+
+```python
+print(len(ports), "port")
+```
+
+```text
+1 port
+```
 """
 
 
@@ -62,7 +83,11 @@ def short_walk(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Walk
 
 def test_a_walk_ends_what_it_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a document leaves running in the background is gone afterwards."""
-    assert short_walk(folder, GOOD, monkeypatch).run(20.0) == ["the port is 9\n"]
+    assert short_walk(folder, GOOD, monkeypatch).run(20.0) == [
+        "the port is 9\n",
+        "not heard below\n",
+        "1 port\n",
+    ]
 
     def is_empty() -> bool:
         return str(folder) not in [each.info["cwd"] for each in psutil.process_iter(["cwd"])]
@@ -76,7 +101,9 @@ def test_a_walk_ends_what_it_started(folder: Path, monkeypatch: pytest.MonkeyPat
         (("python say.py", "false"), "page.md:5 failed"),
         (("the port is ...", "the port was ..."), "page.md:10 says"),
         (('print("the port is 8080")', 'print("no port")'), "page.md:10 says"),
-        (("print(", "prin("), "page.md:5 failed"),
+        (('print("the', 'prin("the'), "page.md:5 failed"),
+        (("print(len", "prin(len"), "page.md:19 failed"),
+        (("1 port", "2 ports"), "page.md:23 says"),
     ],
 )
 def test_a_walk_notices(

@@ -17,10 +17,14 @@ def releases() -> dict[str, str]:
 
 
 def test_the_version_of_the_package_has_a_section() -> None:
-    """It is the newest behind what is not released yet."""
-    unreleased, newest, *_ = releases()
+    """One under development is what is not released yet, and is named there; else the newest."""
+    unreleased, *released = releases()
     assert unreleased == "Unreleased"
-    assert newest == re.sub(r"\.dev\d+$", "", tidelog.__version__)
+    if ".dev" in tidelog.__version__:
+        assert f"`{tidelog.__version__}`" in releases()[unreleased]
+        assert tidelog.__version__.partition(".dev")[0] not in released
+    else:
+        assert released[0] == tidelog.__version__
 
 
 def test_every_line_names_a_test_that_exists() -> None:

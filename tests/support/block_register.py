@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from support.walk import ROOT, Block, blocks
+from support.walk import ROOT, RUN, Block, blocks
 
 GENERATED = "docs/reference/"
 """Pages the program writes; tests/docs/test_reference.py compares them."""
@@ -84,4 +84,4 @@ class Register:
 
     def is_walked(self, block: Block) -> bool:
         """Whether a walk runs, writes or compares it."""
-        return block.document in self.walks and (bool(block.name) or block.kind in ("sh", "text"))
+        return block.document in self.walks and (bool(block.name) or block.kind in (*RUN, "text"))

@@ -4,6 +4,7 @@
 |---|---|
 | ` ```sh ` | run; a command that fails ends the walk |
 | ` ```toml tidelog.toml `, ` ```python watch.py ` ... | written to the file the fence names |
+| ` ```python ` without a name | a cell of a notebook: run, with the names that earlier cells made |
 | ` ```text ` | must be what the commands before it print; `...` stands for anything |
 
 A block of another kind is not part of a walk. Behind a server that is started in the background the
@@ -27,6 +28,19 @@ ROOT = Path(__file__).parents[2]
 COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 DOCUMENTED_PORT = "8080"
 SERVER = re.compile(r"tidelog serve\b.*&\s*")
+RUN = ("sh", "python")
+"""Kinds of blocks that are run if their fence names no file."""
+
+NOTEBOOK = """\
+import contextlib, io
+names = {{}}
+*earlier, cell = {cells!r}
+with contextlib.redirect_stdout(io.StringIO()):
+    for each in earlier:
+        exec(each, names)
+exec(cell, names)
+"""
+
 START_TENTHS = 600
 """A busy machine takes seconds to start a server."""
 
@@ -71,7 +85,7 @@ class Walk:
         self._port = port
 
     def run(self, seconds: float, environment: Mapping[str, str] | None = None) -> list[str]:
-        """Run all of it; answers what each block of commands printed on standard output.
+        """Run all of it; answers what each block that ran printed on standard output.
 
         Processes that the document starts and does not end are killed.
         """
@@ -115,20 +129,28 @@ class Walk:
                 kept = self._folder / "walk-files" / str(number)
                 kept.write_text(self._here(block.text), encoding="utf-8")
                 yield f"cp {kept} {block.name}"
-            elif block.kind == "sh":
+            elif block.kind in RUN:
                 yield f"echo {block.place} > walk-at"
-                commands = "\n".join(self._patient(number, self._here(block.text)))
-                yield f"{{\n{commands}\n}} > {self._output(number)}"
+                is_cell = block.kind == "python"
+                commands = self._cell(number) if is_cell else self._patient(number, block.text)
+                yield "\n".join(["{", *commands, f"}} > {self._output(number)}"])
 
     def _patient(self, number: int, commands: str) -> Iterator[str]:
         """The commands of a block, with a wait behind each server that is started."""
         started = 0
-        for line in commands.splitlines():
+        for line in self._here(commands).splitlines():
             yield line
             if SERVER.fullmatch(line):
                 started += 1
                 ready = f'"$(grep -c "tidelog is ready" {self._output(number)})" -ge {started}'
                 yield f"for _ in $(seq {START_TENTHS}); do [ {ready} ] && break; sleep 0.1; done"
+
+    def _cell(self, number: int) -> Iterator[str]:
+        """A notebook up to this cell, of which only this cell is heard."""
+        cells = [b.text for b in self._blocks[: number + 1] if b.kind == "python" and not b.name]
+        notebook = self._folder / f"walk-{number}.py"
+        notebook.write_text(self._here(NOTEBOOK.format(cells=cells)), encoding="utf-8")
+        yield f"python {notebook}"
 
     def _last(self) -> str:
         return (self._folder / "walk-at").read_text(encoding="utf-8").strip()
@@ -142,7 +164,7 @@ class Walk:
         checker = doctest.OutputChecker()
         got = ""
         for number, block in enumerate(self._blocks):
-            if block.kind == "sh" and not block.name:
+            if block.kind in RUN and not block.name:
                 got = self._output(number).read_text(encoding="utf-8")
             elif block.kind == "text":
                 want = self._here(block.text)

@@ -137,7 +137,7 @@ class Metrics:
         )
         self.mesh_atomicity_violations = Gauge(
             "tidelog_broker_atomicity_violation_found",
-            "The same by the rule that is broken (mesh 6.7)",
+            "The same by the rule that is broken (mesh 6.5)",
             ["rule"],
             registry=r,
         )

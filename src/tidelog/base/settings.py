@@ -29,7 +29,7 @@ class Limits(Section, frozen=True, kw_only=True):
 
     max_body_bytes: Bytes = 10_485_760
     """Largest HTTP request body; it is held in memory until answered. 10 MiB is what the channels
-    contract states (channels 8)."""
+    protocol states (channels 6)."""
 
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 32_768
     """Request line and headers together. Headers are held before anything is known of the peer;
@@ -226,8 +226,8 @@ class VersionedMessages(Section, frozen=True, kw_only=True):
     """`[channels.versioned_messages]`: messages that can be updated, appended to and deleted."""
 
     enabled: bool = False
-    """Whether every publish on a channel with history can be mutated later. Off by default as the
-    contract states (channels 8.1): each version is kept."""
+    """Whether every publish on a channel with history can be mutated later. Off by default
+    (channels 6), because each version is kept."""
 
     max_page_size: Annotated[int, Meta(ge=1, le=1000)] = 100
     """Versions in one answer; a larger wish is lowered to it, because a page is held in memory."""
@@ -277,7 +277,7 @@ class History(Section, frozen=True, kw_only=True):
 
     retention_seconds: Annotated[int, Meta(ge=0, le=2**40)] = 86_400
     """Messages older than this are hidden from history and rewind; 0 shows all. One day is what
-    the contract states (channels 8.1)."""
+    the protocol states (channels 6)."""
 
 
 class ConnectionRecovery(Section, frozen=True, kw_only=True):
@@ -305,7 +305,7 @@ class Channels(Section, frozen=True, kw_only=True):
     networks."""
 
     max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 65_536
-    """Largest message of a client; a larger one closes its socket with 1009 (channels 1.6)."""
+    """Largest message of a client; a larger one closes its socket with 1009 (channels 6)."""
 
     max_event_payload_bytes: Bytes = 102_400
     """Largest data of one event. It is copied to every subscriber."""
@@ -390,7 +390,7 @@ class Mesh(Section, frozen=True, kw_only=True):
     """`[mesh]`: the broker; it is served when `admin_token` is set, and under `dev`."""
 
     hello_timeout_ms: Milliseconds = 10_000
-    """A connection that has not proved its key for so long is closed with 4401 (mesh 17)."""
+    """A connection that has not proved its key for so long is closed with 4401 (mesh 9.3)."""
 
     max_inline_bytes: Annotated[int, Meta(ge=1024, le=8_388_608)] = 65_536
     """Largest body of a send. Each is stored, and copied to every receiver; daemons are told it."""
@@ -400,13 +400,13 @@ class Mesh(Section, frozen=True, kw_only=True):
     has 32 under way."""
 
     rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 6000
-    """Sends of a new mesh in one window, all members together; more are answered 429 (mesh 8)."""
+    """Sends of a new mesh in one window, all members together; more are answered 429 (mesh 6.3)."""
 
     rate_window_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 60_000
     """Window of a new mesh."""
 
     dedupe_retention_days: Annotated[int, Meta(ge=7, le=36_500)] = 365
-    """How long a new mesh remembers ids. Daemons refuse less than 7 days (mesh 5.5)."""
+    """How long a new mesh remembers ids. Daemons refuse less than 7 days (mesh 9.2)."""
 
     invite_lifetime_seconds: Seconds = 86_400
     """How long an invite can be used unless it says otherwise; at most a day."""
@@ -432,7 +432,7 @@ class Mesh(Section, frozen=True, kw_only=True):
 
     lease_ms: Milliseconds = 30_000
     """How long a delivery belongs to whom it was pushed to; without an acknowledgement it is then
-    pushed again (mesh 7.2)."""
+    pushed again (mesh 7.1)."""
 
     reaper_interval_ms: Milliseconds = 15_000
     """How often leases that have ended are looked for."""
@@ -442,7 +442,7 @@ class Mesh(Section, frozen=True, kw_only=True):
     `limits.send_buffer_messages`, or a push would look like a slow reader."""
 
     webhook_timeout_ms: Milliseconds = 10_000
-    """How long an endpoint may take to answer (mesh 7.2)."""
+    """How long an endpoint may take to answer (mesh 7.4)."""
 
     webhook_connections: Annotated[int, Meta(ge=1, le=1000)] = 16
     """Endpoints that are posted to at the same time; each gets one message after the other."""
@@ -452,10 +452,10 @@ class Mesh(Section, frozen=True, kw_only=True):
     could otherwise make the server ask whatever only the server reaches."""
 
     retention_interval_seconds: Seconds = 3600
-    """How often messages and ids are looked for whose time is over (mesh 6.6)."""
+    """How often messages and ids are looked for whose time is over (mesh 6.4)."""
 
     orphan_check_interval_seconds: Seconds = 86_400
-    """How often the stored relations are compared (mesh 6.7)."""
+    """How often the stored relations are compared (mesh 6.5)."""
 
 
 class Pipeline(Section, frozen=True, kw_only=True):
@@ -583,8 +583,8 @@ class Settings(Section, frozen=True, kw_only=True):
         return (*apps, known)
 
     @property
-    def mesh_admin_token(self) -> str:
-        """Token of the mesh's administration; empty if the mesh is not served."""
+    def administration_token(self) -> str:
+        """What opens administration; empty if nothing does, and then no mesh is served."""
         return self.admin_token or (DEVELOPMENT_ADMIN_TOKEN if self.dev else "")
 
     @property

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ def demo(
         if as_json:
             typer.echo(json.dumps(_plain(summary)))
         else:
-            _show(summary)
+            _show(summary, stays=not exit_)
         if not exit_:
             _stay(stage.url)
         stage.server.terminate()
@@ -89,7 +90,7 @@ def _plain(summary: "Summary") -> dict[str, object]:
     return {**plain, "holds": summary.holds}
 
 
-def _show(summary: "Summary") -> None:
+def _show(summary: "Summary", *, stays: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -110,9 +111,11 @@ def _show(summary: "Summary") -> None:
     console.print()
     console.print(f"health     {summary.health}", soft_wrap=True)
     console.print(f"log head   {summary.head}")
-    console.print(f"dashboard  {summary.dashboard}", soft_wrap=True)
+    if stays:
+        console.print(f"dashboard  {summary.dashboard}", soft_wrap=True)
     console.print(f"report     {summary.report}", soft_wrap=True)
-    console.print(f"log        tidelog log stats --config {summary.config}", soft_wrap=True)
+    program = Path(sys.executable).with_name("tidelog")
+    console.print(f"log        {program} log stats --config {summary.config}", soft_wrap=True)
     console.print()
 
 

@@ -15,7 +15,8 @@ ConfigOption = Annotated[
     typer.Option("--config", help="Configuration file; default ./tidelog.toml if it exists."),
 ]
 DataDirOption = Annotated[
-    str | None, typer.Option("--data-dir", help="Directory of everything the server writes; default tidelog-data.")
+    str | None,
+    typer.Option("--data-dir", help="Directory of all the server writes; default tidelog-data."),
 ]
 StoreOption = Annotated[
     str | None,

@@ -78,7 +78,7 @@ class Place(NamedTuple):
         from tidelog.pipeline.checks.answers import AppKey, Server
 
         apps = tuple(AppKey(app.id, app.key, app.secret) for app in self.settings.configured_apps)
-        return Server(url, apps, self.settings.admin_token)
+        return Server(url, apps, self.settings.administration_token)
 
     def require_same_log(self) -> None:
         """Fail before a JVM starts: another log, other columns, a store that is not there."""

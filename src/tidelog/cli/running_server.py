@@ -31,7 +31,7 @@ def administration(settings: "Settings", url: str | None) -> tuple[str, str]:
     """
     from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
 
-    base, token = server_url(settings, url), settings.admin_token
+    base, token = server_url(settings, url), settings.administration_token
     if not token and urlsplit(base).hostname in LOOPBACK:
         token = DEVELOPMENT_ADMIN_TOKEN
     if not token:

@@ -156,7 +156,7 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
         mounts.append(_mount_channels)
     if settings.sync.is_served:
         mounts.append(_mount_sync)
-    if settings.mesh_admin_token:
+    if settings.administration_token:
         mounts.append(_mount_mesh)
     if settings.pipeline.lake or settings.lake_path.is_dir():
         mounts.append(_mount_search)

@@ -18,7 +18,9 @@ async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
     narrator.act("Mesh", "what a daemon has taken arrives once, whoever dies on the way")
     await stage.tidelog("mesh", "create", MESH, "--url", stage.url)
     agent, worker = await asyncio.gather(_joined(stage, AGENT), _joined(stage, WORKER))
-    narrator.say("two daemons have joined the mesh; the agent starts to report")
+    narrator.say(
+        f"two daemons have joined the mesh; the agent gives its own {SENDS} reports for the worker"
+    )
     sender, receiver = MeshClient(agent), MeshClient(worker)
     await until(lambda: _are_connected(sender, receiver))
     kill_after = random.randint(SENDS // 4, SENDS // 2)
@@ -27,9 +29,15 @@ async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
         await sender.send(f"dm:{WORKER}", _text(number), idempotency_key=key)
         if number == kill_after:
             await asyncio.to_thread(stage.server.kill)
-            narrator.say(f"kill -9 of the broker after {number} reports; the agent does not notice")
+            narrator.say(
+                f"kill -9 of the broker when the daemon has {number} of the {SENDS}; "
+                f"the agent does not notice and gives it the other {SENDS - number}"
+            )
     waiting = (await sender.health())["queue_depth"]
-    narrator.say(f"{waiting} reports wait on the agent's disk; the broker starts again")
+    narrator.say(
+        f"the daemon has all {SENDS}: the broker acknowledged {SENDS - waiting} before it died, "
+        f"{waiting} wait on the agent's disk; the broker starts again"
+    )
     await asyncio.to_thread(stage.server.start)
 
     async def are_all_there() -> bool:
@@ -40,7 +48,9 @@ async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
     received = await _inbox(receiver)
     rows = [await sender.outcome(key) for key in ids]
     again = await sender.send(f"dm:{WORKER}", _text(SENDS), idempotency_key=ids[-1])
-    narrator.show({AGENT: f"{len(ids)} sent", WORKER: f"{len(received)} received"})
+    narrator.show(
+        {AGENT: f"gave {len(ids)} reports", WORKER: f"received {len(received)} of {len(ids)}"}
+    )
     return [
         Claim("every report arrived, each once", sorted(received), sorted(ids)),
         Claim("the agent knows it of each", {row["status"] for row in rows}, {"done"}),

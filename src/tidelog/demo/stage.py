@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.testing.process import ServerProcess
 
 APP_ID = APP_KEY = "demo"
@@ -33,8 +34,7 @@ _CONFIGURATION = """\
 # Made by `tidelog demo`. Serve the same log again: tidelog serve --config {path}
 data_dir = "{data_dir}"
 port = {port}
-dev = true  # the dashboard needs no login, and the server stays on this machine
-admin_token = "{admin_token}"
+dev = true  # the server stays on this machine, and its dashboard asks for no token
 
 [[apps]]
 id = "{app}"
@@ -80,9 +80,7 @@ class Stage:
         self.lake = self.home / "lake"
         self.config = self.home / "tidelog.toml"
         self.report = self.home / "report.html"
-        self.app_secret, self.jwt_secret, self.admin_token = (
-            secrets.token_urlsafe(32) for _ in range(3)
-        )
+        self.app_secret, self.jwt_secret = (secrets.token_urlsafe(32) for _ in range(2))
         model_file = self.home / "model.json"
         model_file.write_text(json.dumps(MODEL), encoding="utf-8")
         port = _free(port)
@@ -91,7 +89,6 @@ class Stage:
                 path=self.config,
                 data_dir=self.data_dir,
                 port=port,
-                admin_token=self.admin_token,
                 app=APP_ID,
                 app_secret=self.app_secret,
                 jwt_secret=self.jwt_secret,
@@ -147,7 +144,7 @@ class Stage:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=self.home,
-            env={**os.environ, "TIDELOG_ADMIN_TOKEN": self.admin_token},
+            env={**os.environ, "TIDELOG_ADMIN_TOKEN": DEVELOPMENT_ADMIN_TOKEN},
         )
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
@@ -166,7 +163,7 @@ class Stage:
 
     def _ask(self, path: str) -> Any:
         request = urllib.request.Request(  # noqa: S310 - our own server
-            f"{self.url}{path}", headers={"authorization": f"Bearer {self.admin_token}"}
+            f"{self.url}{path}", headers={"authorization": f"Bearer {DEVELOPMENT_ADMIN_TOKEN}"}
         )
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
             return json.load(answer)

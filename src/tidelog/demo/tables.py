@@ -31,6 +31,10 @@ async def play(stage: Stage, narrator: Narrator) -> tuple[list[Figure], list[Cla
     narrator.act("Pipeline", "the whole history is a set of open tables, and proves the rest")
     command = ("pipeline", "run", "--config", str(stage.config), "--against", stage.url)
     narrator.say("$ tidelog pipeline run")
+    narrator.say(
+        "(rows examined: what a check looked at, entries of the log and rows made of them; "
+        "sound: none breaks its rule)"
+    )
     with narrator.busy("Spark reads the log, builds every table, checks the promises"):
         await _run(stage, narrator, *command, "--output", str(stage.report))
     figures = await _figures(stage)

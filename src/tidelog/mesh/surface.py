@@ -45,7 +45,7 @@ class MeshSurface:
             retention=Retention(committer, store, clock),
         )
         chores.start()
-        return cls(service, chores, settings.mesh_admin_token)
+        return cls(service, chores, settings.administration_token)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""

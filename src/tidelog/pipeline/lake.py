@@ -176,8 +176,15 @@ class Lake:
             raise LakeError(
                 f"there is no table {name} in {self.root} yet. Build it: `tidelog pipeline run`."
             )
+        from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+        # With delta-rs's own, which calls back into Python, a thread of Arrow that outlives the
+        # last statement of a script would abort the interpreter.
+        files = SubTreeFileSystem(str(self.path(name).absolute()), LocalFileSystem())
         return table.to_pyarrow_table(
-            columns=None if columns is None else list(columns), filters=list(where) or None
+            columns=None if columns is None else list(columns),
+            filters=list(where) or None,
+            filesystem=files,
         )
 
     # Writing.

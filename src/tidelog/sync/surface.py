@@ -30,7 +30,7 @@ class SyncSurface:
     ) -> "SyncSurface":
         """Sync on a running committer."""
         service = await SyncService.open(committer, store, settings.sync, clock)
-        return cls(service, settings.admin_token)
+        return cls(service, settings.administration_token)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""

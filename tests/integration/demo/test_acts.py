@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,9 @@ from tidelog.base.errors import TidelogError
 from tidelog.demo.narration import Claim
 from tidelog.demo.stage import Stage
 from tidelog.demo.tour import play_surfaces
+
+KILL = re.compile(r"kill -9 .* has (\d+) of the (\d+); .* the other (\d+)")
+WAIT = re.compile(r"acknowledged (\d+) before it died, (\d+) wait")
 
 
 class Notes:
@@ -85,7 +89,11 @@ def test_a_seed_writes_the_same_entries(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as tours:
         first, second, other = tours.map(play, [tmp_path / name for name in "abc"], [7, 7, 8])
     assert [claim.promise for claim in first.claims if not claim.holds] == []
-    assert any("kill -9" in line for line in first.notes.said)
+    told = " ".join(first.notes.said)
+    before, given, after = map(int, KILL.search(told).groups())  # type: ignore[union-attr]
+    acknowledged, waiting = map(int, WAIT.search(told).groups())  # type: ignore[union-attr]
+    assert before + after == acknowledged + waiting == given, "the numbers add up for a reader"
+    assert acknowledged <= before
     grown = [panes["browser (V2)"] for panes in first.notes.shown if "browser (V2)" in panes]
     assert len(set(grown)) > 10
     assert second.written == first.written

@@ -1,4 +1,4 @@
-"""The how-tos of sync: their files and their commands, as printed."""
+"""The how-to of a plug-in of sync: its files and its commands, as printed."""
 
 import asyncio
 import re
@@ -30,32 +30,6 @@ async def run(directory: Path, command: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
-
-
-async def test_the_offline_task_list_works_as_printed(tmp_path: Path) -> None:
-    """Offline drafts are shown, committed on connection, seen by another, refused when wrong."""
-    [toml], [model], [program], [commands] = blocks(
-        "offline-task-list.md", "toml", "json", "python", "sh"
-    )
-    assert len([line for line in program.splitlines() if line]) <= 60, "the title promises it"
-    (tmp_path / "model.json").write_text(model, encoding="utf-8")
-    (tmp_path / "tasks.py").write_text(program, encoding="utf-8")
-    config = tmp_path / "tidelog.toml"
-    config.write_text(toml.replace("model.json", str(tmp_path / "model.json")), encoding="utf-8")
-    with ServerProcess(
-        data_dir=tmp_path / "data", arguments=("--dev", "--config", str(config))
-    ) as server:
-        server.start()
-        outputs = []
-        for line in commands.splitlines():
-            command = line.partition("#")[0].strip().replace("8080", str(server.port))
-            outputs.append(await run(tmp_path, command))
-    offline, committed, finished, refused = outputs
-    assert offline == "[ ] Buy milk\n[ ] Call Bo\n(2 waiting for the server)\n"
-    assert committed.startswith("[ ] Buy milk\n[ ] Call Bo\n")
-    assert finished == "[x] Buy milk\n[ ] Call Bo\n(0 waiting for the server)\n"
-    assert "not stored: event.payload.options.id" in refused
-    assert "[x] Buy milk" in refused
 
 
 async def test_the_plugin_works_as_printed(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`tidelog serve --dev`: what it opens, and to whom."""
 
+import asyncio
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+from support.command import tidelog
 from tidelog.base.settings import DEVELOPMENT_APP
 from tidelog.testing.process import ServerProcess
 
@@ -66,3 +68,14 @@ def test_the_probe_stays_on_this_machine(tmp_path: Path) -> None:
     )
     with server, pytest.raises(RuntimeError, match="TIDELOG_TEST_PROBE=1 lets everybody write"):
         server.start()
+
+
+def test_the_known_token_administers_sync_too(tmp_path: Path) -> None:
+    """As it does meshes; the commands know it, so that nobody has to set one to try them."""
+    environment = {"TIDELOG_SYNC_JWT_SECRET": "k3eP-4t3-tide-0ut-of-h4rbour-walls"}
+    with ServerProcess(
+        data_dir=tmp_path / "data", arguments=("--dev",), environment=environment
+    ) as server:
+        server.start()
+        told = asyncio.run(tidelog("sync", "model-version", "--url", server.url))
+        assert told == {"model_version": 1}
