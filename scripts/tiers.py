@@ -74,8 +74,8 @@ TIERS = (
         "crash and faults",
         150,
         (
-            *(f"{PYTEST} -s {module}" for module in CRASH_ALONE),
             f"{PYTEST} -s tests/crash " + " ".join(f"--ignore={each}" for each in CRASH_ALONE),
+            *(f"{PYTEST} -s {module}" for module in CRASH_ALONE),
         ),
         on_disk=True,
     ),
@@ -95,10 +95,10 @@ TIERS = (
         "integration",
         120,
         (
-            f"{COVERED} tests/integration/log tests/integration/store",
-            f"{COVERED} tests/integration/mesh",
             f"{COVERED} tests/integration/daemon",
+            f"{COVERED} tests/integration/log tests/integration/store",
             f"{COVERED} tests/integration {ELSEWHERE}",
+            f"{COVERED} tests/integration/mesh",
         ),
     ),
     Tier(
@@ -143,7 +143,8 @@ TIERS = (
         (f"{BIN}/ruff check . && {BIN}/ruff format --check . && {BIN}/mypy && {BIN}/lint-imports",),
     ),
 )
-"""In the order in which they start: the long ones first, so that none is left alone at the end."""
+"""In the order in which they and their parts start: the long ones first, so that none is left alone
+at the end."""
 
 
 AREAS = (
