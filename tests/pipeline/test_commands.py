@@ -391,7 +391,7 @@ def test_without_the_extra_it_says_what_to_install(
         (("as-of", "yesterday", "mesh", "m"), "neither a committed_id nor a time"),
         (("as-of", "2026-05-01T12:00", "mesh", "m"), "has no zone"),
         (("forget",), "--actor"),
-        (("publish",), "admin_token"),
+        (("publish", "--url", "http://server.example"), "admin_token"),
     ],
 )
 def test_a_wrong_command_ends_with_two(
