@@ -45,8 +45,7 @@ CRASH_ALONE = tuple(
 """Crash tests that take long enough to be a part of their own."""
 
 PIPELINE_LONG = tuple(
-    f"tests/pipeline/test_{name}.py"
-    for name in ("agreement", "engines", "exactly_once", "commands", "jvm")
+    f"tests/pipeline/test_{name}.py" for name in ("agreement", "engines", "commands", "jvm")
 )
 """Tests of the pipeline with JVMs of their own, and whole runs of it: about half of its time. Each
 half has one session that its tests share; with more of them Spark would have both processors to

@@ -1,7 +1,7 @@
 """`tidelog pipeline` as somebody types it: what it prints, and how it ends.
 
 They run here: they find the session of the tests and leave it alone. As a process, `run` is tested
-by `tests/docs/test_ask_your_log.py`, and a following ingest by `test_exactly_once.py`.
+by `tests/docs/test_ask_your_log.py`, and a following ingest by `tests/crash/test_pipeline_kill.py`.
 """
 
 import io

@@ -2,7 +2,7 @@
 
 The process has no JVM of its own but uses that of the tests: to start one takes longer than the
 job. What dies is the one that commits; what the JVM still has under way for it goes into files that
-nobody commits. `test_exactly_once.py` kills JVMs too.
+nobody commits. `tests/crash/test_pipeline_kill.py` kills JVMs too.
 """
 
 import os

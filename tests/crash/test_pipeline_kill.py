@@ -12,6 +12,7 @@ from support.log_writer import live_writer, read_log, write_log
 from support.pipeline_process import END_SECONDS, kill_group, pipeline_process, run_pipeline
 from support.spark_cluster import SHORT_LIVED
 from tidelog.base.faultpoint import FaultPoint
+from tidelog.pipeline.class_archive import BUILDING_VARIABLE
 from tidelog.pipeline.ingest import _checkpoint_position
 from tidelog.pipeline.lake import Lake
 from tidelog.store.rows import Entry
@@ -57,8 +58,11 @@ def wait_for_growth(lake: Lake, before: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_entry_is_in_the_table_exactly_once(store_location: str, tmp_path: Path) -> None:
+def test_every_entry_is_in_the_table_exactly_once(
+    store_location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After kills at the fault points and at random moments the table equals the log."""
+    monkeypatch.setenv(BUILDING_VARIABLE, "-Xshare:auto")  # no archive of classes for so few starts
     rng = random.Random(SEED)
     lake, log = Lake(tmp_path / "lake"), tmp_path / "ingest.log"
     arguments = ("ingest", "--store", store_location, "--lake", str(lake.root), *FAST)
