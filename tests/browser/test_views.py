@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from support import node
 from support.browser import DESKTOP, PHONE
@@ -121,6 +121,32 @@ async def test_hostile_content_is_text(page: Page, stage: Stage) -> None:
     await expect(page.locator("mark")).to_have_text("Rotterdam")
     assert await page.locator("main img, main script").count() == 0
     assert (await page.title()).endswith("tidelog")
+
+
+async def test_a_version_that_comes_while_versions_are_read_is_listed_once(
+    page: Page, stage: Stage
+) -> None:
+    """The feed brings it first, and the page of versions has it too."""
+    written = asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await written.wait()
+        await route.continue_()
+
+    await show(page, stage, f"channels?stream={STREAM}")
+    before = await page.locator(".message").count()
+    newest = page.locator(".message").first
+    async with stage.publisher.stream(CHANNEL, "answer") as answer:
+        await expect(page.locator(".message")).to_have_count(before + 1)
+        await page.route("**/dashboard/api/versions*", late)
+        await newest.get_by_role("button", name="version").click()
+        await answer.write("twice?")
+        await expect(newest.locator("> div .text")).to_contain_text("twice?")
+        written.set()
+        listed = newest.locator(".versions > li")
+        await expect(listed.filter(has_text="create")).to_have_count(1)
+        await expect(listed.filter(has_text="twice?")).to_have_count(1)
+    await page.unroute("**/dashboard/api/versions*")
 
 
 async def test_a_token_stream_grows(page: Page, stage: Stage) -> None:

@@ -49,6 +49,7 @@ class Card {
     this.list = h("ol", { class: "versions", hidden: true });
     this.more = h("button", { type: "button", class: "quiet small", onclick: () => this.readVersions() }, "Older versions");
     this.oldest = null; // position of the last version that is shown
+    this.shown = new Set(); // positions: what comes by the feed while a page is read may be on it too
     this.toggle = h("button", { type: "button", class: "quiet small", "aria-expanded": "false", onclick: () => this.open() });
     this.element = h("li", { class: "panel message", data: { message: message.message } }, this.facts, this.body, this.toggle, this.list);
     this.update(message);
@@ -76,6 +77,7 @@ class Card {
     this.toggle.setAttribute("aria-expanded", String(isOpen));
     if (isOpen) {
       fill(this.list);
+      this.shown.clear();
       this.oldest = null;
       this.readVersions();
     }
@@ -85,7 +87,9 @@ class Card {
     try {
       const page = await get("versions", { message: this.message.message, before: this.oldest });
       this.more.remove();
-      this.list.append(...page.versions.map(versionItem));
+      const unseen = page.versions.filter((version) => !this.shown.has(version.id));
+      unseen.forEach((version) => this.shown.add(version.id));
+      this.list.append(...unseen.map(versionItem));
       this.oldest = page.versions.at(-1)?.id ?? this.oldest;
       if (page.has_more) {
         this.list.append(h("li", {}, this.more));
@@ -96,7 +100,8 @@ class Card {
   }
 
   add(version) {
-    if (!this.list.hidden) {
+    if (!this.list.hidden && !this.shown.has(version.id)) {
+      this.shown.add(version.id);
       this.list.prepend(versionItem(version));
     }
   }
