@@ -110,6 +110,7 @@ def up(
     del as_json
     from tidelog.client.mesh_place import require_joined
     from tidelog.daemon.continuous_integration import is_ci
+    from tidelog.daemon.settings import FILE_NAME
 
     if ephemeral is None:
         ephemeral = invite is not None and is_ci(os.environ)
@@ -126,7 +127,7 @@ def up(
         if invite is not None:
             mesh = _join(data_dir, invite, name)
         directory = daemon_dir(data_dir, mesh)
-        if not (directory / "daemon.toml").exists():  # it may name a key elsewhere
+        if not (directory / FILE_NAME).exists():  # it may name a key elsewhere
             require_joined(directory)
         command += ["--data-dir", str(directory)]
         if mesh is not None:

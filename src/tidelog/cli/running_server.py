@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidelog.base.errors import ConfigError
+from tidelog.base.loopback import is_loopback
 
 if TYPE_CHECKING:
     from tidelog.base.settings import Settings
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def server_url(settings: "Settings", url: str | None) -> str:
@@ -32,7 +31,7 @@ def administration(settings: "Settings", url: str | None) -> tuple[str, str]:
     from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
 
     base, token = server_url(settings, url), settings.administration_token
-    if not token and urlsplit(base).hostname in LOOPBACK:
+    if not token and is_loopback(urlsplit(base).hostname or ""):
         token = DEVELOPMENT_ADMIN_TOKEN
     if not token:
         raise ConfigError(

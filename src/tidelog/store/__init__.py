@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog.base.errors import ConfigError
-from tidelog.store.engine import Extension, Store, Writer
+from tidelog.store.engine import NO_DRIVER, Extension, Store, Writer
 from tidelog.store.sqlite import SqliteStore
 
 __all__ = ["Extension", "Store", "Writer", "open_store"]
@@ -45,10 +45,7 @@ async def open_store(
     try:
         from tidelog.store.postgresql import PostgresqlStore
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "the `store` setting names PostgreSQL, but its driver is not installed. "
-            "Run `pip install 'tidelog[postgresql]'`."
-        ) from error
+        raise ConfigError(NO_DRIVER) from error
     return await PostgresqlStore.open(
         location,
         log_id=log_id,

@@ -22,7 +22,7 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.store.catalogue import require_schema, tables
-from tidelog.store.engine import builtin_queries, migrations
+from tidelog.store.engine import NO_DRIVER, NO_URL, builtin_queries, migrations
 from tidelog.store.newfile import cannot_write, new_file, require_free
 from tidelog.store.sqlite import open_failure, require_own
 
@@ -215,17 +215,12 @@ async def _connect(url: str) -> "asyncpg.Connection":
 
         from tidelog.store.postgresql_listener import LOST
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "the `store` setting names PostgreSQL, but its driver is not installed. "
-            "Run `pip install 'tidelog[postgresql]'`."
-        ) from error
+        raise ConfigError(NO_DRIVER) from error
     try:
         return await asyncpg.connect(url, server_settings={"application_name": "tidelog"})
     except (ValueError, asyncpg.exceptions.ClientConfigurationError):
         # The driver quotes parts of the URL, and one of them may be the password.
-        raise ConfigError(
-            "store: not a valid postgresql:// URL; percent-encode special characters"
-        ) from None
+        raise ConfigError(NO_URL) from None
     except LOST as error:
         raise StoreUnavailable(
             f"PostgreSQL does not answer: {type(error).__name__}: {error}. "

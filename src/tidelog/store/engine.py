@@ -36,6 +36,12 @@ STATEMENT_POINTS: Mapping[str, FaultPoint] = {
 }
 """Where a test can stop an engine inside a transaction: behind these statements."""
 
+NO_DRIVER = (
+    "the `store` setting names PostgreSQL, but its driver is not installed. "
+    "Run `pip install 'tidelog[postgresql]'`."
+)
+NO_URL = "store: not a valid postgresql:// URL; percent-encode special characters"
+
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
 

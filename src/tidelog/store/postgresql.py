@@ -24,6 +24,7 @@ from tidelog.base.sqlitefile import too_new
 from tidelog.store.engine import (
     ANNOUNCED_MS,
     GENESIS_DIGEST,
+    NO_URL,
     PAGE_BYTES,
     PAGE_ENTRIES,
     STATEMENT_POINTS,
@@ -379,9 +380,7 @@ class PostgresqlStore:
             )
         except (ValueError, asyncpg.exceptions.ClientConfigurationError):
             # The driver quotes parts of the URL, and one of them may be the password.
-            raise ConfigError(
-                "store: not a valid postgresql:// URL; percent-encode special characters"
-            ) from None
+            raise ConfigError(NO_URL) from None
         except LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL does not answer as tidelog needs it: {type(error).__name__}: {error}. "
