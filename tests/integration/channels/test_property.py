@@ -11,39 +11,31 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Self
 
 import pytest
 from websockets.asyncio.client import connect
 
-from support.channel_bodies import MAKERS
 from support.channels_peer import (
     APP,
     V2_QUERY,
     ChannelsNode,
     channel_auth,
-    channel_path,
     channels_server,
     message_path,
-    unique,
 )
 from support.channels_raw import (
-    ABSENT,
-    LOST,
-    PAUSE_SECONDS,
     Follower,
     Json,
     RawClient,
     View,
-    after,
     latest_of,
     of_frame,
     of_item,
     signed_target,
 )
+from support.channels_world import World, check_requests, fold_of, status_of
 from tidelog.channels import states
 from tidelog.testing.clock import FakeClock
 
@@ -53,385 +45,7 @@ SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 ACTORS = 6
 RESTARTS = 3
 MAX_JOINERS = 16
-MAX_TEXT = 300
-MAX_APPENDS = 25
-MAX_OPEN = 3
 WINDOW_SECONDS = 25
-
-ACTIONS = ("create", "append", "update", "delete")
-WEIGHTS = (2, 9, 3, 2)
-
-
-class Op(NamedTuple):
-    """A request; its tag stands in the version it makes, so that every version can be traced."""
-
-    tag: str
-    channel: str
-    action: str
-    serial: str
-    """Of the message; empty for a create."""
-    body: Json
-    is_keyed: bool
-    is_invalid: bool
-    """Nothing can make it acceptable."""
-
-
-class ServerGone(Exception):  # noqa: N818 - what happened, not an error of the test
-    """It is shutting down."""
-
-
-class World:
-    """A server that comes and goes, what was asked of it and what it acknowledged."""
-
-    def __init__(self, seed: int, location: str, data_dir: Path, clock: FakeClock) -> None:
-        self.rng = random.Random(seed)
-        self.channels = [unique("room"), unique("private-ai:x;y")]
-        self.clock = clock
-        self.ops: dict[str, Op] = {}
-        self.acknowledged: dict[str, Json] = {}
-        self.refused: Counter[int] = Counter()
-        self.is_refused: set[str] = set()
-        self.tags: dict[str, str] = {}
-        """Version serial to the tag of the request that made it."""
-        self.retries = 0
-        self.lost = 0
-        self.messages: dict[str, list[str]] = {channel: [] for channel in self.channels}
-        self.retryable: list[str] = []
-        self.is_purging = False
-        """Whether a message may be gone."""
-        self.gone: set[str] = set()
-        """Messages that were purged."""
-        self.up = asyncio.Event()
-        self.node: ChannelsNode | None = None
-        self.options: Json = {
-            "ai_transport": {
-                "max_accumulated_message_bytes": MAX_TEXT,
-                "max_appends_per_message": MAX_APPENDS,
-                "max_open_streaming_messages_per_channel": MAX_OPEN,
-            },
-            "history": {"retention_seconds": 0, "max_page_size": 500},
-            "max_cached_text_bytes": self.rng.choice([1, 2500, 2**20]),
-        }
-        self._seed = seed
-        self._location = location
-        self._data_dir = data_dir
-
-    def port(self) -> int:
-        """Where the server is, if it is anywhere."""
-        if self.node is None:
-            raise ConnectionError("the server is down")
-        return self.node.port
-
-    def url(self) -> str:
-        """The same for sockets."""
-        return f"ws://127.0.0.1:{self.port()}"
-
-    def client(self) -> RawClient:
-        """A client that finds the server wherever it is."""
-        return RawClient(self.port, now=lambda: self.clock.now_ms() / 1000)
-
-    @asynccontextmanager
-    async def running(self, **versioned: Any) -> AsyncIterator[ChannelsNode]:
-        """The server for the length of the block; how much it keeps in memory varies."""
-        recovery = {
-            "max_buffer_size": 100_000,
-            "buffer_ttl_seconds": self.rng.choice([0.001, 3600.0]),
-        }
-        async with channels_server(
-            self._data_dir,
-            self._location,
-            clock=self.clock,
-            connection_recovery=recovery,
-            versioned_messages=versioned,
-            **self.options,
-        ) as node:
-            self.node = node
-            self.up.set()
-            try:
-                yield node
-            finally:
-                self.up.clear()
-                self.node = None
-
-    # Requests.
-
-    def new(self, rng: random.Random) -> Op:
-        """Something an actor could want, mostly possible."""
-        channel = rng.choice(self.channels)
-        known = self.messages[channel]
-        tag = f"{self._seed}-{len(self.ops)}"
-        action = rng.choices(ACTIONS, WEIGHTS)[0]
-        if not known:
-            action = "create"
-        is_keyed = rng.random() < 0.7
-        is_invalid = rng.random() < 0.08
-        serial = "" if action == "create" else rng.choice(known[-5:])
-        body = MAKERS[action](rng, tag)
-        if action == "create":
-            body["channel"] = channel
-            if is_keyed:
-                body["message_id"] = f"m-{tag}"
-        elif is_keyed:
-            body["op_id"] = f"o-{tag}"
-        if is_invalid:
-            serial = _spoil(rng, action, body, serial)
-        op = Op(tag, channel, action, serial, body, is_keyed, is_invalid)
-        self.ops[tag] = op
-        return op
-
-    async def post(self, client: RawClient, op: Op) -> tuple[int, Json] | None:
-        """Status and answer; None if nobody will ever know."""
-        path = "/events"
-        if op.action != "create":
-            path = f"{message_path(op.channel, op.serial)}/{op.action}"
-        while True:
-            await self.up.wait()
-            try:
-                answer = await client.request("POST", path, op.body)
-            except LOST:
-                answer = None
-            if answer is not None and answer.status != 503:
-                body = answer.json
-                if op.action == "create" and answer.status == 200:
-                    body = body["channels"][op.channel]
-                return answer.status, body
-            self.lost += 1
-            if not op.is_keyed:
-                return None
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    async def do(self, client: RawClient, op: Op) -> None:
-        """Ask, and note what is said."""
-        answered = await self.post(client, op)
-        if answered is None:
-            return
-        status, body = answered
-        if status != 200:
-            assert status in (400, 404, 413), (op, body)
-            assert status != 404 or op.is_invalid or self.is_purging, (op, body)
-            assert body["status"] == status
-            assert body.keys() <= {"error", "code", "status", "ai_code"}
-            self.refused[status] += 1
-            self.is_refused.add(op.tag)
-            return
-        assert not op.is_invalid, (op, body)
-        self.acknowledged[op.tag] = body
-        if op.action == "create":
-            assert body["message_serial"] == body["version_serial"]
-            self.messages[op.channel].append(body["message_serial"])
-        else:
-            assert body["message_serial"] == op.serial
-        if op.is_keyed:
-            self.retryable.append(op.tag)
-
-    async def again(self, client: RawClient, tag: str) -> None:
-        """A retry gets the original's answer; another payload under its key is refused."""
-        op, first = self.ops[tag], self.acknowledged[tag]
-        answered = await self.post(client, op)
-        assert answered is not None
-        status, body = answered
-        assert status == 200, (op, body)
-        assert _serials(body) == _serials(first), (op, body, first)
-        if op.action != "create":
-            assert body["status"] == "duplicate"
-        other = {**op.body, "data": f"not {tag}", "clear_fields": []}
-        answered = await self.post(client, op._replace(body=other))
-        assert answered is not None
-        assert answered[0] == 400, answered
-        assert "already used" in answered[1]["error"]
-        self.retries += 1
-
-    async def act(self, number: int, steps: int, *, reads: bool = True) -> None:
-        """One actor: mostly writes, sometimes repeats itself or reads."""
-        rng = random.Random(f"{self._seed}/{number}")
-        client = self.client()
-        for _ in range(steps):
-            self.clock.advance(rng.choice([0, 0, 1, 10]))
-            kind = rng.random()
-            if kind < 0.1 and self.retryable:
-                await self.again(client, rng.choice(self.retryable))
-            elif kind < 0.2 and reads:
-                await self._look(client, rng)
-            else:
-                await self.do(client, self.new(rng))
-        client.close()
-
-    async def _look(self, client: RawClient, rng: random.Random) -> None:
-        """While others write: what GET shows is the fold of the versions up to it."""
-        channel = rng.choice(self.channels)
-        if not self.messages[channel]:
-            return
-        serial = rng.choice(self.messages[channel])
-        await self.up.wait()
-        try:
-            answer = await client.request("GET", message_path(channel, serial))
-            if answer.status == 503:
-                return
-            latest = of_item(answer.json["item"])
-            versions = await self.versions(client, channel, serial, rng.choice([3, 100]))
-        except (*LOST, ServerGone):
-            return  # the end of the program checks it all
-        known = [v for v in versions if v.delivery_serial <= latest.delivery_serial]
-        assert _folded(known) == latest
-
-    # Reading.
-
-    async def versions(
-        self, client: RawClient, channel: str, serial: str, limit: int = 100
-    ) -> list[View]:
-        """All versions of a message, the oldest first, page by page."""
-        path = f"{message_path(channel, serial)}/versions"
-        views: list[View] = []
-        cursor: dict[str, str] = {}
-        while True:
-            answer = await client.request(
-                "GET", path, limit=limit, direction="oldest_first", **cursor
-            )
-            if answer.status == 503:
-                raise ServerGone
-            assert answer.status == 200, answer
-            page = answer.json
-            views += [of_item(item) for item in page["items"]]
-            for item in page["items"]:
-                self._note_tag(item)
-            if not page["has_more"]:
-                return views
-            assert len(page["items"]) == limit
-            cursor = {"cursor": page["next_cursor"]}
-
-    def _note_tag(self, item: Json) -> None:
-        tag = item["version"].get("description", "")
-        if item["action"] == "create":
-            tag = item["name"].removeprefix("n-")
-        self.tags[item["version"]["serial"]] = tag
-
-    async def history(self, client: RawClient, channel: str, limit: int) -> list[Json]:
-        """All rows, the oldest first, page by page."""
-        path = f"{channel_path(channel)}/history"
-        rows: list[Json] = []
-        cursor: dict[str, str] = {}
-        while True:
-            page = await client.get(path, limit=limit, direction="oldest_first", **cursor)
-            rows += page["items"]
-            if not page["has_more"]:
-                return rows
-            cursor = {"cursor": page["next_cursor"]}
-
-
-def _spoil(rng: random.Random, action: str, body: Json, serial: str) -> str:
-    """Make a request that must be refused; answers the serial it shall name."""
-    if action == "create":
-        body.update(rng.choice([{"name": ""}, {"data": "x" * (MAX_TEXT + 1)}, {"name": "n" * 201}]))
-        return serial
-    kind = rng.randrange(4 if action == "append" else 3)
-    if kind == 0:
-        return f"1{serial[1:]}"  # another time: there is no such message
-    if kind == 1:
-        body["op_id"] = rng.choice(["", "o" * 65])
-    elif action == "append":
-        body["data"] = rng.choice(["", None, 5, {"a": 1}, "x" * (MAX_TEXT + 1)])
-        body.pop("extras", None)
-    else:
-        body["data"] = "both"
-        body["clear_fields"] = rng.choice([["data"], ["extras", "extras"], ["channel"]])
-        if kind == 2 and body["clear_fields"] == ["extras", "extras"]:
-            body.pop("extras", None)
-    return serial
-
-
-def _serials(answer: Json) -> tuple[Any, ...]:
-    names = ("message_serial", "version_serial", "history_serial", "delivery_serial")
-    return tuple(answer[name] for name in names)
-
-
-# The model: what requests make of a message.
-
-
-def _own(extras: Json) -> Json:
-    """Extras without the runtime headers."""
-    own = dict(extras)
-    headers = {
-        k: v for k, v in (own.pop("headers", None) or {}).items() if not k.startswith("sockudo_")
-    }
-    return {**own, "headers": headers} if headers else own
-
-
-def _status(extras: Json) -> str | None:
-    status: str | None = extras.get("ai", {}).get("transport", {}).get("status")
-    return status
-
-
-def _check_step(op: Op, before: View | None, version: View) -> None:
-    """A version is what its request makes of its predecessor (5.4, 5.5)."""
-    body = op.body
-    assert version.action == op.action
-    if op.action == "create":
-        data = body.get("data")
-        text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
-        assert (version.name, version.data) == (body["name"], text)
-        assert _own(version.extras) == _own(body.get("extras") or {})
-        return
-    assert before is not None
-    assert before.message_serial == version.message_serial == op.serial
-    cleared = body.get("clear_fields") or ()
-    patch = dict(body)
-    if op.action == "delete":
-        patch.pop("name", None)
-    name, data = before.name, before.data
-    if op.action == "append":
-        assert _status(before.extras) not in ("complete", "cancelled"), "appended after the end"
-        assert before.data == ABSENT or isinstance(before.data, str)
-        data = ("" if before.data == ABSENT else before.data) + body["data"]
-    else:
-        name = None if "name" in cleared else patch.get("name") or name
-        if patch.get("name") == "":
-            name = ""
-        data = ABSENT if "data" in cleared else data if patch.get("data") is None else body["data"]
-    extras = _own(before.extras) if body.get("extras") is None else _own(body["extras"])
-    assert version.name == name
-    assert version.data == data, (op, before)
-    assert _own(version.extras) == ({} if "extras" in cleared else extras)
-
-
-def _folded(versions: list[View]) -> View:
-    state: View | None = None
-    for version in versions:
-        state = after(state, version)
-    assert state is not None
-    return state
-
-
-def _check_requests(world: World, channel: str, versions: list[View]) -> None:
-    """Every version stems from one request; acknowledged ones are there, refused ones are not."""
-    latest: dict[str, View] = {}
-    seen: set[str] = set()
-    appends: Counter[str] = Counter()
-    is_open: dict[str, bool] = {}
-    for version in versions:
-        tag = world.tags[version.version_serial]
-        assert tag not in seen, "done twice"
-        seen.add(tag)
-        assert tag not in world.is_refused, world.ops[tag]
-        op = world.ops[tag]
-        assert op.channel == channel
-        acknowledged = world.acknowledged.get(tag)
-        if acknowledged is not None:
-            assert _serials(acknowledged) == _serials(version._asdict())
-        serial = version.message_serial
-        before = latest.get(serial)
-        latest[serial] = now = after(before, version)
-        _check_step(op, before, now)
-        appends[serial] += version.action == "append"
-        is_open[serial] = _status(version.extras) == "streaming"
-        assert sum(is_open.values()) <= MAX_OPEN
-        if isinstance(now.data, str) and now.data != ABSENT and version.action != "delete":
-            assert len(now.data.encode()) <= MAX_TEXT
-    assert all(count <= MAX_APPENDS for count in appends.values())
-    missing = {
-        tag for tag in world.acknowledged if tag not in seen and world.ops[tag].channel == channel
-    }
-    assert not missing
-
 
 # Views.
 
@@ -507,7 +121,7 @@ async def check_channel(
         versions = await world.versions(client, channel, serial, limit=40)
         item = (await client.get(message_path(channel, serial)))["item"]
         assert item == row["message"]
-        folded[serial] = _folded(versions)
+        folded[serial] = fold_of(versions)
         assert folded[serial] == shown, "GET is the fold of the versions"
         summary = await client.get(f"{message_path(channel, serial)}/summary")
         assert summary["versions"] == len(versions)
@@ -518,7 +132,7 @@ async def check_channel(
     assert [v.delivery_serial for v in everything] == list(range(1, head + 1))
     serials = [v.version_serial for v in everything]
     assert serials == sorted(set(serials))
-    _check_requests(world, channel, everything)
+    check_requests(world, channel, everything)
     ids: list[list[str]] = []
     for follower, task in followers:
         await follower.reach(head, task)
@@ -534,7 +148,7 @@ async def check_channel(
     assert [row["message_id"] for row in rows] == [
         last[row["message"]["message_serial"]] for row in rows
     ]
-    for joiner, task in everybody.join(world, channel):
+    for joiner, task in everybody.join(channel):
         await joiner.check(task, folded, head)
     await check_open_streams(world, channel, folded)
 
@@ -544,7 +158,7 @@ async def check_open_streams(world: World, channel: str, folded: dict[str, View]
     assert world.node is not None
     known = world.node.surface.service._states
     state = await known.load_channel(f"channels/{APP.id}/{channel}")
-    assert state.open_streams == sum(_status(v.extras) == "streaming" for v in folded.values())
+    assert state.open_streams == sum(status_of(v.extras) == "streaming" for v in folded.values())
     known.release(state)
 
 
@@ -561,74 +175,102 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Everybody:
-    """The subscribers of a program."""
+    """The actors and subscribers of a program; none of them outlives the block."""
 
     def __init__(self, world: World) -> None:
-        made = [
-            Follower(world.url, channel, is_full=is_full, restless=restless)
-            for channel in world.channels
-            for is_full in (False, True)
-            for restless in (None, random.Random(world.rng.random()))
-        ]
-        self.followers = [(each, asyncio.create_task(each.run())) for each in made]
+        self._world = world
+        self.actors: list[asyncio.Task[None]] = []
+        self.followers: list[tuple[Follower, asyncio.Task[None]]] = []
         self.joiners: list[tuple[Joiner, asyncio.Task[None]]] = []
         self.held = 0
         """Frames that went live while a joiner read the past."""
+
+    async def __aenter__(self) -> Self:
+        for channel in self._world.channels:
+            for is_full in (False, True):
+                for restless in (None, random.Random(self._world.rng.random())):
+                    follower = Follower(
+                        self._world.url, channel, is_full=is_full, restless=restless
+                    )
+                    self.followers.append((follower, asyncio.create_task(follower.run())))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """If all went well so far, nobody has found anything wrong."""
+        everywhere = [*self.followers, *self.joiners]
+        outcomes = await _end([*(task for _, task in everywhere), *self.actors])
+        if kind is None:
+            _check_cancelled(outcomes[: len(everywhere)])
 
     async def attached(self) -> None:
         """All followers have subscribed."""
         for follower, task in self.followers:
             await follower.reach(0, task)
 
-    def join(self, world: World, channel: str) -> list[tuple[Joiner, asyncio.Task[None]]]:
+    def act(self, actors: int, steps: int, *, first: int = 0, reads: bool = True) -> None:
+        """More actors begin."""
+        for number in range(first, first + actors):
+            work = self._world.act(number, steps, reads=reads)
+            self.actors.append(asyncio.create_task(work))
+
+    def is_acting(self) -> bool:
+        """Whether an actor has not done all it shall; raises what one of them found wrong."""
+        done = [actor for actor in self.actors if actor.done()]
+        for actor in done:
+            actor.result()
+        return len(done) < len(self.actors)
+
+    async def done(self, steps: int) -> None:
+        """So many steps were done; some actors may have ended."""
+        while self._world.steps < steps:
+            self.is_acting()
+            await asyncio.sleep(0.002)
+
+    def join(self, channel: str) -> list[tuple[Joiner, asyncio.Task[None]]]:
         """Two more late joiners; answers all those of the channel."""
         for is_full in (False, True):
-            joiner = Joiner(world, channel, is_full=is_full)
+            joiner = Joiner(self._world, channel, is_full=is_full)
             self.joiners.append((joiner, asyncio.create_task(joiner.run())))
         return [pair for pair in self.joiners if pair[0].channel == channel]
 
     async def leave(self) -> None:
         """The late joiners are not needed any more."""
-        await _end([task for _, task in self.joiners])
+        _check_cancelled(await _end([task for _, task in self.joiners]))
         self.held += sum(joiner.held for joiner, _ in self.joiners)
         self.joiners.clear()
 
-    async def end(self) -> None:
-        """None of the followers has found anything wrong."""
-        await _end([task for _, task in self.followers])
 
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
+async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
     for task in tasks:
         task.cancel()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check_cancelled(outcomes: list[BaseException | None]) -> None:
+    """They went on until they were told to end: none has found anything wrong."""
+    for outcome in outcomes:
         assert isinstance(outcome, asyncio.CancelledError), outcome
 
 
 async def run_program(world: World) -> Counter[str]:
     """Actors write through restarts; then every view is compared, and again after one more."""
-    everybody = Everybody(world)
-    actors: list[asyncio.Task[None]] = []
-    for number in range(RESTARTS):
+    async with Everybody(world) as everybody:
+        for number in range(RESTARTS):
+            async with world.running():
+                if not everybody.actors:
+                    await everybody.attached()
+                    everybody.act(ACTORS, STEPS)
+                async with asyncio.timeout(60):
+                    await everybody.done(ACTORS * STEPS * (number + 1) // 5)
         async with world.running():
-            if not actors:
-                await everybody.attached()
-                actors = [asyncio.create_task(world.act(n, STEPS)) for n in range(ACTORS)]
             async with asyncio.timeout(60):
-                while len(world.acknowledged) < ACTORS * STEPS * (number + 1) // 8:
-                    assert not any(actor.done() for actor in actors)
-                    await asyncio.sleep(0.002)
-    async with world.running():
-        async with asyncio.timeout(60):
-            while not all(actor.done() for actor in actors):
-                if len(everybody.joiners) < MAX_JOINERS:
-                    everybody.join(world, world.rng.choice(world.channels))
-                await asyncio.sleep(0.01)
-            await asyncio.gather(*actors)
-        await check_all(world, everybody)
-    async with world.running():
-        await check_all(world, everybody)
-    await everybody.end()
+                while everybody.is_acting():
+                    if len(everybody.joiners) < MAX_JOINERS:
+                        everybody.join(world.rng.choice(world.channels))
+                    await asyncio.sleep(0.01)
+            await check_all(world, everybody)
+        async with world.running():
+            await check_all(world, everybody)
     seen = Counter(op.action for tag, op in world.ops.items() if tag in world.acknowledged)
     seen += Counter(refused=len(world.is_refused), retried=world.retries, lost=world.lost)
     seen["held"] = everybody.held
@@ -748,6 +390,25 @@ async def check_purged(world: World, everybody: Everybody, channel: str, cutoff:
     return kept
 
 
+async def purge_and_check(world: World, everybody: Everybody, node: ChannelsNode) -> Counter[str]:
+    """Purge while actors act, and once more; then look at everything."""
+    seen: Counter[str] = Counter()
+    retention = node.surface.service.retention
+    while everybody.is_acting():
+        seen["purged"] += await retention.tick()
+        await asyncio.sleep(0.005)
+    seen["purged"] += await retention.tick()
+    cutoff = world.clock.now_ms() - WINDOW_SECONDS * 1000
+    for channel in world.channels:
+        remaining = await check_purged(world, everybody, channel, cutoff)
+        seen["kept chains"] += len({view.message_serial for view in remaining})
+        seen["versions"] += sum(world.ops[t].channel == channel for t in world.tags.values())
+    assert await retention.tick() == 0, "nothing is purged twice"
+    receipts = sum(world.ops[world.tags[v]].is_keyed for v in world.tags if _time(v) >= cutoff)
+    assert await node.server.store.dedupe_count() == receipts
+    return seen
+
+
 @pytest.mark.usefixtures("small_thresholds")
 async def test_purging_old_versions_changes_nothing_else(
     engine: str, store_location: str, tmp_path: Path
@@ -758,41 +419,16 @@ async def test_purging_old_versions_changes_nothing_else(
         world = World(seed, store_location, tmp_path / "data", FakeClock())
         world.clock.advance(seed * 10**6)
         world.is_purging = True
-        everybody = Everybody(world)
-        for phase in range(5):
-            world.retryable.clear()
-            async with world.running(
-                retention_window_seconds=WINDOW_SECONDS, purge_batch_size=7
-            ) as node:
-                await everybody.attached()
-                retention = node.surface.service.retention
-                actors = [
-                    asyncio.create_task(world.act(100 * phase + n, STEPS // 4, reads=False))
-                    for n in range(4)
-                ]
-                purged = 0
-                while not all(actor.done() for actor in actors):
-                    purged += await retention.tick()
-                    await asyncio.sleep(0.005)
-                await asyncio.gather(*actors)
-                purged += await retention.tick()
-                seen["purged"] += purged
-                cutoff = world.clock.now_ms() - WINDOW_SECONDS * 1000
-                kept = 0
-                for channel in world.channels:
-                    remaining = await check_purged(world, everybody, channel, cutoff)
-                    kept += len(remaining)
-                    alive = {view.message_serial for view in remaining}
-                    created = [t for t in world.tags.values() if world.ops[t].channel == channel]
-                    seen["kept chains"] += len(alive)
-                    seen["versions"] += len(created)
-                assert await retention.tick() == 0, "nothing is purged twice"
-                receipts = sum(
-                    world.ops[world.tags[v]].is_keyed for v in world.tags if _time(v) >= cutoff
-                )
-                assert await node.server.store.dedupe_count() == receipts
-            world.clock.advance(10_000)
-        await everybody.end()
+        async with Everybody(world) as everybody:
+            for phase in range(5):
+                world.retryable.clear()
+                async with world.running(
+                    retention_window_seconds=WINDOW_SECONDS, purge_batch_size=7
+                ) as node:
+                    await everybody.attached()
+                    everybody.act(4, STEPS // 4, first=100 * phase, reads=False)
+                    seen += await purge_and_check(world, everybody, node)
+                world.clock.advance(10_000)
         seen["refused"] += len(world.is_refused)
         seen["gone"] += world.refused[404]
     assert min(seen.values()) > 0, seen
