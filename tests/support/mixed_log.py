@@ -268,9 +268,9 @@ class _Writer:
 
     async def hide(self) -> None:
         """Raise the history floors of two channels, one of them by a reset."""
-        service = self.channels.service
-        await service.history_purge(APP, self.channels.names[0], "all", None, "test", None)
-        await service.history_reset(APP, self.channels.names[1], "test", None)
+        histories = self.channels.service.histories
+        await histories.purge(APP, self.channels.names[0], "all", None, "test", None)
+        await histories.reset(APP, self.channels.names[1], "test", None)
 
     async def retain(self, before_ms: int) -> None:
         """What is older than that goes in channels; what snapshots cover in sync is archived."""

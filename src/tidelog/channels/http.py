@@ -14,20 +14,13 @@ from tidelog.base.clock import Clock
 from tidelog.base.settings import App, Channels
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.channels import fault, requests
-from tidelog.channels.bodies import PurgeMode
 from tidelog.channels.capabilities import keeps_history
 from tidelog.channels.fault import Fault
+from tidelog.channels.histories import Histories
+from tidelog.channels.messages import Messages
 from tidelog.channels.names import ChannelKind, kind_of
 from tidelog.channels.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
-from tidelog.channels.query import HistoryQuery
-from tidelog.channels.requests import (
-    Action,
-    Mutation,
-    MutationResult,
-    Publication,
-    Published,
-    VersionsQuery,
-)
+from tidelog.channels.requests import Action, Mutation, MutationResult, Publication, Published
 from tidelog.channels.signatures import request_fault
 
 OK = b'{"ok":true}'
@@ -56,6 +49,14 @@ _encode = msgspec.json.Encoder().encode
 class Service(Protocol):
     """What the routes ask of channels; answers are ready JSON. A `Fault` is returned or raised."""
 
+    @property
+    def messages(self) -> Messages:
+        """Messages by their serials."""
+
+    @property
+    def histories(self) -> Histories:
+        """Histories by their channels."""
+
     async def publish(
         self,
         app: App,
@@ -69,43 +70,10 @@ class Service(Protocol):
     async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
         """Update, delete or append."""
 
-    async def message(self, app: App, channel: str, message_serial: str) -> bytes | Fault:
-        """The latest state of a message."""
-
-    async def versions(
-        self, app: App, channel: str, message_serial: str, page: VersionsQuery
-    ) -> bytes | Fault:
-        """A page of versions."""
-
-    async def summary(self, app: App, channel: str, message_serial: str) -> bytes | Fault:
-        """The figures of a message."""
-
     async def emit_summary(
         self, app: App, channel: str, message_serial: str, socket_id: str | None
     ) -> bytes | Fault:
         """Send the figures to the subscribers, on behalf of a socket or of the server."""
-
-    async def history(self, app: App, channel: str, query: HistoryQuery) -> bytes | Fault:
-        """A page of history."""
-
-    async def history_state(self, app: App, channel: str) -> bytes | Fault:
-        """What is kept of a channel."""
-
-    async def history_reset(
-        self, app: App, channel: str, reason: str, requested_by: str | None
-    ) -> bytes | Fault:
-        """Begin a new history."""
-
-    async def history_purge(
-        self,
-        app: App,
-        channel: str,
-        mode: PurgeMode,
-        bound: int | None,
-        reason: str,
-        requested_by: str | None,
-    ) -> bytes | Fault:
-        """Forget a part of the history; `bound` is the serial or time that `mode` names."""
 
     def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes | Fault:
         """Occupied channels."""
@@ -282,40 +250,40 @@ class ChannelsHttp:
     async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel = self._channel_with_history(request)
         page = requests.parse_history(query, self._settings.history.max_page_size)
-        return await self._service.history(app, channel, page)
+        return await self._service.histories.page(app, channel, page)
 
     async def _get_history_state(
         self, app: App, request: HttpRequest, query: Query
     ) -> bytes | Fault:
         del query
-        return await self._service.history_state(app, self._channel_with_history(request))
+        return await self._service.histories.state(app, self._channel_with_history(request))
 
     async def _reset_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         reset = requests.parse_reset(request.body, request.params["channel"])
         channel = self._channel_with_history(request)
-        return await self._service.history_reset(app, channel, reset.reason, reset.requested_by)
+        return await self._service.histories.reset(app, channel, reset.reason, reset.requested_by)
 
     async def _purge_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         purge = requests.parse_purge(request.body, request.params["channel"])
         channel = self._channel_with_history(request)
-        return await self._service.history_purge(
+        return await self._service.histories.purge(
             app, channel, purge.mode, purge.bound, purge.reason, purge.requested_by
         )
 
     async def _get_message(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
-        return await self._service.message(app, *self._place(request))
+        return await self._service.messages.item(app, *self._place(request))
 
     async def _get_versions(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel, message_serial = self._place(request)
         page = requests.parse_versions(query, self._settings.versioned_messages.max_page_size)
-        return await self._service.versions(app, channel, message_serial, page)
+        return await self._service.messages.versions(app, channel, message_serial, page)
 
     async def _get_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
-        return await self._service.summary(app, *self._place(request))
+        return await self._service.messages.summary(app, *self._place(request))
 
     async def _emit_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query

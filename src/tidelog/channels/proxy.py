@@ -72,7 +72,7 @@ class Proxy:
         if not keeps_history(self._settings.history, channel):
             raise fault.history_disabled(channel)
         query, attach_serial = history_query(given.params, self._settings.history.max_page_size)
-        page = _unless_refused(await self._service.history(app, channel, query))
+        page = await self._service.histories.page(app, channel, query)
         if attach_serial is None:
             return page
         return b'{"attach_serial":%d,%b' % (attach_serial, page[1:])

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,28 +13,21 @@ from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.channels import fault, wire
 from tidelog.channels.actions import ClientEvent, Subscribe
 from tidelog.channels.attaching import Attaching
-from tidelog.channels.bodies import PurgeMode
 from tidelog.channels.capabilities import Actor, keeps_history
 from tidelog.channels.connection import Connection
 from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds, live_version
 from tidelog.channels.elsewhere import Elsewhere, Revocation
 from tidelog.channels.fault import Fault
-from tidelog.channels.floors import Floors
-from tidelog.channels.history import HistoryReader, Place
+from tidelog.channels.histories import Histories
+from tidelog.channels.history import HistoryReader
 from tidelog.channels.hub import Hub
+from tidelog.channels.messages import Messages
 from tidelog.channels.names import USER_PREFIX, name_fault, stream_name
 from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoke, Summary
 from tidelog.channels.nodes import Nodes
 from tidelog.channels.occupancy import Occupancy
-from tidelog.channels.query import MAX_INTEGER, HistoryQuery
 from tidelog.channels.receipts import batch_scope
-from tidelog.channels.requests import (
-    Mutation,
-    MutationResult,
-    Publication,
-    Published,
-    VersionsQuery,
-)
+from tidelog.channels.requests import Mutation, MutationResult, Publication, Published
 from tidelog.channels.retention import Retention
 from tidelog.channels.revocations import Revocations
 from tidelog.channels.rules import (
@@ -46,16 +38,10 @@ from tidelog.channels.rules import (
     PublishContext,
     Target,
 )
-from tidelog.channels.states import (
-    ChannelState,
-    MessageState,
-    States,
-    read_message,
-    versions_of,
-)
+from tidelog.channels.states import ChannelState, MessageState, States
 from tidelog.channels.tokens import Claims
 from tidelog.channels.upgrade import parse_upgrade
-from tidelog.channels.version import SURFACE, Projector, Version, position_of
+from tidelog.channels.version import SURFACE, Projector, position_of
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure, Names, Refuse, View
 from tidelog.log.request import Submission, submit_and_wait, without_failure
@@ -104,7 +90,8 @@ class ChannelsService:
             self._stream_ids,
             hot if recovery.enabled else None,
         )
-        self._history = HistoryReader(store, self._projector, self.settings.history)
+        history = HistoryReader(store, self._projector, self.settings.history)
+        self.messages = Messages(store, self._projector, self._tag)
         self.attaching = Attaching(
             hub=self.hub,
             states=self._states,
@@ -115,7 +102,7 @@ class ChannelsService:
             projector=self._projector,
             stream_ids=self._stream_ids,
             delivery=self._delivery,
-            history=self._history,
+            history=history,
             hot=hot if recovery.enabled else None,
         )
         self._revocations = Revocations()
@@ -126,6 +113,15 @@ class ChannelsService:
             delivery=self._delivery,
             states=self._states,
             revocations=self._revocations,
+        )
+        self.histories = Histories(
+            committer=committer,
+            store=store,
+            states=self._states,
+            clock=clock,
+            stream_ids=self._stream_ids,
+            reader=history,
+            changed=lambda stream: self._nodes.tell(HistoryChanged((stream,))),
         )
         self._sweep: asyncio.TimerHandle | None = None
         self.retention = Retention(
@@ -467,72 +463,13 @@ class ChannelsService:
                 )
         return actor
 
-    # Reading messages.
-
-    async def _latest(self, app: App, channel: str, message_serial: str) -> Version:
-        number = position_of(message_serial, self._tag)
-        found = None
-        if number is not None:
-            found = await read_message(self.store, stream_name(app.id, channel), number)
-        if found is None or found[0].message_serial != message_serial:
-            raise fault.not_found(message_serial, channel)
-        if not found[0].is_versioned:
-            raise fault.not_found(message_serial, channel)
-        return found[0]
-
-    async def message(self, app: App, channel: str, message_serial: str) -> bytes:
-        """The latest state of a message."""
-        latest = await self._latest(app, channel, message_serial)
-        return _encode({"channel": channel, "item": self._projector.item(latest, channel)})
-
-    async def versions(
-        self, app: App, channel: str, message_serial: str, page: VersionsQuery
-    ) -> bytes:
-        """A page of the versions of a message."""
-        number = position_of(message_serial, self._tag)
-        stream = stream_name(app.id, channel)
-        if number is None or not await self.store.rows("channels_message", (stream, number)):
-            raise fault.not_found(message_serial, channel)
-        at = None
-        if page.cursor is not None:
-            at = position_of(page.cursor, self._tag)
-            if at is None:
-                raise fault.invalid_input("the cursor is not a version serial of this server")
-        if page.direction == "oldest_first":
-            rows = await self.store.rows(
-                "channels_versions_after", (number, at or 0, MAX_INTEGER, page.limit + 1)
-            )
-        else:
-            before = MAX_INTEGER if at is None else at
-            rows = await self.store.rows(
-                "channels_versions_before", (number, before, page.limit + 1)
-            )
-        versions = versions_of(rows)
-        is_other = bool(versions) and versions[0].message_serial != message_serial
-        if is_other or (page.cursor is None and not versions):
-            raise fault.not_found(message_serial, channel)
-        has_more = len(versions) > page.limit
-        versions = versions[: page.limit]
-        answer: dict[str, Any] = {
-            "channel": channel,
-            "direction": page.direction,
-            "limit": page.limit,
-            "has_more": has_more,
-        }
-        if has_more:
-            answer["next_cursor"] = self._projector.serial(versions[-1])
-        answer["items"] = [self._projector.item(version, channel) for version in versions]
-        return _encode(answer)
-
-    async def summary(self, app: App, channel: str, message_serial: str) -> bytes:
-        """The reduced projection of a message."""
-        return self._projector.summary(await self._latest(app, channel, message_serial))
+    # Summaries.
 
     async def emit_summary(
         self, app: App, channel: str, message_serial: str, socket_id: str | None
     ) -> bytes:
         """Send the summary to the V2 subscribers of its channel, behind what waits already."""
-        latest = await self._latest(app, channel, message_serial)
+        latest = await self.messages.latest(app, channel, message_serial)
         actor = await self._actor(app, socket_id, None)
         if actor is not None and not (
             actor.capabilities is not None
@@ -547,83 +484,6 @@ class ChannelsService:
         self._delivery.summary(stream, summary)
         self._nodes.tell(Summary(stream, summary))
         return summary
-
-    # History.
-
-    async def _place(self, app: App, channel: str) -> tuple[Place, ChannelState]:
-        stream = stream_name(app.id, channel)
-        state = self._states.channel(stream) or await self._states.load_channel(stream)
-        stream_id = self._stream_ids.of(stream, state.epoch)
-        return Place(app.id, channel, stream, stream_id), state
-
-    async def history(self, app: App, channel: str, query: HistoryQuery) -> bytes:
-        """A page of history."""
-        place, state = await self._place(app, channel)
-        try:
-            return await self._history.page(place, state, query, self.clock.now_ms())
-        finally:
-            self._states.release(state)
-
-    async def history_state(self, app: App, channel: str) -> bytes:
-        """What the history of a channel holds."""
-        place, state = await self._place(app, channel)
-        try:
-            return await self._history.state(place, state, self.clock.now_ms())
-        finally:
-            self._states.release(state)
-
-    async def history_reset(
-        self, app: App, channel: str, reason: str, requested_by: str | None
-    ) -> bytes:
-        """Begin a new history under a new `stream_id`."""
-        return await self._raise_floor(
-            app, channel, None, {"reason": reason, "requested_by": requested_by}
-        )
-
-    async def history_purge(
-        self,
-        app: App,
-        channel: str,
-        mode: PurgeMode,
-        bound: int | None,
-        reason: str,
-        requested_by: str | None,
-    ) -> bytes:
-        """Forget the history before a bound."""
-        floor = MAX_INTEGER
-        if mode == "before_serial" and bound is not None:
-            floor = bound - 1
-        elif mode == "before_time_ms" and bound is not None:
-            stream = stream_name(app.id, channel)
-            [(floor,)] = await self.store.rows("channels_serial_before", (stream, bound))
-        told = {"mode": mode, "reason": reason, "requested_by": requested_by}
-        return await self._raise_floor(app, channel, floor, told)
-
-    async def _raise_floor(
-        self, app: App, channel: str, floor: int | None, told: dict[str, Any]
-    ) -> bytes:
-        place, state = await self._place(app, channel)
-        try:
-            before = await self._history.continuity(place, state, self.clock.now_ms())
-            item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
-            answers = await submit_and_wait(self.committer, item.names(), 256, (item,))
-            [(old_epoch, new_epoch)] = without_failure(answers)
-            self._nodes.tell(HistoryChanged((state.stream,)))
-            after = await self._history.continuity(place, state, self.clock.now_ms())
-            answer = {
-                "ok": True,
-                "operation": "reset" if floor is None else "purge",
-                "channel": channel,
-                "purged_messages": before["retained_messages"] - after["retained_messages"],
-                "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
-                **told,
-            }
-            if floor is None:
-                answer["previous_stream_id"] = self._stream_ids.of(place.stream, old_epoch)
-                answer["new_stream_id"] = self._stream_ids.of(place.stream, new_epoch)
-            return _encode(answer)
-        finally:
-            self._states.release(state)
 
     # Who is there.
 

@@ -9,7 +9,9 @@ from urllib.parse import urlencode
 
 from tidelog.base.settings import App
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.channels.histories import Histories
 from tidelog.channels.http import Service
+from tidelog.channels.messages import Messages
 from tidelog.channels.requests import MutationResult, Published
 from tidelog.web.routing import Paths
 
@@ -22,10 +24,13 @@ class Recording:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        """Name, app id and the other arguments of each call; named ones by their values."""
+        """Name, app id and the other arguments of each call; named ones by their values. A part's
+        method is named with its part."""
         self.answers: dict[str, Any] = {"publish": Published(b'{"ok":true}'), "mutate": RESULT}
         """What a method answers, if not an empty object."""
         self.raises: dict[str, Exception] = {}
+        self.messages = RecordingPart(self, Messages, "messages")
+        self.histories = RecordingPart(self, Histories, "histories")
 
     @property
     def service(self) -> Service:
@@ -33,6 +38,11 @@ class Recording:
         return cast("Service", self)
 
     def __getattr__(self, name: str) -> Any:
+        return self.noting(name, is_async=iscoroutinefunction(getattr(Service, name)))
+
+    def noting(self, name: str, *, is_async: bool) -> Any:
+        """A method of this name."""
+
         def note(app: App, *arguments: Any, **named: Any) -> Any:
             self.calls.append((name, app.id, *arguments, *named.values()))
             if name in self.raises:
@@ -42,7 +52,20 @@ class Recording:
         async def note_later(app: App, *arguments: Any, **named: Any) -> Any:
             return note(app, *arguments, **named)
 
-        return note_later if iscoroutinefunction(getattr(Service, name)) else note
+        return note_later if is_async else note
+
+
+class RecordingPart:
+    """Stands for a part of the service."""
+
+    def __init__(self, whole: Recording, kind: type, name: str) -> None:
+        self._whole = whole
+        self._kind = kind
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        is_async = iscoroutinefunction(getattr(self._kind, name))
+        return self._whole.noting(f"{self._name}.{name}", is_async=is_async)
 
 
 def signed_query(method: str, path: str, body: bytes, now_s: int, app: App, **query: str) -> str:

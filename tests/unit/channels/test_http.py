@@ -152,7 +152,7 @@ async def test_the_path_is_signed_as_sent_and_decoded_once() -> None:
     path = "/apps/a1/channels/private-ai%3Auser%2542/messages/m%3A1"
     assert told(await server.ask("GET", path)) == (400, "invalid_input")  # a percent sign
     await server.ask("GET", "/apps/a1/channels/private-ai%3Auser-42/messages/m%3A1")
-    assert server.service.calls == [("message", "a1", "private-ai:user-42", "m:1")]
+    assert server.service.calls == [("messages.item", "a1", "private-ai:user-42", "m:1")]
 
 
 async def test_an_app_that_asks_too_often_is_told_when_to_come_back() -> None:
@@ -271,9 +271,9 @@ async def test_reads_of_messages() -> None:
     await server.ask("POST", f"{MESSAGE}/summary", b'{"socket_id":"1.2"}')
     await server.ask("POST", f"{MESSAGE}/summary")
     assert server.service.calls == [
-        ("message", "a1", "room-7", "m1"),
-        ("versions", "a1", "room-7", "m1", VersionsQuery(2, "newest_first", "v1")),
-        ("summary", "a1", "room-7", "m1"),
+        ("messages.item", "a1", "room-7", "m1"),
+        ("messages.versions", "a1", "room-7", "m1", VersionsQuery(2, "newest_first", "v1")),
+        ("messages.summary", "a1", "room-7", "m1"),
         ("emit_summary", "a1", "room-7", "m1", "1.2"),
         ("emit_summary", "a1", "room-7", "m1", None),
     ]
@@ -297,10 +297,10 @@ async def test_history_and_its_administration() -> None:
     await server.ask("POST", f"{base}/purge", body)
     query = HistoryQuery(limit=100, direction="oldest_first", end_serial=9)
     assert server.service.calls == [
-        ("history", "a1", "room-7", query),
-        ("history_state", "a1", "room-7"),
-        ("history_reset", "a1", "room-7", "r", None),
-        ("history_purge", "a1", "room-7", "before_serial", 5, "r", "me"),
+        ("histories.page", "a1", "room-7", query),
+        ("histories.state", "a1", "room-7"),
+        ("histories.reset", "a1", "room-7", "r", None),
+        ("histories.purge", "a1", "room-7", "before_serial", 5, "r", "me"),
     ]
 
 

@@ -1,0 +1,122 @@
+"""The histories of channels as an app's server sees them: it reads, resets and purges them.
+
+A history is found here by the name of its channel; `history` reads one whose place is known, and
+`floors` decides how far back it goes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.base.settings import App
+from tidelog.channels.bodies import PurgeMode
+from tidelog.channels.delivery import StreamIds
+from tidelog.channels.floors import Floors
+from tidelog.channels.history import HistoryReader, Place
+from tidelog.channels.names import stream_name
+from tidelog.channels.query import MAX_INTEGER, HistoryQuery
+from tidelog.channels.states import ChannelState, States
+from tidelog.log.committer import Committer
+from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.store.engine import Store
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Histories:
+    """The histories of all channels; answers are JSON."""
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        store: Store,
+        states: States,
+        clock: Clock,
+        stream_ids: StreamIds,
+        reader: HistoryReader,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._committer = committer
+        self._store = store
+        self._states = states
+        self._clock = clock
+        self._stream_ids = stream_ids
+        self._reader = reader
+        self._changed = changed
+        """Told the stream of each history that was reset or purged."""
+
+    async def page(self, app: App, channel: str, query: HistoryQuery) -> bytes:
+        """A page of history."""
+        place, state = await self._place(app, channel)
+        try:
+            return await self._reader.page(place, state, query, self._clock.now_ms())
+        finally:
+            self._states.release(state)
+
+    async def state(self, app: App, channel: str) -> bytes:
+        """What the history of a channel holds."""
+        place, state = await self._place(app, channel)
+        try:
+            return await self._reader.state(place, state, self._clock.now_ms())
+        finally:
+            self._states.release(state)
+
+    async def reset(self, app: App, channel: str, reason: str, requested_by: str | None) -> bytes:
+        """Begin a new history under a new `stream_id`."""
+        return await self._raise_floor(
+            app, channel, None, {"reason": reason, "requested_by": requested_by}
+        )
+
+    async def purge(
+        self,
+        app: App,
+        channel: str,
+        mode: PurgeMode,
+        bound: int | None,
+        reason: str,
+        requested_by: str | None,
+    ) -> bytes:
+        """Forget the history before a bound: the serial or time that `mode` names."""
+        floor = MAX_INTEGER
+        if mode == "before_serial" and bound is not None:
+            floor = bound - 1
+        elif mode == "before_time_ms" and bound is not None:
+            stream = stream_name(app.id, channel)
+            [(floor,)] = await self._store.rows("channels_serial_before", (stream, bound))
+        told = {"mode": mode, "reason": reason, "requested_by": requested_by}
+        return await self._raise_floor(app, channel, floor, told)
+
+    async def _place(self, app: App, channel: str) -> tuple[Place, ChannelState]:
+        stream = stream_name(app.id, channel)
+        state = self._states.channel(stream) or await self._states.load_channel(stream)
+        stream_id = self._stream_ids.of(stream, state.epoch)
+        return Place(app.id, channel, stream, stream_id), state
+
+    async def _raise_floor(
+        self, app: App, channel: str, floor: int | None, told: dict[str, Any]
+    ) -> bytes:
+        place, state = await self._place(app, channel)
+        try:
+            before = await self._reader.continuity(place, state, self._clock.now_ms())
+            item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
+            answers = await submit_and_wait(self._committer, item.names(), 256, (item,))
+            [(old_epoch, new_epoch)] = without_failure(answers)
+            self._changed(state.stream)
+            after = await self._reader.continuity(place, state, self._clock.now_ms())
+            answer = {
+                "ok": True,
+                "operation": "reset" if floor is None else "purge",
+                "channel": channel,
+                "purged_messages": before["retained_messages"] - after["retained_messages"],
+                "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
+                **told,
+            }
+            if floor is None:
+                answer["previous_stream_id"] = self._stream_ids.of(place.stream, old_epoch)
+                answer["new_stream_id"] = self._stream_ids.of(place.stream, new_epoch)
+            return _encode(answer)
+        finally:
+            self._states.release(state)
