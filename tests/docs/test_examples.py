@@ -11,8 +11,8 @@ import pytest
 
 from support.block_register import Register
 from support.walk import Block, blocks
+from tidelog.base.channels_settings import Channels
 from tidelog.base.config import load
-from tidelog.base.settings import Channels
 from tidelog.channels import wire
 from tidelog.channels.inbound import read_member, read_positions, read_rewind
 from tidelog.channels.requests import parse_mutation, parse_publication

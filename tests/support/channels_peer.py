@@ -23,17 +23,16 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support import wire_schema
-from tidelog.base.clock import ServerClock
-from tidelog.base.settings import (
+from tidelog.base.channels_settings import (
     AiTransport,
     App,
     Channels,
     ConnectionRecovery,
     History,
-    Limits,
-    Settings,
     VersionedMessages,
 )
+from tidelog.base.clock import ServerClock
+from tidelog.base.settings import Limits, Settings
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server

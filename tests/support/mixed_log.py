@@ -26,16 +26,10 @@ import uvloop
 from support import channel_bodies
 from support.channels_peer import APP
 from support.sync_peer import ADMIN_TOKEN, MODEL, SECRET, write_model
+from tidelog.base.channels_settings import AiTransport, Channels, History, VersionedMessages
 from tidelog.base.garbage import spare_what_stays
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import (
-    AiTransport,
-    Channels,
-    History,
-    Limits,
-    Settings,
-    VersionedMessages,
-)
+from tidelog.base.settings import Limits, Settings
 from tidelog.base.settings import Mesh as MeshSettings
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.base.surface import HttpRequest

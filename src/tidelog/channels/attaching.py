@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from tidelog.base.channels_settings import Channels as ChannelsSettings
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
 from tidelog.base.frame import text_frame
-from tidelog.base.settings import Channels as ChannelsSettings
 from tidelog.channels import fault, wire
 from tidelog.channels.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.capabilities import keeps_history

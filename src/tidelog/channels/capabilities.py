@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from tidelog.base.settings import History
+from tidelog.base.channels_settings import History
 
 MAX_PATTERNS = 100
 """Patterns of a token, and of one operation of a sign-in: each may be tried for each check."""

@@ -6,9 +6,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.base.channels_settings import App
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.frame import PING, frame, text_frame
-from tidelog.base.settings import App
 from tidelog.base.surface import Outlet
 from tidelog.channels import wire
 from tidelog.channels.actions import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from tidelog.base.channels_settings import App
 from tidelog.base.clock import Clock
-from tidelog.base.settings import App
 from tidelog.channels.bodies import PurgeMode
 from tidelog.channels.delivery import StreamIds
 from tidelog.channels.floors import Floors

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tidelog.base.settings import History as HistorySettings
+from tidelog.base.channels_settings import History as HistorySettings
 from tidelog.channels import fault
 from tidelog.channels.query import MAX_CURSOR_BYTES, MAX_INTEGER, Direction, HistoryQuery
 from tidelog.channels.states import ChannelState, versions_of

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from tidelog.base.channels_settings import App, Channels
 from tidelog.base.clock import Clock
-from tidelog.base.settings import App, Channels
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.channels import fault, requests
 from tidelog.channels.capabilities import keeps_history

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.channels import fault
 from tidelog.channels.names import stream_name
 from tidelog.channels.query import MAX_INTEGER

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from tidelog.base.settings import App, Channels
+from tidelog.base.channels_settings import App, Channels
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
 from tidelog.channels import bodies, fault, requests
 from tidelog.channels.capabilities import keeps_history

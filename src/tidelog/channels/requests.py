@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tidelog.base import strictjson
+from tidelog.base.channels_settings import Channels
 from tidelog.base.errors import InvalidJson
-from tidelog.base.settings import Channels
 from tidelog.channels import bodies, fault
 from tidelog.channels.bodies import PurgeMode
 from tidelog.channels.extras import MAX_KEY_BYTES, TRANSPORT_STATUSES, compact, read_extras

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tidelog.base.channels_settings import VersionedMessages
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.base.settings import VersionedMessages
 from tidelog.channels.states import ChannelState, MessageState, States, read_versions
 from tidelog.channels.version import decode_version, encode_version, fold
 from tidelog.log.committer import Committer

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from tidelog.base.settings import AiTransport
+from tidelog.base.channels_settings import AiTransport
 from tidelog.channels import fault
 from tidelog.channels.capabilities import Actor, Denied, grant
 from tidelog.channels.fault import AI_LIMIT, Fault

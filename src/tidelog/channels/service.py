@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tidelog.base.channels_settings import App
 from tidelog.base.clock import Clock
-from tidelog.base.settings import App, Settings
+from tidelog.base.settings import Settings
 from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.channels import fault, wire
 from tidelog.channels.actions import ClientEvent, Subscribe

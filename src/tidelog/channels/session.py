@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidelog.base.channels_settings import App
+from tidelog.base.channels_settings import Channels as ChannelsSettings
 from tidelog.base.errors import InvalidJson
-from tidelog.base.settings import App
-from tidelog.base.settings import Channels as ChannelsSettings
 from tidelog.channels import wire
 from tidelog.channels.actions import (
     Action,

@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Callable
 from urllib.parse import unquote_plus
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.channels import fault
 
 MAX_AGE_SECONDS = 600

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from tidelog.base import strictjson
+from tidelog.base.channels_settings import App
 from tidelog.base.errors import InvalidJson
-from tidelog.base.settings import App
 from tidelog.channels.capabilities import Capabilities
 
 MAX_TOKEN_BYTES = 8192

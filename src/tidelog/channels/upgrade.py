@@ -5,7 +5,7 @@ from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.base.surface import HttpResponse
 from tidelog.channels import fault
 from tidelog.channels.tokens import Claims, verify

@@ -20,7 +20,7 @@ from support.channels_peer import (
     refused,
     unique,
 )
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.channels.history import HistoryReader
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -6,7 +6,8 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tidelog.base.settings import Channels, Settings, Sync
+from tidelog.base.channels_settings import Channels
+from tidelog.base.settings import Settings, Sync
 from tidelog.channels.http import NOT_OFFERED
 from tidelog.cli.serve import _for_development, _surfaces
 from tidelog.testing.server import running_server

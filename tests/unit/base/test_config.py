@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, field
 
+from tidelog.base.channels_settings import History
 from tidelog.base.config import Loaded, Shown, describe, load, load_as
 from tidelog.base.errors import ConfigError
 from tidelog.base.setting_kinds import Secret, Section
-from tidelog.base.settings import History, Settings
+from tidelog.base.settings import Settings
 
 
 @pytest.fixture(autouse=True)

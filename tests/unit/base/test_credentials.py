@@ -4,9 +4,10 @@ import secrets
 
 import pytest
 
+from tidelog.base.channels_settings import App, Channels, FirstApp
 from tidelog.base.credentials import MIN_SECRET_LENGTH, credential_problems, require_credentials
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import App, Channels, FirstApp, Settings, Sync
+from tidelog.base.settings import Settings, Sync
 
 TOKEN = "jB0qN-6e8zYw3vKx_admin"
 SECRET = "Zr4t7Lw1Pq9s_Mh2-secret"

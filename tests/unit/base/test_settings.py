@@ -7,23 +7,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from tidelog.base import settings as module
-from tidelog.base.errors import ConfigError
-from tidelog.base.setting_kinds import Section, mask_of, masked
-from tidelog.base.settings import (
-    DEVELOPMENT_APP,
+from tidelog.base.channels_settings import (
     AiTransport,
     App,
     Channels,
     ConnectionRecovery,
     FirstApp,
     History,
-    Limits,
-    Postgresql,
-    Settings,
-    Sync,
     VersionedMessages,
 )
+from tidelog.base.errors import ConfigError
+from tidelog.base.setting_kinds import Section, mask_of, masked
+from tidelog.base.settings import DEVELOPMENT_APP, Limits, Postgresql, Settings, Sync
 
 SECTIONS = [
     Settings,
@@ -41,11 +36,8 @@ SECTIONS = [
 
 def documented(section: type[Section]) -> set[str]:
     """Names of the fields that are followed by a docstring in the source."""
-    [definition] = [
-        node
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.ClassDef) and node.name == section.__name__
-    ]
+    [definition] = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
     return {
         field.target.id
         for field, text in zip(definition.body, definition.body[1:], strict=False)

@@ -7,7 +7,7 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.channels.histories import Histories
 from tidelog.channels.http import Service

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.settings import History
+from tidelog.base.channels_settings import History
 from tidelog.channels.capabilities import (
     MAX_PATTERNS,
     OPERATIONS,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tidelog.base.channels_settings import App, Channels, History, VersionedMessages
 from tidelog.base.errors import QueueFull
-from tidelog.base.settings import App, Channels, History, VersionedMessages
 from tidelog.base.surface import HttpResponse
 from tidelog.channels import fault
 from tidelog.channels.http import Allowance, ChannelsHttp

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from tidelog.base.channels_settings import Channels
 from tidelog.base.openapi import document
-from tidelog.base.settings import Channels
 from tidelog.base.surface import Route
 from tidelog.channels.http import NOT_OFFERED, ChannelsHttp
 from tidelog.channels.proxy import Proxy

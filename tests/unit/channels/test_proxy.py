@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.base.settings import App, Channels, History, VersionedMessages
+from tidelog.base.channels_settings import App, Channels, History, VersionedMessages
 from tidelog.base.surface import HttpResponse
 from tidelog.channels import fault
 from tidelog.channels.proxy import Proxy

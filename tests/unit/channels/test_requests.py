@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.settings import Channels
+from tidelog.base.channels_settings import Channels
 from tidelog.channels import requests
 from tidelog.channels.extras import compact
 from tidelog.channels.fault import Fault

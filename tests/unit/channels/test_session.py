@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.settings import App, Channels, ConnectionRecovery, History
+from tidelog.base.channels_settings import App, Channels, ConnectionRecovery, History
 from tidelog.channels.actions import (
     Action,
     ClientEvent,

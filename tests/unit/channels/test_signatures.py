@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.channels.fault import Fault
 from tidelog.channels.signatures import (
     MAX_AGE_SECONDS,

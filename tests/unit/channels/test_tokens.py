@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.channels.capabilities import Capabilities
 from tidelog.channels.signatures import sign
 from tidelog.channels.tokens import MAX_TOKEN_BYTES, Claims, TokenRefused, is_id, verify

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.settings import App
+from tidelog.base.channels_settings import App
 from tidelog.base.surface import HttpResponse
 from tidelog.channels.tokens import TokenRefused
 from tidelog.channels.upgrade import Options, claims_of, parse_upgrade
