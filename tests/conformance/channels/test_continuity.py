@@ -565,14 +565,11 @@ async def test_check_68_errors(node: ChannelsNode, monkeypatch: pytest.MonkeyPat
         raise RuntimeError("secret internals: /var/lib/x SELECT * FROM entry")
 
     with monkeypatch.context() as broken:
-        for part, name in (
-            (service.messages, "item"),
-            (service.messages, "versions"),
-            (service.histories, "page"),
-            (service, "publish"),
-            (service, "mutate"),
-        ):
-            broken.setattr(part, name, fail)
+        for name in ("publish", "mutate"):
+            broken.setattr(service, name, fail)
+        for name in ("item", "versions"):
+            broken.setattr(service.messages, name, fail)
+        broken.setattr(service.histories, "page", fail)
         responses = [
             await api.get(message_path(channel, ack["message_serial"])),
             await api.get(f"{message_path(channel, ack['message_serial'])}/versions"),
