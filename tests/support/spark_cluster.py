@@ -17,11 +17,11 @@ import pyspark
 
 from tidelog.pipeline import class_archive
 from tidelog.pipeline.jvm import find_jvm
-from tidelog.pipeline.session import SMALL_SETTINGS
+from tidelog.pipeline.session import SMALL_JVM, SMALL_SETTINGS
 
 WORKERS = 2
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = " ".join(SMALL_JVM)
 """For a JVM of a test: the better compiler costs more than it brings within a minute, and half of
 all processor time."""
 

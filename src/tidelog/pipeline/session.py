@@ -61,8 +61,10 @@ SMALL_SETTINGS = {
 """For a small log: no code is generated, no query is planned anew after each of its steps, and what
 is brought together is one task: each further one would start another process of Python."""
 
-_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""The same for Java: its better compiler pays after a minute, and there is little to clean up."""
+SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=128m")
+"""The same for Java: its better compiler pays after a minute, and there is little to clean up. With
+the other one alone it has room for 48 MB of machine code, which Spark fills: then it throws away
+and compiles again what it needs."""
 
 _LARGE_JVM = ("-XX:+UseParallelGC",)
 """For any other: nobody waits for an answer in between, so what counts is all of the work."""
@@ -73,6 +75,9 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # For each column an expression names, Spark would ask the JVM ten times, so that an error could
+    # tell the line of Python: five sixths of what it takes to build a query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
@@ -124,7 +129,7 @@ def spark_session(
     notice(f"Spark runs on {jvm}")
     given = settings.get(_DRIVER_OPTIONS, "")
     options = [_QUIET, *class_archive.options(jvm, notice)]
-    options += [each for each in (_SMALL_JVM if is_small else _LARGE_JVM) if _fits(each, given)]
+    options += [each for each in (SMALL_JVM if is_small else _LARGE_JVM) if _fits(each, given)]
     settings[_DRIVER_OPTIONS] = " ".join([*options, given]).strip()
     builder = SparkSession.builder.master(master or "local[*]").appName(app_name)
     for key, value in settings.items():
