@@ -634,6 +634,9 @@ async def test_a_command_that_fails_says_what_to_do(
         url = administrator.node.server.url
         with pytest.raises(TidelogError, match=r"answered 400: .*partition"):
             await run("snapshot", "", "--url", url)
+        with pytest.raises(TidelogError, match="partition team-8 has no events yet"):
+            await run("snapshot", "team-8", "--url", url)
+        assert await administrator.node.store.rows("sync_snapshot", ("team-8",)) == ()
         monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", "wrong")
         with pytest.raises(TidelogError, match="answered 401"):
             await run("connections", "--url", url)
