@@ -1,9 +1,9 @@
 """Runs the tiers of `scripts/test` side by side.
 
 The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, and
-one part more runs at once than there are processors; with two more, what waits for a process waits
-for Spark. What a part prints is kept in a file and shown when its tier has ended. One PostgreSQL
-serves all of them.
+one part more runs at once than there are processors. Only Spark waits for nothing: its parts have
+the processors to themselves. What a part prints is kept in a file and shown when its tier has
+ended. One PostgreSQL serves all of them.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,10 +49,15 @@ PIPELINE_LONG = tuple(
     f"tests/pipeline/test_{name}.py" for name in ("agreement", "engines", "commands", "jvm")
 )
 """Tests of the pipeline with JVMs of their own, and whole runs of it: about half of its time. Each
-half has one session that its tests share; with more of them Spark would have both processors to
-itself."""
+half has one session that its tests share, and its two halves keep two processors busy."""
 
-PARTS_AT_ONCE = (os.cpu_count() or 1) + 1
+PROCESSORS = os.cpu_count() or 1
+SHARES = PROCESSORS * (PROCESSORS + 1)
+"""Into how many the machine is divided: of these, both kinds of parts get whole numbers."""
+WAITS = SHARES // (PROCESSORS + 1)
+"""The share of a part that mostly waits."""
+COMPUTES = SHARES // PROCESSORS
+"""The share of one that keeps a processor busy."""
 SIGN_OF_LIFE_SECONDS = 15.0
 FAREWELL_SECONDS = 10.0
 """How long a part that is told to end may take to end the servers it started."""
@@ -66,6 +72,8 @@ class Tier(NamedTuple):
     parts: tuple[str, ...]
     on_disk: bool = False
     """Whether its files must be on a disk, where a kill may strike while a sync is under way."""
+    share: int = WAITS
+    """Of the machine, for each of its parts."""
 
 
 TIERS = (
@@ -88,6 +96,7 @@ TIERS = (
             f"{PYTEST} tests/pipeline " + " ".join(f"--ignore={each}" for each in PIPELINE_LONG),
         ),
         on_disk=True,
+        share=COMPUTES,
     ),
     Tier(
         "integration",
@@ -230,7 +239,8 @@ class Run:
         self._tiers = tiers
         self._scratch = scratch
         self._coverage = coverage
-        self._slots = asyncio.Semaphore(PARTS_AT_ONCE)
+        self._shares = asyncio.Semaphore(SHARES)
+        self._next = asyncio.Lock()
         self._started = time.monotonic()
         self._running: dict[str, float] = {}
 
@@ -262,7 +272,7 @@ class Run:
         return report
 
     async def _part(self, tier: Tier, command: str, output: Path) -> Part:
-        async with self._slots:
+        async with self._share_of_the_machine(tier.share):
             began = time.monotonic()
             self._running[output.stem] = began
             self._say(f"{tier.name}: {command}")
@@ -271,6 +281,18 @@ class Run:
             finally:
                 del self._running[output.stem]
         return Part(began, time.monotonic(), status)
+
+    @contextlib.asynccontextmanager
+    async def _share_of_the_machine(self, share: int) -> AsyncIterator[None]:
+        """As soon as there is so much left; whoever came later waits for those before it."""
+        async with self._next:
+            for _ in range(share):
+                await self._shares.acquire()
+        try:
+            yield
+        finally:
+            for _ in range(share):
+                self._shares.release()
 
     async def _execute(self, tier: Tier, command: str, output: Path) -> int:
         environment = dict(os.environ)

@@ -3,6 +3,7 @@
 `TIDELOG_TEST_SOAK_ENTRIES` sets the length of the log, `TIDELOG_TEST_SOAK_SEED` what is in it.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from msgspec import UnsetType
 
 from support import mixed_log
 from support.channels_peer import APP
+from support.store_copy import copy_to_postgresql
 from support.sync_peer import ADMIN_TOKEN, MODEL
 from tidelog.channels.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
@@ -232,6 +234,20 @@ def test_the_lake_agrees_with_its_store_alone(
         "states of sync are not compared: no model was given",
         "no server was asked",
     )
+
+
+def test_a_server_on_postgresql_agrees(
+    spark: "SparkSession", small: tuple[Path, Lake], postgresql_url: str, tmp_path: Path
+) -> None:
+    """The same log in the other engine: what its server answers is what the lake has."""
+    store, lake = small
+    asyncio.run(copy_to_postgresql(str(store), postgresql_url))
+    with mixed_log.serving(postgresql_url, tmp_path / "server") as process:
+        process.start()
+        verdict = compared(spark, postgresql_url, lake, server_of(process))
+    assert verdict.is_sound, str(verdict)
+    assert "no server was asked" not in verdict.notes
+    assert verdict.examined > lake.through("log"), "messages and partitions too"
 
 
 def room_with_texts(entries: list[dict[str, Any]]) -> tuple[str, dict[str, str]]:
