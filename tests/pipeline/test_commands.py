@@ -26,6 +26,7 @@ from support.pipeline_process import END_SECONDS, completed
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
 from tidelog.pipeline.checks.run import CHECKS
+from tidelog.pipeline.class_archive import BUILDING_VARIABLE
 from tidelog.pipeline.jobs import buildable
 from tidelog.pipeline.lake import Lake
 
@@ -121,7 +122,8 @@ def command(
     """Run a command in this process; answers how it ended."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
-        monkeypatch.delenv(name)
+        if name != BUILDING_VARIABLE:  # the second command would build an archive of classes
+            monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "160")
 
     def run(*arguments: str) -> Ended:

@@ -113,7 +113,9 @@ def snapshot(
     Example: tidelog sync snapshot team-7
     """
     result = call(config, url, "PUT", "snapshot", {"partition": partition})
-    text = f"{result['partition']} stored as of {result['committed_id']}"
+    text = f"{printable(result['partition'])} stored as of {result['committed_id']}"
+    if not result["committed_id"]:
+        text += ": it has no events yet; is its name right?"
     typer.echo(json.dumps(result) if as_json else text)
 
 

@@ -172,8 +172,6 @@ class Admin:
             put = await self._snapshot(partition, snapshot)
         except RecursionError:
             raise ValueError("the state is nested too deeply for a snapshot") from None
-        if not put.committed_id:
-            raise ValueError(f"partition {partition} has no events yet: is its name right?")
         for _, committed_id, _, _ in await self._service.store.rows("sync_snapshot", (partition,)):
             if committed_id > put.committed_id:
                 raise NewerSnapshot(f"there is a newer snapshot, as of {committed_id}")
