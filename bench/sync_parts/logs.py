@@ -30,10 +30,10 @@ from tidelog.base.settings import Limits
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
+from tidelog.sync.actions import Submit
 from tidelog.sync.profiles import COMPATIBILITY, Model
 from tidelog.sync.rules import SubmitItem, prepare
 from tidelog.sync.service import SyncService
-from tidelog.sync.session import Submit
 from tidelog.testing.process import ServerProcess
 
 PAGE = 1000

@@ -49,11 +49,11 @@ from tidelog.mesh.claims import Claim, Complete, DeliveryKey, Leased
 from tidelog.mesh.identity import MemberKey
 from tidelog.mesh.surface import MeshSurface
 from tidelog.store import open_store
+from tidelog.sync.actions import Submit
 from tidelog.sync.admin import Admin
 from tidelog.sync.profiles import CANONICAL, COMPATIBILITY
 from tidelog.sync.rules import SubmitItem, prepare
 from tidelog.sync.service import SyncService
-from tidelog.sync.session import Submit
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.process import ServerProcess
 

@@ -37,11 +37,11 @@ class Messages:
         found = None
         if number is not None:
             found = await read_message(self._store, stream_name(app.id, channel), number)
-        if found is None or found[0].message_serial != message_serial:
-            raise fault.not_found(message_serial, channel)
-        if not found[0].is_versioned:
-            raise fault.not_found(message_serial, channel)
-        return found[0]
+        if found is not None:
+            latest = found[0]
+            if latest.message_serial == message_serial and latest.is_versioned:
+                return latest
+        raise fault.not_found(message_serial, channel)
 
     async def item(self, app: App, channel: str, message_serial: str) -> bytes:
         """The latest state of a message."""

@@ -14,18 +14,10 @@ from tidelog.base import strictjson
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.log.decision import Answer
+from tidelog.sync.actions import Action, Send, Submit, Sync
 from tidelog.sync.profiles import COMPATIBILITY
 from tidelog.sync.service import SyncService
-from tidelog.sync.session import (
-    RETRY_AFTER_MS,
-    Action,
-    Problem,
-    Send,
-    Session,
-    Submit,
-    Sync,
-    whole_number,
-)
+from tidelog.sync.session import RETRY_AFTER_MS, Problem, Session, whole_number
 from tidelog.sync.tokens import TokenRefused
 from tidelog.sync.wire import envelope, error_payload, result_payload
 

@@ -25,23 +25,14 @@ from tidelog.log.decision import Answer, Failure, Item, Names
 from tidelog.log.entry import Entry
 from tidelog.log.request import Submission
 from tidelog.store.engine import Store
+from tidelog.sync.actions import Action, Close, Connected, Send, Submit, Sync
 from tidelog.sync.model_file import read_model
 from tidelog.sync.model_version import ModelVersion
 from tidelog.sync.nodes import OtherNodes
 from tidelog.sync.plugin_guard import GuardedPlugin
 from tidelog.sync.profiles import CANONICAL, Model
 from tidelog.sync.rules import STREAM, SURFACE, SubmitItem
-from tidelog.sync.session import (
-    RETRY_AFTER_MS,
-    Action,
-    Close,
-    Connected,
-    Send,
-    Session,
-    Submit,
-    Sync,
-    page_payload,
-)
+from tidelog.sync.session import RETRY_AFTER_MS, Session, page_payload
 from tidelog.sync.state import PartitionState, States
 from tidelog.sync.tokens import Tokens
 from tidelog.sync.wire import (

@@ -17,6 +17,7 @@ from msgspec import Struct
 from tidelog.base import strictjson
 from tidelog.base.errors import InvalidJson
 from tidelog.base.settings import Sync as SyncSettings
+from tidelog.sync.actions import Action, Close, Connected, Send, Submit, Sync
 from tidelog.sync.partitions import name_faults, normal_set
 from tidelog.sync.plugin import Access
 from tidelog.sync.plugin_guard import GuardedPlugin
@@ -49,45 +50,6 @@ RETRY_AFTER_MS = 1000
 _VERSION = re.compile(r"[0-9]+\.[0-9]+")
 
 
-class Send(Struct, frozen=True):
-    """Send a message of this type; the service adds the envelope."""
-
-    kind: str
-    payload: bytes
-
-
-class Close(Struct, frozen=True):
-    """Close the connection; what was sent before leaves first."""
-
-    code: int
-
-
-class Connected(Struct, frozen=True):
-    """The handshake succeeded: register, send `connected`, then call `done`."""
-
-    capabilities: dict[str, Any]
-
-
-class Submit(Struct, frozen=True):
-    """Commit these; send the result, then call `done`."""
-
-    items: tuple[SubmitItem, ...]
-    size_bytes: int
-
-
-class Sync(Struct, frozen=True):
-    """Send a page; call `paged`, then `done`."""
-
-    partitions: tuple[str, ...]
-    subscriptions: tuple[str, ...] | None
-    """None leaves them as they are."""
-    since: int
-    limit: int
-    watermark: int | None
-    """Of the cycle that this continues; None opens a new one."""
-
-
-Action = Send | Close | Connected | Submit | Sync
 _WORK = (Connected, Submit, Sync)
 """Actions that the service reports back about."""
 

@@ -14,12 +14,13 @@ from tidelog.base.errors import ConfigError
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync import plugin_guard
+from tidelog.sync.actions import Action, Connected, Send, Submit, Sync
 from tidelog.sync.fault import Fault
 from tidelog.sync.plugin import Event, Identity, Plugin, State, load_plugin
 from tidelog.sync.plugin_guard import FAILED, TOO_SLOW, GuardedPlugin
 from tidelog.sync.profiles import Model
 from tidelog.sync.rules import SubmitItem
-from tidelog.sync.session import Action, Connected, Send, Session, Submit, Sync
+from tidelog.sync.session import Session
 from tidelog.sync.tokens import Tokens
 from tidelog.sync.tree import TreeState
 

@@ -9,19 +9,9 @@ import jwt
 import pytest
 
 from tidelog.base.settings import Sync as SyncSettings
+from tidelog.sync.actions import Action, Close, Connected, Send, Submit, Sync
 from tidelog.sync.profiles import TREE_ACTIONS, Model
-from tidelog.sync.session import (
-    INBOX_MESSAGES,
-    QUEUED_BYTES,
-    QUEUED_MESSAGES,
-    Action,
-    Close,
-    Connected,
-    Send,
-    Session,
-    Submit,
-    Sync,
-)
+from tidelog.sync.session import INBOX_MESSAGES, QUEUED_BYTES, QUEUED_MESSAGES, Session
 from tidelog.sync.tokens import Tokens
 
 SECRET = "a secret of more than thirty-two bytes"

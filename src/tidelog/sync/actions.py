@@ -1,0 +1,48 @@
+"""What a session asks its service to do, in the order it has to be done."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from tidelog.sync.rules import SubmitItem
+
+
+class Send(Struct, frozen=True):
+    """Send a message of this type; the service adds the envelope."""
+
+    kind: str
+    payload: bytes
+
+
+class Close(Struct, frozen=True):
+    """Close the connection; what was sent before leaves first."""
+
+    code: int
+
+
+class Connected(Struct, frozen=True):
+    """The handshake succeeded: register, send `connected`, then call `done`."""
+
+    capabilities: dict[str, Any]
+
+
+class Submit(Struct, frozen=True):
+    """Commit these; send the result, then call `done`."""
+
+    items: tuple[SubmitItem, ...]
+    size_bytes: int
+
+
+class Sync(Struct, frozen=True):
+    """Send a page; call `paged`, then `done`."""
+
+    partitions: tuple[str, ...]
+    subscriptions: tuple[str, ...] | None
+    """None leaves them as they are."""
+    since: int
+    limit: int
+    watermark: int | None
+    """Of the cycle that this continues; None opens a new one."""
+
+
+Action = Send | Close | Connected | Submit | Sync
