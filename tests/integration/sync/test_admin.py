@@ -1,19 +1,15 @@
-"""Administration of sync: `/sync/admin/...` and `tidelog sync`."""
+"""Administration of sync: `/sync/admin/...`."""
 
 import asyncio
 import json
-import os
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from typer.testing import CliRunner
 
 from support.nodes import running_node, verdict
+from support.sync_admin import admin
 from support.sync_peer import (
     ADMIN_TOKEN,
     EVENT,
@@ -21,74 +17,17 @@ from support.sync_peer import (
     SECRET,
     TREE,
     Peer,
-    SyncNode,
     act,
     connected,
     note,
     outcome,
     push,
-    sync_server,
     write_model,
 )
 from tidelog.base.clock import SystemClock
-from tidelog.base.errors import StoreUnavailable, TidelogError
+from tidelog.base.errors import StoreUnavailable
 from tidelog.base.settings import Sync as SyncSettings
-from tidelog.cli.main import app
 from tidelog.sync.service import SyncService
-
-
-class Admin:
-    """Who knows the admin token."""
-
-    def __init__(self, node: SyncNode, http: httpx.AsyncClient) -> None:
-        self.node = node
-        self.http = http
-
-    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and body of an admin call."""
-        answer = await self.http.request(
-            method,
-            f"/sync/admin/{path}",
-            content=None if body is None else json.dumps(body),
-            headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
-        )
-        return answer.status_code, answer.json()
-
-    async def ok(self, method: str, path: str, body: Any = None) -> Any:
-        """Body of an admin call that succeeds."""
-        status, answer = await self.call(method, path, body)
-        assert status == 200, answer
-        return answer
-
-    async def snapshot(self, partition: str) -> int:
-        """Let the server store its state of a partition; answers the position."""
-        answer = await self.ok("PUT", "snapshot", {"partition": partition})
-        assert answer["partition"] == partition
-        return int(answer["committed_id"])
-
-    async def retain(self, through: int) -> int:
-        """Archive up to a position; answers how many events."""
-        return int((await self.ok("POST", "retention", {"through": through}))["archived"])
-
-    async def state(self, partition: str) -> Any:
-        """What the server believes a partition's trees are."""
-        states = self.node.service.states
-        pinned = await states.pin([partition])
-        try:
-            return pinned[partition].tree.export()
-        finally:
-            states.unpin(pinned)
-
-
-@asynccontextmanager
-async def admin(tmp_path: Path, **options: Any) -> AsyncIterator[Admin]:
-    """A server and its administrator."""
-    async with (
-        sync_server(tmp_path, **options) as node,
-        httpx.AsyncClient(base_url=node.server.url, timeout=20) as http,
-    ):
-        yield Admin(node, http)
-
 
 ROUTES = [
     ("GET", "model-version"),
@@ -566,83 +505,3 @@ async def test_retention_goes_on_while_clients_write(tmp_path: Path) -> None:
         assert await archiving == 2500
         assert [e["id"] for e in seen][:2500] == [str(n) for n in range(2500)]
         assert [e["id"] for e in await reader.whole("p")][-1] == "meanwhile"
-
-
-# The command line.
-
-
-@pytest.fixture
-def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", ADMIN_TOKEN)
-
-
-async def run(*arguments: str) -> str:
-    """What a command prints; its error is raised."""
-    result = await asyncio.to_thread(CliRunner().invoke, app, ["sync", *arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout.strip()
-
-
-@pytest.mark.usefixtures("_clean")
-async def test_the_commands_do_what_the_routes_do(tmp_path: Path) -> None:
-    """model-version, connections, snapshot and retention, for people and as JSON."""
-    async with (
-        admin(tmp_path) as administrator,
-        connected(administrator.node.ws_url, "client-a", TREE) as peer,
-    ):
-        url = ("--url", administrator.node.server.url)
-        await peer.submit(push("1", "a"), push("2", "b"))
-        await peer.subscribe("p")
-        assert await run("model-version", *url) == "3"
-        assert await run("model-version", "4", *url) == "3 -> 4"
-        assert json.loads(await run("model-version", "--json", *url)) == {"model_version": 4}
-        table = await run("connections", *url)
-        assert "client-a" in table
-        assert TREE in table
-        listed = json.loads(await run("connections", "--json", *url))
-        assert listed == await administrator.ok("GET", "connections")
-        assert await run("snapshot", "p", *url) == "p stored as of 2"
-        assert "no events yet; is its name right?" in await run("snapshot", "p8", *url)
-        assert await run("retention", "1", *url) == "1 events archived"
-        assert json.loads(await run("retention", "9", "--json", *url)) == {"archived": 1}
-
-
-@pytest.mark.usefixtures("_clean")
-async def test_names_of_clients_are_shown_and_not_obeyed(tmp_path: Path) -> None:
-    """A partition that looks like markup or moves the cursor does neither in the table."""
-    hostile = "[/x]\x1b]52;c;aGk=\x07\u202e"
-    async with (
-        admin(tmp_path) as administrator,
-        connected(administrator.node.ws_url, "client-a", TREE) as peer,
-    ):
-        await peer.subscribe(hostile)
-        table = await run("connections", "--url", administrator.node.server.url)
-    assert "[/x]" in table
-    assert not {"\x1b", "\x07", "\u202e"} & set(table)
-
-
-@pytest.mark.usefixtures("_clean")
-async def test_a_command_that_fails_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No server, a wrong token, no token and a refusal each have their own message."""
-    async with admin(tmp_path) as administrator:
-        url = administrator.node.server.url
-        with pytest.raises(TidelogError, match=r"answered 400: .*partition"):
-            await run("snapshot", "", "--url", url)
-        monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", "wrong")
-        with pytest.raises(TidelogError, match="answered 401"):
-            await run("connections", "--url", url)
-        monkeypatch.delenv("TIDELOG_ADMIN_TOKEN")
-        with pytest.raises(TidelogError, match="answered 401"):  # it is not in development mode
-            await run("connections", "--url", url)
-        with pytest.raises(TidelogError, match="TIDELOG_ADMIN_TOKEN"):
-            await run("connections", "--url", "http://server.example")
-    monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", ADMIN_TOKEN)
-    with pytest.raises(TidelogError, match="does not answer"):
-        await run("connections", "--url", url)
