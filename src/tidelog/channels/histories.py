@@ -37,7 +37,7 @@ class Histories:
         clock: Clock,
         stream_ids: StreamIds,
         reader: HistoryReader,
-        changed: Callable[[str], None],
+        changed: Callable[[str], object],
     ) -> None:
         self._committer = committer
         self._store = store

@@ -135,15 +135,16 @@ class Nodes:
 
     # Telling.
 
-    def tell(self, message: Message) -> None:
-        """Tell every other node; one that does not hear it will notice."""
-        if self._is_shared:
-            self._announce(message)
+    def tell(self, message: Message) -> asyncio.Future[int]:
+        """Tell every other node; done when it is told, and fails if it is not.
 
-    async def tell_surely(self, message: Message) -> None:
-        """The same; returns when it is told, and raises if it is not."""
+        Who does not wait trusts that a node that does not hear it will notice.
+        """
         if self._is_shared:
-            await self._announce(message)
+            return self._announce(message)
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        told.set_result(0)
+        return told
 
     def _announce(self, message: Message) -> asyncio.Future[int]:
         self._number += 1

@@ -166,7 +166,7 @@ class Retention:
         states: States,
         clock: Clock,
         settings: VersionedMessages,
-        purged: Callable[[tuple[str, ...], tuple[int, ...]], None],
+        purged: Callable[[tuple[str, ...], tuple[int, ...]], object],
     ) -> None:
         """`purged` takes streams whose floor has risen, and messages that are gone."""
         self._committer = committer

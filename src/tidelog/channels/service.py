@@ -239,7 +239,7 @@ class ChannelsService:
 
     async def _end_user(self, app: App, user_id: str, code: int) -> None:
         self.hub.end_user(app.id, user_id, code)
-        await self._nodes.tell_surely(EndUser(app.id, user_id, code))
+        await self._nodes.tell(EndUser(app.id, user_id, code))
 
     async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
         """Revoke tokens, on every node: one, or all that a client has now.
@@ -253,7 +253,7 @@ class ChannelsService:
         for revocation in revoked:
             self._revocations.add(revocation, now)
         closed = self.hub.end_revoked(app.id, self._revocations)
-        await self._nodes.tell_surely(Revoke(revoked))
+        await self._nodes.tell(Revoke(revoked))
         return _encode(
             {"revoked_jti": jti, "revoked_client_id": client_id, "closed_connections": closed}
         )
@@ -344,7 +344,10 @@ class ChannelsService:
     async def _commit(
         self, items: Sequence[Publish], key: tuple[str, str] | None
     ) -> Sequence[PublishAnswer | Fault]:
-        """Submit publishes and wait; what is not kept is delivered in its turn."""
+        """Submit publishes and wait; what is not kept is delivered in its turn.
+
+        No entry carries that to the other nodes, so it is done when they are told.
+        """
         names = [item.names() for item in items]
         union = Names(
             dedupe=tuple(k for n in names for k in n.dedupe) + (() if key is None else (key,)),
@@ -353,6 +356,7 @@ class ChannelsService:
         size = 256 + sum(_size(item.publication) for item in items)
         answered: asyncio.Future[Sequence[Answer | Failure]]
         answered = asyncio.get_running_loop().create_future()
+        told: list[asyncio.Future[int]] = []
 
         def hand_over(answers: Sequence[Answer | Failure]) -> None:
             for answer in answers:
@@ -360,12 +364,15 @@ class ChannelsService:
                     for event in answer.live:
                         version = live_version(event, self.clock.now_ms())
                         self._delivery.live(event.target.stream, version)
-                        self._nodes.tell(Live(event.target.stream, version))
+                        told.append(self._nodes.tell(Live(event.target.stream, version)))
             if not answered.done():
                 answered.set_result(answers)
 
         self.committer.submit(Submission(union, size, items, hand_over))
-        return without_failure(await answered)
+        answers = without_failure(await answered)
+        for each in told:
+            await each
+        return answers
 
     async def client_event(self, connection: Connection, event: ClientEvent) -> Fault | None:
         """Publish an event that a client sent to a channel it is subscribed to."""
@@ -483,7 +490,7 @@ class ChannelsService:
         await submit_and_wait(self.committer, Names(), 64, (Nothing(),))
         stream = stream_name(app.id, channel)
         self._delivery.summary(stream, summary)
-        self._nodes.tell(Summary(stream, summary))
+        await self._nodes.tell(Summary(stream, summary))
         return summary
 
     # Who is there.

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.store.engine import ANNOUNCED_MS, Store
+from tidelog.store.engine import ANNOUNCED_MS, PAGE_ENTRIES, Store
 from tidelog.store.rows import Announcement
 
 Sink = Callable[[Announcement], None]
@@ -169,13 +169,16 @@ class Announcements:
             _log.warning("announcements of other nodes were missed; looking for what changed")
             for missed in self._missed:
                 missed()
-        self._heard_at = now
+        is_full = len(page) == PAGE_ENTRIES
+        # What follows a full page is about as old as the last of that page, and swept as soon.
+        self._heard_at = now - page[-1].age_ms / 1000 if is_full else now
         for announcement in page:
             await self._reach(announcement.head)
             self._cursor = announcement.id
             self._deliver(announcement)
-        # Ids are visible in their order: what was told up to there was told by this node itself.
-        self._cursor = max(self._cursor, heard_of)
+        if not is_full:
+            # Ids are visible in their order: what else was told up to there was told by this node.
+            self._cursor = max(self._cursor, heard_of)
         return bool(page)
 
     def _deliver(self, announcement: Announcement) -> None:

@@ -83,6 +83,8 @@ class Announcement(NamedTuple):
     payload: bytes
     head: int
     """Head of the log when it was announced: what is up to there came before it."""
+    age_ms: int
+    """How long ago it was announced, by the store's clock, when it was read."""
 
 
 class SurfaceStats(NamedTuple):

@@ -28,6 +28,7 @@ from tidelog.channels import nodes as module
 from tidelog.channels.elsewhere import Elsewhere
 from tidelog.channels.node_messages import Counted
 from tidelog.channels.nodes import Nodes
+from tidelog.store.rows import Announcement
 from tidelog.testing.postgresql import create_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -398,6 +399,54 @@ async def test_what_could_not_be_told_is_not_answered_as_done(
         response = await pair.a.api.post("/revocations", {"jti": "t-cy"})
         refused(response, 503, "service_unavailable")
         await peer.expect(":token_expired")
+
+
+async def test_a_live_event_that_other_nodes_were_not_told_is_not_acknowledged(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a summary: its publisher is the only one who can send it again."""
+    announce = pair.a.server.store.announce
+
+    async def unable(messages: Any) -> list[int]:
+        if any(b'"Live"' in payload or b'"Summary"' in payload for _, payload in messages):
+            raise StoreUnavailable("injected")
+        return await announce(messages)
+
+    channel = unique("private-room")
+    ack = await pair.a.api.publish(channel)
+    monkeypatch.setattr(pair.a.server.store, "announce", unable)
+    refused(await pair.a.api.events(channel, data="live", **EPHEMERAL), 503, "service_unavailable")
+    summary = f"{message_path(channel, ack['message_serial'])}/summary"
+    refused(await pair.a.api.post(summary, {}), 503, "service_unavailable")
+
+
+async def test_a_busy_node_carries_out_what_it_was_told_meanwhile(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of live events, and the command that came after them."""
+    channel, batches, per_batch = unique(), 250, 10
+    gate, read = asyncio.Event(), pair.b.server.store.announcements
+
+    async def busy(after: int) -> list[Announcement]:
+        await gate.wait()
+        return await read(after)
+
+    async with pair.b.v2() as there, pair.b.v2() as user:
+        await there.subscribe(channel)
+        await user.signin("crowded")
+        monkeypatch.setattr(pair.b.server.store, "announcements", busy)
+        batch = [
+            {"name": "n", "channel": channel, "data": "x", **EPHEMERAL} for _ in range(per_batch)
+        ]
+        try:
+            for _ in range(batches):
+                ok(await pair.a.api.post("/batch_events", {"batch": batch}))
+            ok(await pair.a.api.post("/users/crowded/terminate_connections", {}))
+        finally:
+            gate.set()
+        for _ in range(batches * per_batch):
+            assert (await there.receive())["data"] == "x"
+        await user.expect_close(4009)
 
 
 # 5. Histories.

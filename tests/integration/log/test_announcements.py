@@ -14,6 +14,7 @@ from tidelog.base.settings import Limits
 from tidelog.log import announcements as module
 from tidelog.store import postgresql as engine_module
 from tidelog.store import postgresql_listener as listener_module
+from tidelog.store.engine import PAGE_ENTRIES
 from tidelog.store.rows import Announcement
 
 
@@ -168,6 +169,58 @@ async def test_a_node_that_was_deaf_for_too_long_says_so(
         await asyncio.sleep(0.5)
         assert not missed.is_set(), "as long as it cannot look, neither can they"
         monkeypatch.setattr(node.store, "announcements", read)
+        async with asyncio.timeout(20):
+            await missed.wait()
+
+
+async def test_a_busy_node_hears_more_than_a_page(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was told while a node was busy is heard page by page; none of it is skipped."""
+    count = 2 * PAGE_ENTRIES + 500
+    async with (
+        running_node(postgresql_url, name="a") as a,
+        running_node(postgresql_url, name="b") as b,
+    ):
+        ear, gate, read = Ear(b), asyncio.Event(), b.store.announcements
+
+        async def held(after: int) -> list[Announcement]:
+            await gate.wait()
+            return await read(after)
+
+        monkeypatch.setattr(b.store, "announcements", held)
+        told = [a.committer.announcements.announce("t", b"%d" % n) for n in range(count)]
+        await asyncio.gather(*told)
+        gate.set()
+        assert await ear.payloads(count) == [b"%d" % n for n in range(count)]
+
+
+async def test_a_node_that_falls_a_minute_back_says_so(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads without a pause, and yet what comes next may have been swept already."""
+    monkeypatch.setattr(engine_module, "PAGE_ENTRIES", 2)
+    monkeypatch.setattr(module, "PAGE_ENTRIES", 2)
+    database = Database(postgresql_url)
+    async with (
+        running_node(postgresql_url, name="a") as a,
+        running_node(postgresql_url, name="b") as b,
+    ):
+        missed = asyncio.Event()
+        gate, read = asyncio.Event(), b.store.announcements
+
+        async def held(after: int) -> list[Announcement]:
+            await gate.wait()
+            return await read(after)
+
+        ear = Ear(b)
+        b.committer.announcements.subscribe("other", lambda _: None, missed.set)
+        monkeypatch.setattr(b.store, "announcements", held)
+        for number in range(5):
+            await a.committer.announcements.announce("t", b"%d" % number)
+        await database.run("UPDATE announcement SET at = at - 61000")
+        gate.set()
+        await ear.payloads(5)
         async with asyncio.timeout(20):
             await missed.wait()
 

@@ -18,7 +18,9 @@ SELECT added.id FROM added, told ORDER BY added.id;
 
 -- name: announcements_after
 -- What other nodes announced, in order.
-SELECT id, topic, payload, head FROM tidelog.announcement
+SELECT id, topic, payload, head,
+       greatest(0, (extract(epoch FROM clock_timestamp()) * 1000)::bigint - at)
+FROM tidelog.announcement
 WHERE id > $1 AND node <> $2 ORDER BY id LIMIT $3;
 
 -- name: last_announcement
