@@ -1,17 +1,19 @@
-"""Do the stored relations agree? The seven rules of mesh 6.7, read-only and page by page.
+"""Do the stored relations agree? The nine rules of mesh 6.5, read-only and page by page.
 
 What one transaction wrote together is read by one statement wherever a rule compares it, so a
 broker at work is never taken for a damaged one. Where a second read is needed it looks for ids,
-which leave only when they have expired; by then their message is old enough to be excused.
+which leave only when they have expired, or for deliveries, which leave only when they are swept;
+by then their message is old enough to be excused.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
-from tidelog.mesh.retention import client_message_id_in
-from tidelog.mesh.rules import DAY_MS, Mesh, mesh_id_of, stream_name
+from tidelog.mesh.retention import FINISHED_MS
+from tidelog.mesh.rules import DAY_MS, PUSH, Mesh, mesh_id_of, queue_recipient, stream_name
 from tidelog.store.engine import Store
 from tidelog.store.rows import Key, Row
 
@@ -21,6 +23,10 @@ PAGE = 200
 FAN_OUT_MS = 600_000
 """An unfinished delivery that is younger is no matter of rule 5 yet."""
 
+SWEPT_MS = FINISHED_MS - DAY_MS
+"""Deliveries of a message that is older may have been swept. A day less than they are kept: the
+clock that swept them may have been ahead, and a check goes on while a sweep does."""
+
 RULES = {
     1: "an id has its message, or says that it is gone and has a tombstone",
     2: "an id has its place in the history, or the history is pruned",
@@ -29,12 +35,27 @@ RULES = {
     5: "an unfinished delivery has its id",
     6: "a mention has a message or a tombstone",
     7: "the history of a mesh has no gap and nothing twice",
+    8: "a message has the deliveries it was accepted with, unless they were swept",
+    9: "a message has a mention for everybody it mentions",
 }
 
 _FIRST = stream_name("")
 """No stream or scope of a mesh is before this."""
 
 _outcome = msgspec.json.Decoder(dict[str, object]).decode
+
+
+class _Said(Struct):
+    """What the content of an entry says about the rows that were written with it."""
+
+    client_message_id: str
+    mentions: list[str] = []
+    recipients: int | None = None
+    """Of a topic, at that moment; entries of earlier versions do not say."""
+    webhooks: int | None = None
+
+
+_said = msgspec.json.Decoder(_Said).decode
 
 
 class Finding(NamedTuple):
@@ -107,13 +128,13 @@ def _message_in(outcome: bytes) -> str | None:
 
 
 async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
-    """Rules 3, 4 and 7, along the history of every mesh."""
+    """Rules 3, 4, 7, 8 and 9, along the history of every mesh."""
     last_stream, last_serial = "", 0
     mesh: Mesh | None = None
     async for page in _pages(store, "mesh_check_entries", (_FIRST, 0), 2):
-        entries = [(stream, message, body) for stream, _, message, _, body, _ in page]
+        entries = [(stream, message, body) for stream, _, message, _, _, _, body, _ in page]
         unknown = await _without_id(store, entries)
-        for stream, serial, message, committed_at, body, has_tombstone in page:
+        for stream, serial, message, committed_at, _, _, body, has_tombstone in page:
             mesh_id = mesh_id_of(stream)
             if stream != last_stream:
                 last_stream, last_serial = stream, 0
@@ -128,6 +149,70 @@ async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
                     )
             elif message in unknown and not _has_expired(mesh, committed_at, now_ms):
                 yield Finding(3, mesh_id, "message", message, unknown[message])
+        said = [_read(body) for *_, body, _ in page]
+        for finding in await _without_deliveries(store, page, said, now_ms - SWEPT_MS):
+            yield finding
+        for finding in await _without_mentions(store, page, said):
+            yield finding
+
+
+async def _without_deliveries(
+    store: Store, page: Sequence[Row], contents: Sequence[_Said | None], since_ms: int
+) -> list[Finding]:
+    """Rule 8, of messages that are younger than a time."""
+    asked: dict[tuple[str, str], tuple[str, _Said | None]] = {}
+    for (stream, _, message, committed_at, kind, ref, *_), said in zip(page, contents, strict=True):
+        if committed_at < since_ms:
+            continue
+        match kind:
+            case "send.dm":
+                recipient = ref
+            case "send.queue":
+                recipient = queue_recipient(ref)
+            case _:
+                recipient = ""  # a topic: its recipients are counted, and only its content says it
+        if recipient or said is not None:
+            asked[message, recipient] = (mesh_id_of(stream), said)
+    found = await store.rows_of("mesh_check_fan_out", list(asked))
+    findings = []
+    for ((message, recipient), (mesh_id, said)), [counts] in zip(asked.items(), found, strict=True):
+        to_members, to_endpoints, to_recipient = counts
+        members = 1 if recipient else said and said.recipients
+        endpoints = said and said.webhooks
+        where = (8, mesh_id, "delivery_queue")
+        if recipient and not to_recipient:
+            findings.append(Finding(*where, f"{message}/{recipient}/{PUSH}", "is not there"))
+        elif members is not None and to_members != members:
+            problem = f"has {to_members} deliveries to members, was accepted with {members}"
+            findings.append(Finding(*where, message, problem))
+        if endpoints is not None and to_endpoints != endpoints:
+            problem = f"has {to_endpoints} deliveries to webhooks, was accepted with {endpoints}"
+            findings.append(Finding(*where, message, problem))
+    return findings
+
+
+async def _without_mentions(
+    store: Store, page: Sequence[Row], contents: Sequence[_Said | None]
+) -> list[Finding]:
+    """Rule 9; a message whose content is gone mentions nobody."""
+    asked: dict[tuple[str], tuple[str, list[str]]] = {}
+    for (stream, _, message, *_), said in zip(page, contents, strict=True):
+        if said is not None and said.mentions:
+            asked[message,] = (mesh_id_of(stream), said.mentions)
+    found = await store.rows_of("mesh_check_mentioned", list(asked))
+    return [
+        Finding(9, mesh_id, "mention_index", f"{message}/{mentioned}", "is not there")
+        for ((message,), (mesh_id, mentions)), rows in zip(asked.items(), found, strict=True)
+        for mentioned in sorted(set(mentions).difference(key for (key,) in rows))
+    ]
+
+
+def _read(body: bytes | None) -> _Said | None:
+    """What an entry says; None if its content is gone or damaged, which other rules tell."""
+    try:
+        return None if body is None else _said(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 async def _check_deliveries(store: Store, now_ms: int) -> AsyncIterator[Finding]:
@@ -159,9 +244,9 @@ async def _without_id(
     wrong: dict[str, str] = {}
     asked: dict[str, tuple[str, str]] = {}
     for stream, message, body in entries:
-        client_message_id = "" if body is None else client_message_id_in(body)
-        if client_message_id:
-            asked[message] = (stream, client_message_id)
+        said = _read(body)
+        if said is not None and said.client_message_id:
+            asked[message] = (stream, said.client_message_id)
         else:
             wrong[message] = "the message is not there" if body is None else "cannot be read"
     found = await store.rows_of("mesh_dedupe_row", list(asked.values()))

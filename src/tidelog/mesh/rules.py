@@ -204,7 +204,7 @@ class Send(Struct, frozen=True, kw_only=True):
         ]
         return Accept(
             answers.accepted(self.client_message_id, message_id, history_id),
-            entries=(self._draft(stream, mentioned),),
+            entries=(self._draft(stream, mentioned, len(recipients), len(endpoints)),),
             dedupe=(self._dedupe_row(view, mesh, history_id),),
             rows=tuple(rows),
         )
@@ -231,7 +231,7 @@ class Send(Struct, frozen=True, kw_only=True):
             expires_at=expires_at,
         )
 
-    def _draft(self, stream: str, mentioned: list[str]) -> Draft:
+    def _draft(self, stream: str, mentioned: list[str], recipients: int, webhooks: int) -> Draft:
         envelope, sender = self.envelope, self.sender
         fields: dict[str, Any] = {
             "client_message_id": self.client_message_id,
@@ -245,6 +245,12 @@ class Send(Struct, frozen=True, kw_only=True):
             fields["supersedes"] = self.supersedes
         if mentioned:
             fields["mentions"] = mentioned
+        # How many deliveries were written with it, where the entry does not say it already: a
+        # direct message and one to a queue have the one that `ref` names.
+        if envelope.destination_kind == "topic":
+            fields["recipients"] = recipients
+        if webhooks:
+            fields["webhooks"] = webhooks
         body = _encode(fields)
         if envelope.meta:
             # As it is, and last: the views of PostgreSQL cut it off there.

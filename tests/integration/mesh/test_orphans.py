@@ -21,9 +21,10 @@ from tidelog.testing.clock import FakeClock
 class Scene:
     """A mesh with four messages, each delivered to nobody yet and mentioning its reader."""
 
-    def __init__(self, broker: Broker, clock: FakeClock, reader: Member) -> None:
+    def __init__(self, broker: Broker, clock: FakeClock, sender: Member, reader: Member) -> None:
         self.broker = broker
         self.clock = clock
+        self.sender = sender
         self.reader = reader
         self.ids: list[str] = []
         """`broker_message_id` of each message."""
@@ -54,7 +55,7 @@ async def scene(store_location: str, tmp_path: Path) -> AsyncIterator[Scene]:
         await ana.topic("alerts")
         await ben.subscribe("alerts")
         fields = envelope(meta={"mentions": [ben.address]})
-        scene = Scene(broker, clock, ben)
+        scene = Scene(broker, clock, ana, ben)
         for _ in range(4):
             scene.keys.append(unique("orphan"))
             answer = await ana.post(scene.keys[-1], fields)
@@ -80,6 +81,8 @@ PLACE = (4, "message_history", "2")
 DELIVERY = (5, "delivery_queue", "{id}/{reader}/push")
 MENTION = (6, "mention_index", "{id}/{reader}")
 GAP = (7, "message_history", "3")
+FAN_OUT = (8, "delivery_queue", "{id}")
+UNLISTED = (9, "mention_index", "{id}/{reader}")
 
 DAMAGES = {
     "dedupe: a row is gone": Damage(
@@ -116,7 +119,22 @@ DAMAGES = {
                 "WHERE broker_message_id = '{id}'"
             ),
         ),
-        ((5, "delivery_queue", "x{id}/{reader}/push"),),
+        ((5, "delivery_queue", "x{id}/{reader}/push"), FAN_OUT),
+    ),
+    "delivery: a row is gone": Damage(
+        ("DELETE FROM mesh_delivery_queue WHERE broker_message_id = '{id}'",), (FAN_OUT,)
+    ),
+    "delivery: a row too many": Damage(
+        (
+            (
+                "INSERT INTO mesh_delivery_queue (broker_message_id, recipient_pubkey, channel, "
+                "endpoint_id, mesh_id, history_id, created_at, status, attempts, next_attempt_at) "
+                "SELECT broker_message_id, 'stranger', channel, endpoint_id, mesh_id, history_id, "
+                "created_at, status, attempts, next_attempt_at FROM mesh_delivery_queue "
+                "WHERE broker_message_id = '{id}'"
+            ),
+        ),
+        (FAN_OUT,),
     ),
     "mention: of a message that there is not": Damage(
         (
@@ -125,7 +143,10 @@ DAMAGES = {
                 "WHERE broker_message_id = '{id}'"
             ),
         ),
-        ((6, "mention_index", "x{id}/{reader}"),),
+        ((6, "mention_index", "x{id}/{reader}"), UNLISTED),
+    ),
+    "mention: a row is gone": Damage(
+        ("DELETE FROM mesh_mention_index WHERE broker_message_id = '{id}'",), (UNLISTED,)
     ),
 }
 
@@ -214,11 +235,77 @@ async def test_a_delivery_of_nothing(scene: Scene) -> None:
         f"UPDATE mesh_delivery_queue SET broker_message_id = 'x' "
         f"WHERE broker_message_id = '{scene.ids[0]}'"
     )
-    assert await scene.rules() == {5}
-    [finding] = await scene.findings()
-    assert finding.key.startswith("x/")
+    assert await scene.rules() == {5, 8}
+    assert (await scene.findings())[-1].key.startswith("x/")
     scene.clock.set(scene.clock.now_ms() - 10 * 60_000)
-    assert await scene.rules() == set()
+    assert await scene.rules() == {8}
+
+
+async def send(scene: Scene, kind: str, ref: str) -> str:
+    """Send another message, which mentions the reader; returns its `broker_message_id`."""
+    fields = envelope(kind, ref, meta={"mentions": [scene.reader.address]})
+    answer = await scene.sender.post(unique("orphan"), fields)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["broker_message_id"])
+
+
+@pytest.mark.parametrize("kind", ["dm", "queue"])
+async def test_a_lost_row_of_a_direct_or_queue_send(scene: Scene, kind: str) -> None:
+    """The entry names its recipient and its mentions: rows without them are missed (issue 14)."""
+    ref = scene.reader.address if kind == "dm" else "thumbs"
+    recipient = ref if kind == "dm" else "queue:thumbs"
+    await scene.sender.request("POST", "/queues", {"queue": "thumbs"})
+    message = await send(scene, kind, ref)
+    assert await scene.findings() == []
+    await scene.damage(f"DELETE FROM mesh_delivery_queue WHERE broker_message_id = '{message}'")
+    [lost] = await scene.findings()
+    assert (lost.rule, lost.relation, lost.key) == (
+        8,
+        "delivery_queue",
+        f"{message}/{recipient}/push",
+    )
+    await scene.damage(f"DELETE FROM mesh_mention_index WHERE broker_message_id = '{message}'")
+    found = {(finding.rule, finding.relation, finding.key) for finding in await scene.findings()}
+    assert found == {
+        (8, "delivery_queue", f"{message}/{recipient}/push"),
+        (9, "mention_index", f"{message}/{scene.reader.address}"),
+    }
+
+
+async def test_a_lost_row_of_a_webhook(scene: Scene) -> None:
+    """How many endpoints a message goes to is in its entry as well."""
+    webhook = {"url": "http://127.0.0.1:9/", "secret": "s" * 16}
+    await scene.broker.admin("POST", f"/mesh/{scene.sender.slug}/webhooks", webhook)
+    message = await send(scene, "dm", scene.reader.address)
+    assert await scene.findings() == []
+    await scene.damage("DELETE FROM mesh_delivery_queue WHERE channel = 'webhook'")
+    [lost] = await scene.findings()
+    assert (lost.rule, lost.key) == (8, message)
+
+
+async def test_rows_that_were_swept_are_no_finding(scene: Scene) -> None:
+    """A finished delivery goes after 30 days; its mention stays, and is missed."""
+    await scene.damage("UPDATE mesh_delivery_queue SET status = 'delivered'")
+    await scene.damage("UPDATE mesh_setting SET message_retention_days = NULL")
+    scene.clock.advance(30 * DAY_MS + 1)
+    await scene.broker.surface.chores._retention.tick()
+    assert await scene.broker.rows("SELECT 1 FROM {}", "delivery_queue") == []
+    assert await scene.findings() == []
+    await scene.damage(f"DELETE FROM mesh_mention_index WHERE broker_message_id = '{scene.ids[1]}'")
+    assert await scene.rules() == {9}
+
+
+async def test_entries_of_before_are_not_judged_by_what_they_do_not_say(scene: Scene) -> None:
+    """An entry of an earlier version has no number of recipients: its topic's rows go unmissed."""
+    message = scene.ids[1]
+    [(body,)] = await scene.broker.database.run(f"SELECT body FROM log WHERE entity = '{message}'")
+    fields = json.loads(bytes(body))
+    assert fields.pop("recipients") == 1
+    earlier = json.dumps(fields).encode().hex()
+    literal = f"X'{earlier}'" if scene.broker.database.is_sqlite else rf"'\x{earlier}'::bytea"
+    await scene.damage(f"UPDATE log SET body = {literal} WHERE entity = '{message}'")
+    await scene.damage(f"DELETE FROM mesh_delivery_queue WHERE broker_message_id = '{message}'")
+    assert await scene.findings() == []
 
 
 async def test_content_that_cannot_be_read(scene: Scene) -> None:

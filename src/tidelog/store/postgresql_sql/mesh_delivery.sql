@@ -220,12 +220,26 @@ JOIN tidelog.mesh_message_tombstone t ON t.broker_message_id = named.broker_mess
 -- name: mesh_check_entries
 -- Entries of all meshes behind a place, and whether they have a tombstone.
 SELECT 1, page.*, (t.broker_message_id IS NOT NULL)::int FROM (
-  SELECT stream, stream_serial, entity, committed_at, body FROM tidelog.log
+  SELECT stream, stream_serial, entity, committed_at, kind, ref, body FROM tidelog.log
   WHERE (stream, stream_serial) > (($1::text[])[1], ($2::bigint[])[1])
   AND stream >= 'mesh/' AND stream < 'mesh0'
   ORDER BY stream, stream_serial LIMIT ($3::bigint[])[1]
 ) AS page LEFT JOIN tidelog.mesh_message_tombstone t ON t.broker_message_id = page.entity
 ORDER BY page.stream, page.stream_serial;
+
+-- name: mesh_check_fan_out
+-- How many deliveries of each message there are: to members, to endpoints, and to one recipient.
+SELECT named.number, count(*) FILTER (WHERE q.channel = 'push'), count(*) FILTER (WHERE q.channel = 'webhook'),
+       count(*) FILTER (WHERE q.channel = 'push' AND q.recipient_pubkey = named.recipient)
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS named (message, recipient, number)
+LEFT JOIN tidelog.mesh_delivery_queue q ON q.broker_message_id = named.message
+GROUP BY named.number;
+
+-- name: mesh_check_mentioned
+-- Whom messages mention.
+SELECT named.number, m.mentioned_pubkey
+FROM unnest($1::text[]) WITH ORDINALITY AS named (message, number)
+JOIN tidelog.mesh_mention_index m ON m.broker_message_id = named.message;
 
 -- name: mesh_check_deliveries
 -- Unfinished deliveries that are older than a time, behind one of them, with their messages.

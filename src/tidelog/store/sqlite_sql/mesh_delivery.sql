@@ -165,11 +165,21 @@ SELECT broker_message_id FROM mesh_message_tombstone WHERE broker_message_id = ?
 -- name: mesh_check_entries
 -- Entries of all meshes behind a place, and whether they have a tombstone.
 SELECT page.*, t.broker_message_id IS NOT NULL FROM (
-  SELECT stream, stream_serial, entity, committed_at, body FROM log
+  SELECT stream, stream_serial, entity, committed_at, kind, ref, body FROM log
   WHERE (stream, stream_serial) > (?1, ?2) AND stream >= 'mesh/' AND stream < 'mesh0'
   ORDER BY stream, stream_serial LIMIT ?3
 ) AS page LEFT JOIN mesh_message_tombstone t ON t.broker_message_id = page.entity
 ORDER BY page.stream, page.stream_serial;
+
+-- name: mesh_check_fan_out
+-- How many deliveries of a message there are: to members, to endpoints, and to one recipient.
+SELECT count(*) FILTER (WHERE channel = 'push'), count(*) FILTER (WHERE channel = 'webhook'),
+       count(*) FILTER (WHERE channel = 'push' AND recipient_pubkey = ?2)
+FROM mesh_delivery_queue WHERE broker_message_id = ?1;
+
+-- name: mesh_check_mentioned
+-- Whom a message mentions.
+SELECT mentioned_pubkey FROM mesh_mention_index WHERE broker_message_id = ?;
 
 -- name: mesh_check_deliveries
 -- Unfinished deliveries that are older than a time, behind one of them, with their messages.
