@@ -292,10 +292,15 @@ class DaemonProcess:
             assert message_id in rows, f"G4: {message_id} is gone"
             assert rows[message_id]["request_fingerprint"] == fingerprint, f"G4: {message_id}"
         received = self.received() if (self.data_dir / "inbox.db").exists() else []
-        ids = Counter(row["client_message_id"] for row in received)
-        assert set(ids.values()) <= {1}, "G5: an id twice in the inbox"
-        events = Counter((pid, event["client_message_id"]) for pid, event in self.events)
+        ids = Counter(_whose(row) for row in received)
+        assert set(ids.values()) <= {1}, "G5: a sender's id twice in the inbox"
+        events = Counter((pid, *_whose(event)) for pid, event in self.events)
         assert set(events.values()) <= {1}, f"G5: an event twice: {events.most_common(3)}"
+
+
+def _whose(message: Json) -> tuple[str, str]:
+    """What a message is known by: its sender and its id."""
+    return message["sender_pubkey"], message["client_message_id"]
 
 
 class _UnixConnection(HTTPConnection):

@@ -1,4 +1,4 @@
-"""The inbox: what the broker delivered to this member, each id once (mesh 10).
+"""The inbox: what the broker delivered to this member, each id of each sender once (mesh 10).
 
 Rows are ordered by `(received_at, id)`, and both only ever grow: a reader that goes on behind the
 last row it saw misses nothing and sees nothing twice, whatever the clock does.
@@ -19,7 +19,7 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.daemon.database import Database, StorageBusy, WallClock
 from tidelog.daemon.search import Search, words_in
-from tidelog.daemon.times import timestamp
+from tidelog.daemon.times import read_timestamp, timestamp
 from tidelog.mesh.wire import Deliver
 
 APPLICATION_ID = 0x74646962
@@ -33,6 +33,10 @@ KEPT_MS = 30 * 86_400_000
 SEEN_MS = 365 * 86_400_000
 """How long an id is remembered after its row is gone."""
 VACUUM_EVERY_MS = 7 * 86_400_000
+
+_CLOCKS_DIFFER_MS = 86_400_000
+"""How far the broker's clock may be ahead of this one. An id that is used again is so a week later
+at least."""
 
 _STEP_ROWS = 1000
 """Rows that retention moves in one transaction."""
@@ -145,7 +149,8 @@ class Inbox:
             newest = 0
             for delivery in deliveries:
                 row = self._columns(delivery)
-                is_new = self._database.run_named("inbox_receive", row).fetchall()
+                wanted = {**row, "not_older_than": _created_ms(delivery) - _CLOCKS_DIFFER_MS}
+                is_new = self._database.run_named("inbox_receive", wanted).fetchall()
                 received.append(_message(tuple(row.values())) if is_new else None)
                 newest = max(newest, delivery.history_id)
             self._database.run("inbox_raise_state", "history_id", newest)
@@ -284,6 +289,14 @@ def _stored_body(text: str, encoding: str) -> str | bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return text
+
+
+def _created_ms(delivery: Deliver) -> int:
+    """When the broker accepted the message; the beginning of time where that cannot be read."""
+    try:
+        return read_timestamp(delivery.created_at)
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _message(row: Sequence[Any]) -> Message:

@@ -1,13 +1,16 @@
 """The inbox stores each id once and keeps its order (mesh 10)."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from msgspec import Raw
 
-from support.local_daemon import delivery
+from support.local_daemon import BOB, delivery
+from tidelog.base.queries import load_queries
 from tidelog.daemon.database import StorageBusy, StorageFull
 from tidelog.daemon.inbox import (
     KEPT_MS,
@@ -17,8 +20,10 @@ from tidelog.daemon.inbox import (
     Inbox,
     read_cursor,
 )
+from tidelog.daemon.times import timestamp
 from tidelog.testing.clock import FakeClock
 
+OTHER = "c1" * 32
 DAY_MS = 86_400_000
 Open = Callable[[], Inbox]
 
@@ -59,6 +64,83 @@ def test_a_second_copy_is_recognised(inbox: Inbox) -> None:
     assert copy is None
     assert inbox.receive([delivery(1)]) == [None]
     assert inbox.count() == 1
+
+
+def test_another_members_message_under_the_same_id_is_another_message(inbox: Inbox) -> None:
+    """Ids are each sender's own here: the broker forgets one, and another member may use it."""
+    inbox.receive([delivery(1)])
+    [theirs] = inbox.receive([delivery(2, client_message_id="c-1", sender_pubkey=OTHER)])
+    assert theirs is not None
+    assert [message.sender_pubkey for message in inbox.page()] == [BOB, OTHER]
+    assert inbox.receive([delivery(3, client_message_id="c-1", sender_pubkey=OTHER)]) == [None]
+    [elsewhere] = inbox.receive([delivery(4, client_message_id="c-1", mesh="other")])
+    assert elsewhere is not None
+
+
+def test_another_members_message_under_a_pruned_id_is_taken(inbox: Inbox, clock: FakeClock) -> None:
+    """What is remembered of a message that is gone is whose it was, too."""
+    inbox.receive([delivery(1)])
+    clock.advance(KEPT_MS + 1)
+    assert inbox.prune() == 1
+    assert inbox.receive([delivery(1)]) == [None]
+    [theirs] = inbox.receive([delivery(2, client_message_id="c-1", sender_pubkey=OTHER)])
+    assert theirs is not None
+
+
+@pytest.mark.parametrize("is_searchable", [False, True])
+def test_an_inbox_of_the_first_version_is_migrated(
+    tmp_path: Path, clock: FakeClock, is_searchable: bool
+) -> None:
+    """Its messages stay, in their order and findable; copies of what it had are still copies."""
+    path = tmp_path / "inbox.db"
+    make_first_version(path, clock, is_searchable=is_searchable)
+    inbox = Inbox(path, clock, is_searchable=is_searchable)
+    try:
+        assert [message.body for message in inbox.page()] == ["body 1", "body 2"]
+        assert inbox.receive([delivery(1), delivery(2)]) == [None, None]
+        if is_searchable:
+            assert [found.history_id for found in inbox.search("body 2")] == [2]
+        [theirs] = inbox.receive([delivery(3, client_message_id="c-1", sender_pubkey=OTHER)])
+        assert theirs is not None
+        if is_searchable:
+            assert [found.history_id for found in inbox.search("body 3")] == [3]
+        before, now = timestamp(clock.now_ms() - 40 * DAY_MS), timestamp(clock.now_ms())
+        copy = delivery(4, client_message_id="pruned", created_at=before)
+        assert inbox.receive([copy]) == [None], "nobody noted whose it was"
+        later = delivery(5, client_message_id="pruned", created_at=now, sender_pubkey=OTHER)
+        [reused] = inbox.receive([later])
+        assert reused is not None, "it was written after the message that had this id had arrived"
+    finally:
+        inbox.close()
+
+
+def make_first_version(path: Path, clock: FakeClock, *, is_searchable: bool) -> None:
+    """An inbox as the first version of the schema had it: two messages and a pruned id."""
+    statements = load_queries(files("tidelog.daemon") / "sql")
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            (files("tidelog.daemon") / "migrations" / "0001_inbox.sql").read_text()
+        )
+        connection.execute("PRAGMA user_version = 1")
+        for name in ("view", "table", "on_insert", "on_delete") if is_searchable else ():
+            connection.execute(statements[f"search_{name}"])
+        for number in (1, 2):
+            connection.execute(
+                "INSERT INTO inbox VALUES (?, ?, ?, 'ops', 'alerts', ?, 'bob', ?, NULL, ?, NULL, ?,"
+                " 'next', '2026-01-01T00:00:00.000Z', 0)",
+                (
+                    f"id-{number}",
+                    f"c-{number}",
+                    f"01BROKER{number:06}",
+                    BOB,
+                    f"body {number}",
+                    clock.now_ms() - DAY_MS + number,
+                    number,
+                ),
+            )
+        received_at = clock.now_ms() - 40 * DAY_MS
+        connection.execute("INSERT INTO inbox_seen VALUES ('pruned', ?)", (received_at,))
+    connection.close()
 
 
 def test_a_message_without_a_clients_id_has_the_brokers(inbox: Inbox) -> None:

@@ -1,11 +1,17 @@
 -- name: inbox_receive
--- Store a delivery unless its id was stored before, in whichever of the two tables.
+-- Store a delivery unless this sender's id was stored before, in whichever of the two tables. A remembered id
+-- without a sender is taken for this one unless the message is from after the other had arrived.
 INSERT INTO inbox (id, client_message_id, broker_message_id, mesh, topic, sender_pubkey, sender_name, body,
                    meta, received_at, reply_to_id, history_id, priority, created_at, mention)
 SELECT :id, :client_message_id, :broker_message_id, :mesh, :topic, :sender_pubkey, :sender_name, :body,
        :meta, :received_at, :reply_to_id, :history_id, :priority, :created_at, :mention
-WHERE NOT EXISTS (SELECT 1 FROM inbox_seen WHERE client_message_id = :client_message_id)
-ON CONFLICT (client_message_id) DO NOTHING RETURNING id;
+WHERE NOT EXISTS (
+  SELECT 1 FROM inbox_seen
+  WHERE client_message_id = :client_message_id
+    AND (sender_pubkey = :sender_pubkey AND mesh = :mesh
+         OR sender_pubkey = '' AND received_at >= :not_older_than)
+)
+ON CONFLICT (client_message_id, sender_pubkey, mesh) DO NOTHING RETURNING id;
 
 -- name: inbox_last
 -- The newest time a row was received at.
@@ -26,10 +32,11 @@ ORDER BY received_at, id LIMIT :limit;
 SELECT count(*) FROM inbox;
 
 -- name: inbox_remember
--- Keep the ids of rows that are too old.
-INSERT INTO inbox_seen (client_message_id, received_at)
-SELECT client_message_id, received_at FROM inbox WHERE received_at < ? ORDER BY received_at, id LIMIT ?
-ON CONFLICT (client_message_id) DO NOTHING;
+-- Keep the ids of rows that are too old, and whose they were.
+INSERT INTO inbox_seen (client_message_id, sender_pubkey, mesh, received_at)
+SELECT client_message_id, sender_pubkey, mesh, received_at FROM inbox
+WHERE received_at < ? ORDER BY received_at, id LIMIT ?
+ON CONFLICT (client_message_id, sender_pubkey, mesh) DO NOTHING;
 
 -- name: inbox_remove
 -- Remove the rows whose ids were kept.
@@ -39,7 +46,9 @@ WHERE id IN (SELECT id FROM inbox WHERE received_at < ? ORDER BY received_at, id
 -- name: inbox_forget
 -- Ids beyond the horizon.
 DELETE FROM inbox_seen
-WHERE client_message_id IN (SELECT client_message_id FROM inbox_seen WHERE received_at < ? LIMIT ?);
+WHERE (client_message_id, sender_pubkey, mesh) IN (
+  SELECT client_message_id, sender_pubkey, mesh FROM inbox_seen WHERE received_at < ? LIMIT ?
+);
 
 -- name: inbox_state
 -- One remembered number.
