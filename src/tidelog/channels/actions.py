@@ -61,7 +61,7 @@ class Subscribe(Struct, frozen=True):
 
 
 class Unsubscribe(Struct, frozen=True):
-    """Unsubscribe and call `left`; nothing is answered."""
+    """Unsubscribe, if it is subscribed, and call `left`; nothing is answered."""
 
     channel: str
 
@@ -87,7 +87,10 @@ class PresenceUpdate(Struct, frozen=True):
 
 
 class Resume(Struct, frozen=True):
-    """Replay what was missed, then send `resume_success`."""
+    """Replay what was missed, then send `resume_success`.
+
+    A channel that needs authorization is replayed after its subscribe.
+    """
 
     positions: tuple[Position, ...]
     denied: tuple[Position, ...]

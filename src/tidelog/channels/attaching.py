@@ -22,7 +22,7 @@ from tidelog.channels.connection import Connection, ResumedTo
 from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
 from tidelog.channels.history import HistoryReader, Place, Window, pages_of
 from tidelog.channels.hub import Channel, Hub, Subscription
-from tidelog.channels.names import is_cache, stream_name
+from tidelog.channels.names import is_cache, kind_of, needs_auth, stream_name
 from tidelog.channels.query import MAX_INTEGER
 from tidelog.channels.states import ChannelState, States, versions_of
 from tidelog.channels.version import Projector, Version, version_of
@@ -126,21 +126,22 @@ class Attaching:
             else:
                 self._states.release(state)
             subscription.attached_at = state.delivered_serial
-        resumed = connection.replayed.pop(name, None)
+        resumed = connection.resumed.pop(name, None)
         failed = None if resumed is None else self._lost_since(channel, resumed)
-        replayed_to = None if resumed is None or failed is not None else resumed.serial
-        if is_cache(name) or replayed_to is not None or wanted.rewind is not None:
+        if failed is not None:
+            resumed = None
+        if is_cache(name) or resumed is not None or wanted.rewind is not None:
             subscription.held = []
         connection.subscriptions[name] = subscription
         channel.join(subscription)
         connection.session.joined(name, wanted.member)
         if not is_silent:
-            self._succeeded(connection, subscription, replayed_to)
+            self._succeeded(connection, subscription, resumed)
         if failed is not None:
             connection.send(wire.resume_failed(failed))
         if subscription.held is not None:
             try:
-                await self._send_past(subscription, replayed_to, wanted.rewind)
+                await self._send_past(subscription, resumed, wanted.rewind)
             finally:
                 await self._release(subscription)
 
@@ -190,14 +191,14 @@ class Attaching:
         connection.send(error)
 
     def _succeeded(
-        self, connection: Connection, subscription: Subscription, replayed_to: int | None
+        self, connection: Connection, subscription: Subscription, resumed: ResumedTo | None
     ) -> None:
         channel = subscription.channel
         state = channel.state
         serial = None
         stream_id = None
         if state is not None and self._settings.connection_recovery.enabled:
-            serial = state.delivered_serial if replayed_to is None else replayed_to
+            serial = state.delivered_serial if resumed is None else resumed.serial
             stream_id = self._delivery.stream_id(channel)
         connection.send(
             wire.subscription_succeeded(
@@ -211,7 +212,8 @@ class Attaching:
         )
 
     def unsubscribe(self, connection: Connection, name: str) -> None:
-        """End a subscription."""
+        """End a subscription, and forget what was resumed for one to come."""
+        connection.resumed.pop(name, None)
         connection.subscriptions.pop(name, None)
         channel = self._hub.channel(stream_name(connection.app.id, name))
         if channel is None:
@@ -226,21 +228,25 @@ class Attaching:
     # The past of a new subscription.
 
     async def _send_past(
-        self, subscription: Subscription, replayed_to: int | None, rewind: Rewind | None
+        self, subscription: Subscription, resumed: ResumedTo | None, rewind: Rewind | None
     ) -> None:
         channel, connection = subscription.channel, subscription.connection
         state = channel.state
         if is_cache(channel.name):
-            await self._send_cached(subscription)
+            await self._send_cached(subscription, resumed)
         if state is None:
             return
-        if replayed_to is not None:
-            await self._catch_up(subscription, replayed_to, subscription.attached_at)
+        if resumed is not None:
+            await self._catch_up(subscription, resumed)
         if rewind is not None and not connection.is_closed:
             await self._rewind(subscription, rewind)
 
-    async def _send_cached(self, subscription: Subscription) -> None:
-        """The last event that was published over HTTP, or that there is none."""
+    async def _send_cached(self, subscription: Subscription, resumed: ResumedTo | None) -> None:
+        """The last event that was published over HTTP, or that there is none.
+
+        One that follows the resumed position is about to come in its turn: sent ahead of it, it
+        would move the client's position past what it has not seen.
+        """
         channel, connection = subscription.channel, subscription.connection
         since = self._clock.now_ms() - int(self._settings.cache_ttl_seconds * 1000)
         found: Sequence[Version] = ()
@@ -267,23 +273,26 @@ class Attaching:
             connection.send(self._delivery.plain_frame(channel, last))
         elif last is live:
             connection.send(self._projector.live_frame(last, channel.name))
-        else:
+        elif resumed is None or last.delivery_serial <= resumed.serial:
             connection.send(self._delivery.frame(channel, last))
 
-    async def _catch_up(self, subscription: Subscription, after: int, through: int) -> None:
-        """What was published between a resume and the subscribe that followed it (D6)."""
+    async def _catch_up(self, subscription: Subscription, resumed: ResumedTo) -> None:
+        """What follows the position that was resumed before this subscribe (D6)."""
         channel, connection = subscription.channel, subscription.connection
-        while after < through and not connection.is_closed:
-            entries = await self._store.stream_entries(channel.stream, after)
+        through, stream_id = subscription.attached_at, resumed.stream_id
+        while resumed.serial < through and not connection.is_closed:
+            entries = await self._store.stream_entries(channel.stream, resumed.serial)
+            failed = self._lost_since(channel, resumed)
+            if failed is not None:
+                connection.send(wire.resume_failed(failed))
+                return
             versions = [version_of(entry) for entry in entries if entry.stream_serial <= through]
             found = [version for version in versions if version is not None]
             if not found or len(found) < len(versions):
-                connection.end(wire.RECONNECT)  # emptied meanwhile: a resume will say so
+                connection.end(wire.RECONNECT)  # emptied on another node: a resume will say so
                 return
-            await self._send_versions(
-                connection, channel.stream, channel.name, self._delivery.stream_id(channel), found
-            )
-            after = found[-1].delivery_serial
+            await self._send_versions(connection, channel.stream, channel.name, stream_id, found)
+            resumed = ResumedTo(found[-1].delivery_serial, stream_id)
 
     async def _send_versions(
         self,
@@ -420,6 +429,8 @@ class Attaching:
             )
             for position in wanted.denied
         ]
+        for position in (*wanted.denied, *wanted.positions):
+            connection.resumed.pop(position.channel, None)  # the last resume counts
         holding: list[Subscription] = []
         try:
             await self._committer.catch_up()
@@ -465,6 +476,13 @@ class Attaching:
                 reason="history_disabled",
                 expected_stream_id=position.stream_id,
             )
+        if subscription is None and not connection.may_remember:
+            return wire.Failed(
+                channel=name,
+                code="continuity_unverifiable",
+                reason="too_many_positions",
+                expected_stream_id=position.stream_id,
+            )
         try:
             state = await self._states.load_channel(stream)
         except StoreError:
@@ -495,25 +513,21 @@ class Attaching:
                 return failure("persistence_unavailable", "store_unavailable", state)
             if replay is None:
                 return failure("continuity_unverifiable", "replay_not_contiguous", state)
+            if subscription is None and needs_auth(kind_of(name)):
+                # A `stream_id` shows that somebody was let in once. What follows the position, and
+                # whether anything does, is for whoever is let in now: see `_catch_up`.
+                connection.resumed[name] = ResumedTo(position.serial, stream_id)
+                return wire.Recovered(name, "cold", 0, None)
             await self._send_versions(connection, stream, name, stream_id, replay.versions)
-            self._note_replayed(connection, subscription, name, ResumedTo(through, stream_id))
+            if subscription is None:
+                connection.resumed[name] = ResumedTo(through, stream_id)
+            else:
+                subscription.drop_held(lambda version: version.delivery_serial <= through)
             last = replay.versions[-1] if replay.versions else None
             at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
             return wire.Recovered(name, replay.source, len(replay.versions), at)
         finally:
             self._states.release(state)
-
-    def _note_replayed(
-        self,
-        connection: Connection,
-        subscription: Subscription | None,
-        name: str,
-        resumed: ResumedTo,
-    ) -> None:
-        if subscription is None:
-            connection.resumed(name, resumed)
-            return
-        subscription.drop_held(lambda version: version.delivery_serial <= resumed.serial)
 
     async def _missed(self, stream: str, position: Position, through: int) -> Replay | None:
         """Every version behind a position; None if that cannot be shown to be gapless."""

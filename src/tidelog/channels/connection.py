@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class ResumedTo(NamedTuple):
-    """Up to where a channel was replayed, and in which epoch."""
+    """The position a subscribe goes on from, and in which epoch."""
 
     serial: int
     stream_id: str
@@ -61,8 +61,8 @@ class Connection:
         self.socket_id = socket_id
         self.subscriptions: dict[str, Subscription] = {}
         """By channel name."""
-        self.replayed: dict[str, ResumedTo] = {}
-        """Channels that were resumed before they were subscribed (D6)."""
+        self.resumed: dict[str, ResumedTo] = {}
+        """Channels that were resumed before they were subscribed to (D6)."""
         self.held_bytes = 0
         """Of all frames that its subscriptions hold back."""
         self._outlet: Outlet | None = None
@@ -165,12 +165,10 @@ class Connection:
         """Its token was revoked."""
         self._act_at_once(self.session.revoke())
 
-    def resumed(self, channel: str, position: ResumedTo) -> None:
-        """Remember up to where a channel was resumed; only so many, or names would pile up."""
-        self.replayed.pop(channel, None)
-        self.replayed[channel] = position
-        if len(self.replayed) > self._service.settings.max_subscriptions_per_connection:
-            self.replayed.pop(next(iter(self.replayed)))
+    @property
+    def may_remember(self) -> bool:
+        """Whether one more channel may be resumed before its subscribe, or names would pile up."""
+        return len(self.resumed) < self._service.settings.max_subscriptions_per_connection
 
     def look_after(self, now: float) -> None:
         """Time passed."""

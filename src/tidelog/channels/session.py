@@ -365,7 +365,7 @@ class Session:
         channel = inbound.fields().get("channel")
         if not isinstance(channel, str):
             raise Refused(MALFORMED, "channel is missing")
-        return [Unsubscribe(channel)] if self._is_held(channel) else []
+        return [Unsubscribe(channel)]
 
     def _is_held(self, channel: str) -> bool:
         return channel in self.subscribed or channel in self._joining
@@ -507,7 +507,10 @@ class Session:
         return Resume(tuple(allowed), tuple(denied))
 
     def _may_resume(self, position: Position) -> bool:
-        """Before it subscribes, only `stream_id` shows that a socket could read the channel."""
+        """Before it subscribes, only `stream_id` shows that a socket could read the channel once.
+
+        It gets nothing for it: what was missed follows the subscribe, which is signed.
+        """
         channel = position.channel
         if channel in self.subscribed:
             return True

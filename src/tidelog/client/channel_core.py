@@ -287,8 +287,12 @@ class ChannelCore:
                 subscription.members[member["user_id"]] = member.get("user_info")
             case "sockudo_internal:member_removed":
                 subscription.members.pop(_fields(frame)["user_id"], None)
-            case "sockudo:resume_failed" | "sockudo:cache_miss" | "sockudo:message.summary":
-                pass  # the first is repeated in resume_success, the others change no message
+            case "sockudo:resume_failed":
+                if subscription.phase is Phase.LIVE:  # else it is repeated in resume_success
+                    fields = _fields(frame)
+                    self._start_anew(subscription, fields["code"], fields["reason"])
+            case "sockudo:cache_miss" | "sockudo:message.summary":
+                pass  # they change no message
             case _:
                 self._operation(subscription, read_operation(frame))
 

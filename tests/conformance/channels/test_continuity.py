@@ -324,7 +324,7 @@ async def test_check_61_rewind_on_v1(node: ChannelsNode, api: Api) -> None:
 
 async def test_check_62_resume(node: ChannelsNode, api: Api) -> None:
     """What was missed comes as it was sent, operation by operation, and then the summary."""
-    channel = unique("private-room")
+    channel = unique()
     for mode in ("delta", "full"):
         async with node.v2(append_mode=mode) as control:
             await control.subscribe(channel)

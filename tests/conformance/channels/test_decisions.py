@@ -158,7 +158,7 @@ def _is_complete(frame: dict[str, Any]) -> bool:
 async def test_resume_of_a_private_channel_needs_its_stream_id(
     node: ChannelsNode, api: Api
 ) -> None:
-    """D6 (b): serial-only positions and wrong guesses of a stranger get nothing of it."""
+    """D6: serial-only positions and wrong guesses of a stranger are refused at once."""
     for channel in (unique("private-room"), unique("presence-lab")):
         await api.publish(channel, "secret")
         async with node.v2() as stranger:

@@ -55,16 +55,6 @@ async def test_pages_of_large_messages_neither_repeat_nor_skip(api: Api) -> None
     assert [row["serial"] for row in await pages(api, channel)] == list(range(12, 0, -1))
 
 
-async def test_positions_kept_for_later_subscribes_are_bounded(node: ChannelsNode) -> None:
-    """Resuming ever new names does not pile up: the oldest positions are forgotten."""
-    async with node.v2() as peer:
-        for n in range(3):
-            await peer.send("resume", {"channel_serials": {f"x{n}-{k}": 0 for k in range(900)}})
-            await peer.resumed()
-        connections = [c for c in node.surface.service.hub if c.replayed]
-        assert [len(c.replayed) for c in connections] == [1000]
-
-
 async def test_a_reset_between_resume_and_subscribe_is_told(node: ChannelsNode, api: Api) -> None:
     """What was resumed under the old `stream_id` is not continued under the new one."""
     channel = unique()

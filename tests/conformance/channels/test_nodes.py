@@ -102,6 +102,8 @@ async def test_a_channel_on_two_nodes(nodes: Nodes) -> None:
         async with b.v2() as moved:
             position = {"serial": 30, "stream_id": heads[0]["stream_id"]}
             await moved.resume(**{channel: position})
+            assert (await moved.resumed())["recovered"][0]["replayed"] == 0
+            assert (await moved.subscribe(channel))["serial"] == 30
             assert [await moved.receive() for _ in range(3)] == live
 
 

@@ -314,10 +314,13 @@ async def test_every_view_is_the_fold_of_the_versions(
 
 
 async def resumed(world: World, channel: str, position: Json) -> tuple[list[View], Json]:
-    """What a resume from a position brings, and how it ended."""
+    """What a subscriber's resume from a position brings, and how it ended."""
     url = f"{world.url()}/app/{APP.key}?{V2_QUERY}"
     views: list[View] = []
     async with connect(url, compression=None, max_size=None, close_timeout=0.2) as socket:
+        socket_id = json.loads(json.loads(await socket.recv())["data"])["socket_id"]
+        data: Json = {"channel": channel, "auth": channel_auth(socket_id, channel)}
+        await socket.send(json.dumps({"event": "sockudo:subscribe", "data": data}))
         await socket.recv()
         data = {"channel_positions": {channel: position}}
         await socket.send(json.dumps({"event": "sockudo:resume", "data": data}))

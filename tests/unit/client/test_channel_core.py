@@ -171,6 +171,26 @@ def test_a_failed_resume_is_a_reset_and_a_rewind(code: str) -> None:
     assert caller.openings == 2
 
 
+def test_a_resume_that_fails_after_the_subscribe_is_a_reset() -> None:
+    """A private channel is replayed after its subscribe, and can be lost even then."""
+    core, server, caller, room = started(rewind=5)
+    server.publish(1, "a")
+    core.disconnected()
+    server.connect()
+    server.resumed("room")
+    server.accept(serial=1)
+    server.publish(2, "b")
+    server.heard()
+    failed = {"channel": "room", "code": "position_expired", "reason": "r"}
+    server.say("sockudo:resume_failed", "room", failed)
+    assert server.heard() == [
+        ("unsubscribe", {"channel": "room"}),
+        ("subscribe", {"channel": "room", "rewind": 5}),
+    ]
+    assert caller.resets == [Reset("room", "position_expired", "r")]
+    assert texts(room) == []
+
+
 def test_a_gap_is_resumed_over_the_same_connection() -> None:
     """What comes before the missing part is left for the replay; a second time it is a reset."""
     _, server, caller, room = started(rewind=5)
