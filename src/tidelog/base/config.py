@@ -3,7 +3,8 @@
 Nothing here knows a setting by name. A key is the dotted path of a field (`limits.max_body_bytes`);
 its variable is `TIDELOG_LIMITS_MAX_BODY_BYTES` and its flag `--limits-max-body-bytes`. Arrays of
 tables and other lists can be set in the file only. Every refusal names the key, where the value
-came from and what would be allowed, and never a secret.
+came from and what would be allowed, and never a secret. An unknown key or flag is refused; an
+unknown variable is only named, for an environment is shared with programs that we do not know.
 """
 
 import difflib
@@ -25,9 +26,17 @@ FILE_NAME = "tidelog.toml"
 """Read from the working directory when no file is named."""
 
 _PREFIX = "TIDELOG_"
-_NOT_SETTINGS = ("TIDELOG_TEST_", "TIDELOG_DAEMON_")
-"""Beginnings of the variables that steer tests (`tidelog.base.faultpoint`), and of those that are
-the mesh daemon's (`tidelog.daemon.settings`): an environment may hold both programs' variables."""
+_NOT_SETTINGS = ("TIDELOG_TEST_", "TIDELOG_DAEMON_", "TIDELOG_INVITE", "TIDELOG_POSTGRES_PASSWORD")
+"""Beginnings of the variables that steer tests (`tidelog.base.faultpoint`), of those that are the
+mesh daemon's (`tidelog.daemon.settings`), the invite that commands read, and the password of
+`compose.yaml`: an environment may hold them all."""
+
+_KUBERNETES_NAME = re.compile(
+    r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_KUBERNETES_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
+"""What Kubernetes tells every container of a service: a service named `tidelog` makes
+`TIDELOG_SERVICE_HOST` and `TIDELOG_PORT=tcp://10.0.0.1:80`, which nobody set."""
 
 _EXCERPT_LENGTH = 40
 """Longest piece of a refused value that a message repeats."""
@@ -42,6 +51,8 @@ class Loaded(Struct, Generic[S], frozen=True):
     origins: dict[str, str]
     """Dotted key to `flag --port`, `environment TIDELOG_PORT`, the path of the file, or `default`.
     An item of an array of tables has its own keys: `apps[0].id`."""
+    warnings: tuple[str, ...] = ()
+    """What was given and not used, one line each; whoever loads settings shows them."""
 
 
 class Shown(NamedTuple):
@@ -93,12 +104,13 @@ def load_as(
         path = file or default_file
         given = _tagged(schema, _parsed(path), str(path), "", _known(schema))
     leaves = dict(_leaves(schema))
-    for key, value in _from_environment(environ, leaves, prefix):
+    warnings: list[str] = []
+    for key, value in _from_environment(environ, leaves, prefix, warnings):
         _place(given, key, value)
     for key, value in _from_flags(flags, leaves):
         _place(given, key, value)
     origins: dict[str, str] = {}
-    return Loaded(_built(schema, given, "", origins), origins)
+    return Loaded(_built(schema, given, "", origins), origins, tuple(warnings))
 
 
 def describe(loaded: Loaded[Any]) -> list[Shown]:
@@ -189,18 +201,26 @@ def _tagged(
 
 
 def _from_environment(
-    environ: Mapping[str, str], leaves: Mapping[str, Any], prefix: str
+    environ: Mapping[str, str], leaves: Mapping[str, Any], prefix: str, warnings: list[str]
 ) -> Iterator[tuple[str, _Given]]:
     keys = {prefix + key.replace(".", "_").upper(): key for key in leaves}
     others = tuple(other for other in _NOT_SETTINGS if other != prefix)
     for name, value in environ.items():
-        if not name.startswith(prefix) or name.startswith(others):
+        if not name.startswith(prefix) or name.startswith(others) or _is_kubernetes(name, value):
             continue
         if name not in keys:
-            raise _unknown("variable", name, name, keys, "environment")
+            unknown = _unknown("variable", name, name, keys, "environment")
+            warnings.append(f"ignored: {unknown}")
+            continue
         origin = f"environment {name}"
         _refuse_list(keys[name], leaves[keys[name]], origin)
         yield keys[name], _Given(value, origin, is_text=True)
+
+
+def _is_kubernetes(name: str, value: str) -> bool:
+    return _KUBERNETES_NAME.fullmatch(name) is not None or (
+        name.endswith("_PORT") and _KUBERNETES_ADDRESS.fullmatch(value) is not None
+    )
 
 
 def _from_flags(

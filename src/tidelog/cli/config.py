@@ -11,6 +11,7 @@ import typer
 from tidelog.base.config import Shown, describe, load
 from tidelog.base.credentials import credential_problems
 from tidelog.base.errors import ConfigError
+from tidelog.cli.options import show_warnings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,7 +42,8 @@ def check(
     """Check the settings and show each value with its origin; secrets are masked.
 
     Reads TIDELOG_* variables over the file over defaults, as the server does, and imports the
-    plug-in that sync.plugin names. Exits with 2 when a key is unknown or a value is not allowed.
+    plug-in that sync.plugin names. Exits with 2 when a key is unknown or a value is not allowed; an
+    unknown variable is named on standard error.
     Secrets that `tidelog serve` would not start with are named on standard error.
     """
     try:
@@ -54,6 +56,7 @@ def check(
     except ConfigError as error:
         typer.echo(f"tidelog: {error}", err=True)
         raise typer.Exit(2) from None
+    show_warnings(loaded)
     for problem in credential_problems(loaded.settings):
         typer.echo(f"tidelog: serve would not start without --dev: {problem}", err=True)
     if as_json:

@@ -2,11 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tidelog.base.config import load
+from tidelog.base.config import Loaded, load
 from tidelog.base.setting_kinds import SecretUrl, masked
 from tidelog.base.settings import Settings
 
@@ -28,7 +28,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 def settings_from(config: Path | None, **flags: object) -> Settings:
     """Flags that were given, over the environment, over the file, over the defaults."""
     given = {name: value for name, value in flags.items() if value is not None}
-    return load(given, os.environ, config).settings
+    loaded = load(given, os.environ, config)
+    show_warnings(loaded)
+    return loaded.settings
+
+
+def show_warnings(loaded: Loaded[Any]) -> None:
+    """Say on standard error what was given and not used."""
+    for warning in loaded.warnings:
+        typer.echo(f"tidelog: {warning}", err=True)
 
 
 def masked_location(settings: Settings) -> str:

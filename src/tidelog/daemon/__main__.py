@@ -42,15 +42,22 @@ def main(arguments: list[str] | None = None) -> int:
             return ephemeral.run(data_dir, given.name, flags, given.ttl)
         if data_dir is None:
             raise ConfigError("name the directory of everything it writes with --data-dir")
-        settings = daemon_settings.load(data_dir, flags, os.environ).settings
+        loaded = daemon_settings.load(data_dir, flags, os.environ)
+        for warning in loaded.warnings:
+            logging.getLogger("tidelog").warning("%s", warning)
         from tidelog.daemon.process import Mode, run
 
-        return run(data_dir, settings, Mode(ttl_s=given.ttl))
+        return run(data_dir, loaded.settings, Mode(ttl_s=given.ttl))
     except ConfigError as error:
         sys.stderr.write(f"tidelog daemon: {error}\n")
         return 2
     except TidelogError as error:
         sys.stderr.write(f"tidelog daemon: {error}\n")
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"tidelog daemon: {error.filename}: {error.strerror}\n")
         return 1
 
 

@@ -176,11 +176,38 @@ def test_unknown_key_in_the_file(text: str, unknown: str, nearest: str) -> None:
 
 
 def test_unknown_variable() -> None:
-    """An unknown variable is refused with the nearest known one; its value is not repeated."""
-    message = refusal(environ={"TIDELOG_ADMIN_TOKN": "s3cret"})
-    assert "unknown variable TIDELOG_ADMIN_TOKN" in message
-    assert message.endswith("TIDELOG_ADMIN_TOKEN")
-    assert "s3cret" not in message
+    """An unknown variable is named with the nearest known one, never its value, and not used."""
+    loaded = load({}, {"TIDELOG_ADMIN_TOKN": "s3cret", "TIDELOG_PORT": "99"}, None)
+    [warning] = loaded.warnings
+    assert warning.startswith("ignored: unknown variable TIDELOG_ADMIN_TOKN (environment); ")
+    assert warning.endswith("the nearest known one is TIDELOG_ADMIN_TOKEN")
+    assert "s3cret" not in warning
+    assert loaded.settings.port == 99
+    assert loaded.settings.admin_token == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIDELOG_SERVICE_HOST", "10.0.0.1"),
+        ("TIDELOG_SERVICE_PORT", "80"),
+        ("TIDELOG_SERVICE_PORT_HTTP", "80"),
+        ("TIDELOG_PORT", "tcp://10.0.0.1:80"),
+        ("TIDELOG_PORT_80_TCP", "tcp://10.0.0.1:80"),
+        ("TIDELOG_PORT_80_TCP_PROTO", "tcp"),
+        ("TIDELOG_PORT_80_TCP_PORT", "80"),
+        ("TIDELOG_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("TIDELOG_DASHBOARD_PORT", "tcp://10.0.0.1:80"),
+        ("TIDELOG_DASHBOARD_SERVICE_HOST", "10.0.0.1"),
+        ("TIDELOG_DAEMON_PORT", "udp://10.0.0.1:80"),
+    ],
+)
+def test_what_kubernetes_sets_is_ignored(name: str, value: str) -> None:
+    """A service named tidelog makes these variables in every container of its name space."""
+    loaded = load({}, {name: value}, None)
+    assert loaded.warnings == ()
+    assert loaded.settings.port == load({}, {}, None).settings.port
+    assert load_as(Wide, {}, {name: value}, None).warnings == ()
 
 
 def test_unknown_flag() -> None:
@@ -193,7 +220,8 @@ def test_unknown_flag() -> None:
 def test_section_is_no_flag() -> None:
     """A whole section cannot be given as one flag or variable."""
     assert "unknown flag --limits " in refusal(flags={"limits": 1})
-    assert "unknown variable TIDELOG_LIMITS " in refusal(environ={"TIDELOG_LIMITS": "1"})
+    [warning] = load({}, {"TIDELOG_LIMITS": "1"}, None).warnings
+    assert "unknown variable TIDELOG_LIMITS " in warning
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,19 @@ def test_values_are_not_markup() -> None:
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_refusal_goes_to_stderr_with_exit_code_2(option: list[str]) -> None:
     """A wrong setting ends with code 2, its reason on stderr and nothing on stdout."""
-    result = run("check", *option, TIDELOG_PROT="1")
+    result = run("check", *option, TIDELOG_PORT="high")
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert "unknown variable TIDELOG_PROT" in result.stderr
+    assert "port (environment TIDELOG_PORT): 'high' is not allowed" in result.stderr
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_an_unknown_variable_is_a_warning(option: list[str]) -> None:
+    """It is named on stderr; the settings are shown all the same."""
+    result = run("check", *option, TIDELOG_PROT="1")
+    assert result.exit_code == 0
+    assert "port" in result.stdout
+    assert "ignored: unknown variable TIDELOG_PROT" in result.stderr
     assert "TIDELOG_PORT" in result.stderr
 
 
