@@ -72,6 +72,12 @@ def main() -> None:
     except TidelogError as error:
         sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise  # not about a file: a mistake of ours, of which we want to see everything
+        what = f"{error.filename}: {error.strerror}. Check the path, its owner and its permissions."
+        sys.stderr.write(f"tidelog: {printable_lines(what)}\n")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

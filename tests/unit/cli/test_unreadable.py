@@ -1,0 +1,67 @@
+"""A file that the user may not read is one line that says what to do, in every command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AS_A_USER = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if not os.geteuid() else ()
+"""Root may read everything; without these two capabilities it is a user like others."""
+
+
+def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """A command of a user who may not read what `directory` does not let him."""
+    return subprocess.run(
+        [*AS_A_USER, sys.executable, "-m", "tidelog", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Path:
+    """A directory with `closed`, which may not be entered, and a file that may not be read."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed").chmod(0)
+    file = tmp_path / "unreadable.toml"
+    file.write_text("port = 1\n")
+    file.chmod(0)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("log", "stats", "--data-dir", "closed"),
+        ("log", "tail", "--data-dir", "closed"),
+        ("log", "verify", "--data-dir", "closed"),
+        ("backup", "new.db", "--data-dir", "closed"),
+        ("backup", "closed/new.db", "--data-dir", "closed"),
+        ("restore", "closed/old.db", "--data-dir", "new"),
+        ("serve", "--dev", "--port", "0", "--data-dir", "closed"),
+        ("serve", "--dev", "--port", "0", "--data-dir", "closed/inner"),
+        ("mesh", "check", "--data-dir", "closed"),
+        ("daemon", "status", "--data-dir", "closed/inner"),
+        ("daemon", "up", "--data-dir", "closed/inner"),
+        ("mesh", "outbox", "list", "--data-dir", "closed/inner"),
+        ("config", "check", "--config", "closed/tidelog.toml"),
+        ("log", "stats", "--config", "unreadable.toml"),
+        ("top", "--config", "unreadable.toml"),
+        ("pipeline", "search", "word", "--lake", "closed/lake"),
+        ("pipeline", "report", "--lake", "closed/lake"),
+    ],
+    ids=" ".join,
+)
+def test_what_may_not_be_read_is_told_in_a_line(locked: Path, arguments: tuple[str, ...]) -> None:
+    """No traceback; the path or the setting is named, and the exit code is not 0."""
+    result = run(*arguments, directory=locked)
+    assert result.returncode in (1, 2), result.stderr
+    assert "Traceback" not in result.stderr
+    told = [line for line in result.stderr.splitlines() if "DEVELOPMENT MODE" not in line]
+    boxed = [line for line in told if line.startswith("│")]
+    assert len(told) == 1 or len(boxed) == 1, result.stderr
+    assert any(name in result.stderr for name in ("closed", "unreadable.toml", "not readable"))
