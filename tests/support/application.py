@@ -12,6 +12,13 @@ SLOW_SECONDS = 0.03
 MOST_ITEMS = 3
 
 
+def compute(seconds: float) -> None:
+    """Use so much processor time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
 class Rules(Plugin):
     """The events themselves say which rule they are about."""
 
@@ -47,7 +54,7 @@ class Rules(Plugin):
                 return [Fault("event.payload.target", f"{state.partition} is frozen")]
         match event.payload.get("data"):
             case "slow":
-                time.sleep(SLOW_SECONDS)
+                compute(SLOW_SECONDS)
             case "raises late":
                 raise RuntimeError("no idea")
             case "no answer":

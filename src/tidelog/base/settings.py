@@ -135,8 +135,8 @@ class Sync(Section, frozen=True, kw_only=True):
     """The application's own rules, as `module:attribute`; see `tidelog.sync.plugin`."""
 
     plugin_budget_ms: Annotated[int, Meta(ge=1, le=1000)] = 5
-    """Time of the plug-in's `check` for one event. All writers wait meanwhile, so an event that
-    takes longer is refused, and the metric `tidelog_sync_plugin_failures` counts it."""
+    """Processor time of the plug-in's `check` for one event. All writers wait meanwhile, so an
+    event that uses more is refused, and the metric `tidelog_sync_plugin_failures` counts it."""
 
     heartbeat_timeout_ms: Milliseconds = 30_000
     """A client that sends no heartbeat for so long is closed; other traffic does not count."""

@@ -115,8 +115,8 @@ class Plugin:
 
         Asked for each partition of the event in sorted order until one finds a fault, when
         everything else has been passed. All writers of the server wait meanwhile, so all of it
-        together has `sync.plugin_budget_ms` per event; an event whose check takes longer is
-        refused.
+        together has `sync.plugin_budget_ms` of processor time per event; an event whose check uses
+        more is refused.
         """
         del state, event
         return ()

@@ -3,13 +3,14 @@
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
 
+from support.application import compute
 from tidelog.base.errors import ConfigError
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Sync as SyncSettings
@@ -236,9 +237,12 @@ def test_without_rules_of_its_own_a_plugin_is_not_in_the_way() -> None:
 class Stateful(Plugin):
     """Looks at everything there is to see, and takes as long as it is told."""
 
-    def __init__(self, *seconds: float, answer: Any = ()) -> None:
+    def __init__(
+        self, *seconds: float, answer: Any = (), pass_time: Callable[[float], None] = compute
+    ) -> None:
         self.seconds = list(seconds)
         self.answer = answer
+        self.pass_time = pass_time
         self.seen: list[Any] = []
 
     def check(self, state: State, event: Event) -> Any:
@@ -262,7 +266,7 @@ class Stateful(Plugin):
             )
         )
         if self.seconds:
-            time.sleep(self.seconds.pop(0))
+            self.pass_time(self.seconds.pop(0))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer(state) if callable(self.answer) else self.answer
@@ -351,18 +355,27 @@ def test_a_check_that_fails_refuses_its_event(
 
 
 def test_a_check_over_its_budget_refuses_its_event(caplog: pytest.LogCaptureFixture) -> None:
-    """Twice too slow is too slow; all partitions together have one budget."""
+    """Twice too much is too much; all partitions together have one budget."""
     plugin = Stateful(0.004, 0.004, 0.004, 0.004)
     found, metrics = checked(plugin, Partition("p"), Partition("q"), budget_ms=6)
     assert found == (TOO_SLOW,)
     assert failures(metrics) == {("check", "over_budget"): 1}
-    assert "sync.plugin my:Rules: check took" in caplog.text
+    assert "sync.plugin my:Rules: check used" in caplog.text
     assert len(plugin.seen) == 4
     assert b'tidelog_sync_plugin_seconds_count{method="check"} 2.0' in metrics.render()
 
 
 def test_a_pause_of_the_machine_costs_no_event() -> None:
-    """Too slow once and then in time: it passes. Too slow with a verdict: the verdict counts."""
+    """However long it lasts: what counts is what the check used of the processor."""
+    paused = Stateful(0.05, 0.05, pass_time=time.sleep)
+    found, metrics = checked(paused, Partition("p"), budget_ms=20)
+    assert found == ()
+    assert failures(metrics) == {}
+    assert len(paused.seen) == 1
+
+
+def test_a_check_over_its_budget_once_is_asked_again() -> None:
+    """Too much once and then within it: it passes. Too much with a verdict: the verdict counts."""
     found, metrics = checked(Stateful(0.03), Partition("p"), budget_ms=20)
     assert found == ()
     assert failures(metrics) == {}
