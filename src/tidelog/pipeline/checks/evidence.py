@@ -38,7 +38,7 @@ RELATIONS: dict[str, str] = {
     ),
     "deliveries": (
         "broker_message_id string, recipient_pubkey string, channel string, endpoint_id string, "
-        "mesh_id string, created_at bigint"
+        "mesh_id string, status string, created_at bigint"
     ),
     "mentions": "broker_message_id string, mentioned_pubkey string, mesh_id string",
     "tombstones": "broker_message_id string, mesh_id string",

@@ -1,4 +1,4 @@
-"""Orphans: what one transaction wrote together is there together (L3, L6, mesh 6.7).
+"""Orphans: what one transaction wrote together is there together (L3, L6, mesh 6.5).
 
 Reads the store. Everything that concerns one entry, or one message of a mesh, is brought to one
 place by a single shuffle, as facts under a key; there the rules are looked at one by one. The
@@ -23,9 +23,12 @@ NEEDS = (
 )
 
 FAN_OUT_MS = 600_000
-"""An unfinished delivery that is younger is no matter of rule 5 yet (mesh 6.7)."""
+"""An unfinished delivery that is younger is no matter of rule 5 yet (mesh 6.5)."""
 
 DAY_MS = 86_400_000
+
+SWEPT_MS = 29 * DAY_MS
+"""Finished deliveries of a message that is older may have been swept (mesh 6.5)."""
 
 RULES = {
     "mesh 1": "an id has its message, or says that it is gone and has a tombstone",
@@ -35,6 +38,8 @@ RULES = {
     "mesh 5": "an unfinished delivery has its id",
     "mesh 6": "a mention has a message or a tombstone",
     "mesh 7": "the history of a mesh has no gap and nothing twice",
+    "mesh 8": "a message has the deliveries it was accepted with, unless they were swept",
+    "mesh 9": "a message has a mention for everybody it mentions",
     "channels version": "a version has its entry, with content",
     "channels entry": "an entry with content is a version of its message",
     "channels message": "a message is there exactly as long as a version of it is",
@@ -58,8 +63,8 @@ def check(evidence: Evidence, now_ms: int | None = None) -> Verdict:
     """Look at all relations. `now_ms` decides what has expired."""
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     log = evidence.log(
-        *("committed_id", "stream", "stream_serial", "surface", "kind", "entity", "committed_at"),
-        "body",
+        *("committed_id", "stream", "stream_serial", "surface", "kind", "entity", "ref"),
+        *("committed_at", "body"),
     )
     facts = facts_of(_Relations.of(evidence), log, now_ms)
     places = evidence.log("stream", "stream_serial", "surface", "committed_id")
@@ -146,7 +151,10 @@ def _of(message: str) -> "Column":
 def _log_facts(log: "DataFrame", meshes: "DataFrame", now_ms: int) -> "DataFrame":
     from pyspark.sql import functions as sql
 
-    said = "partitions array<string>, op_id string, client_message_id string"
+    said = (
+        "partitions array<string>, op_id string, client_message_id string, "
+        "mentions array<string>, recipients bigint, webhooks bigint"
+    )
     entries = log.withColumn("said", sql.from_json(sql.col("body").cast("string"), said)).join(
         sql.broadcast(
             meshes.select(
@@ -167,6 +175,10 @@ def _log_facts(log: "DataFrame", meshes: "DataFrame", now_ms: int) -> "DataFrame
     scope = sql.concat_ws("/", "stream", "entity", action)
     has_expired = sql.coalesce(
         sql.col("committed_at") + sql.col("kept_ms") < now_ms, sql.lit(False)
+    )
+    is_mesh = sql.col("surface") == "mesh"
+    recipient = sql.when(sql.col("kind") == "send.dm", sql.col("ref")).when(
+        sql.col("kind") == "send.queue", sql.concat(sql.lit("queue:"), "ref")
     )
     return _spread(
         entries,
@@ -193,13 +205,22 @@ def _log_facts(log: "DataFrame", meshes: "DataFrame", now_ms: int) -> "DataFrame
             number=sql.col("committed_id"),
         ),
         _fact(
-            sql.when(sql.col("surface") == "mesh", _of("entity")),
+            sql.when(is_mesh, _of("entity")),
             "place",
             stream=sql.col("stream"),
             name=sql.col("said.client_message_id"),
             number=sql.col("stream_serial"),
             at=sql.when(has_expired, 1).otherwise(0),
             flag=has_body,
+        ),
+        _fact(
+            sql.when(is_mesh, _of("entity")),
+            "accepted",
+            name=recipient,
+            number=sql.when(recipient.isNotNull(), 1).otherwise(sql.col("said.recipients")),
+            at=sql.col("said.webhooks"),
+            flag=sql.col("committed_at") >= now_ms - SWEPT_MS,
+            names=sql.col("said.mentions"),
         ),
     )
 
@@ -266,13 +287,15 @@ def _key_facts(keys: "DataFrame") -> "DataFrame":
 def _mesh_facts(relations: _Relations, now_ms: int) -> "DataFrame":
     from pyspark.sql import functions as sql
 
-    old = relations.deliveries.where(sql.col("created_at") < now_ms - FAN_OUT_MS)
+    is_open = sql.col("status").isin("pending", "claimed")
     deliveries = _spread(
-        old,
+        relations.deliveries,
         _fact(
             _of("broker_message_id"),
             "delivery",
             name=sql.concat_ws("/", "recipient_pubkey", "channel", "endpoint_id"),
+            other=sql.col("channel"),
+            flag=is_open & (sql.col("created_at") < now_ms - FAN_OUT_MS),
         ),
     )
     mentions = _spread(
@@ -292,6 +315,7 @@ def broken(facts: "DataFrame") -> "DataFrame":
         "operation": "stream, name",
         "content": "number",
         "place": "stream, name, number, at, flag",
+        "accepted": "name, number, at, flag, names",
         "version": "number",
         "chain": "number",
         "message": "stream, number",
@@ -299,7 +323,7 @@ def broken(facts: "DataFrame") -> "DataFrame":
         "archive": "key",
         "receipt": "stream, name, at",
         "id": "stream, name, number, flag",
-        "delivery": "name",
+        "delivery": "name, other, flag",
         "mention": "name",
         "tombstone": "key",
     }
@@ -323,6 +347,8 @@ def broken(facts: "DataFrame") -> "DataFrame":
         "get(entry_, 0) AS entry",
         "exists(place_, p -> p.flag) AS has_message",
         "size(tombstone_) > 0 AS has_tombstone",
+        "size(filter(delivery_, d -> d.other = 'push')) AS to_members",
+        "size(filter(delivery_, d -> d.other = 'webhook')) AS to_webhooks",
     )
     found = alone.select(
         "key", sql.explode(sql.filter(sql.flatten(sql.array(*_rules())), lambda f: f.isNotNull()))
@@ -459,7 +485,7 @@ def _rules() -> "list[Column]":
         each(
             "delivery_",
             "mesh 5",
-            "size(id_) = 0",
+            "f.flag AND size(id_) = 0",
             "'delivery of ', id, ' to ', f.name",
             "'its message has no id'",
         ),
@@ -470,7 +496,37 @@ def _rules() -> "list[Column]":
             "'mention of ', f.name, ' in ', id",
             "'there is no such message'",
         ),
+        each(
+            "accepted_",
+            "mesh 8",
+            f"f.flag AND f.name IS NOT NULL AND NOT {_HAS_RECIPIENT}",
+            "'delivery of ', id, ' to ', f.name, '/push/'",
+            "'is not there'",
+        ),
+        each(
+            "accepted_",
+            "mesh 8",
+            f"f.flag AND to_members != f.number AND (f.name IS NULL OR {_HAS_RECIPIENT})",
+            "'message ', id",
+            "'has ', to_members, ' deliveries to members, was accepted with ', f.number",
+        ),
+        each(
+            "accepted_",
+            "mesh 8",
+            "f.flag AND to_webhooks != f.at",
+            "'message ', id",
+            "'has ', to_webhooks, ' deliveries to webhooks, was accepted with ', f.at",
+        ),
+        sql.expr(
+            "flatten(transform(accepted_, f -> transform(array_except(coalesce(f.names, array()), "
+            "transform(mention_, m -> m.name)), name -> named_struct('rule', 'mesh 9', 'where', "
+            "concat('mention of ', name, ' in ', id), 'text', 'is not there'))))"
+        ),
     ]
+
+
+_HAS_RECIPIENT = "exists(delivery_, d -> d.name = concat(f.name, '/push/'))"
+"""Of a send `f` to one recipient: its delivery is there."""
 
 
 _WRITTEN_WITH_ENTRY = (

@@ -43,9 +43,9 @@ SELECT scope, key, committed_id, available, first_seen_at,
 FROM dedupe;
 
 -- name: check_deliveries
--- Deliveries that are not finished.
-SELECT broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, created_at
-FROM mesh_delivery_queue WHERE status IN ('pending', 'claimed');
+-- Deliveries, finished and not.
+SELECT broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, status, created_at
+FROM mesh_delivery_queue;
 
 -- name: check_mentions
 -- Mentions.
