@@ -133,7 +133,7 @@ async def commit_all(
 
 def effects_of(work: Sequence[PutItem], batch: int) -> list[Effects]:
     """The very rows that committing `work` writes, in batches."""
-    head = Head(0, GENESIS_DIGEST, 0, "")
+    head = Head(0, GENESIS_DIGEST, 0, "", "")
     state: dict[str, Any] = {}
     serials: dict[str, int] = {}
     result = []
@@ -158,7 +158,7 @@ def effects_of(work: Sequence[PutItem], batch: int) -> list[Effects]:
                 state[change.values[0]] = change.becomes.rows
         effects = view.effects()
         assert effects is not None
-        head = Head(effects.committed_id, effects.digest, effects.committed_at, "")
+        head = Head(effects.committed_id, effects.digest, effects.committed_at, "", "")
         result.append(effects)
     return result
 

@@ -127,11 +127,13 @@ async def _stats(settings: "Settings", *, as_json: bool) -> None:
     try:
         head, surfaces = await store.head(), await store.stats()
         keys = await store.dedupe_count()
+        incarnation = (await store.incarnations())[-1]
     finally:
         await store.close()
     if as_json:
         summary = {
             "log_id": head.log_id,
+            "incarnation": incarnation._asdict(),
             "head": head.committed_id,
             "digest": head.digest.hex(),
             "dedupe_keys": keys,
@@ -143,6 +145,7 @@ async def _stats(settings: "Settings", *, as_json: bool) -> None:
     from rich.table import Table
 
     typer.echo(f"log {head.log_id}: head {head.committed_id}, {keys} keys remembered")
+    typer.echo(f"incarnation {incarnation.id}, since position {incarnation.began}")
     table = Table()
     for name in ("surface", "entries", "streams", "pruned", "content bytes"):
         table.add_column(name, justify="left" if name == "surface" else "right")

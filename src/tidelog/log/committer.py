@@ -31,6 +31,7 @@ from tidelog.base.settings import Limits
 from tidelog.log.announcements import Announcements
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
 from tidelog.log.entry import Entry
+from tidelog.log.incarnation import Incarnations
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
 from tidelog.store.rows import Effects
@@ -65,9 +66,17 @@ class Committer:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, metrics: Metrics, limits: Limits, tail: Tail
+        self,
+        store: Store,
+        clock: Clock,
+        metrics: Metrics,
+        limits: Limits,
+        tail: Tail,
+        incarnations: Incarnations,
     ) -> None:
         self.tail = tail
+        self.incarnations = incarnations
+        """Of the log that this committer writes; they never change while it lives."""
         self.failed: asyncio.Future[StoreUntrustworthy] = asyncio.get_running_loop().create_future()
         """Resolved when the process must stop because the disk can no longer be trusted."""
         self.ended = asyncio.Event()
@@ -102,7 +111,8 @@ class Committer:
     ) -> "Committer":
         """A running committer whose tail stands at the log's head."""
         tail = Tail((await store.head()).committed_id)
-        committer = cls(store, clock, metrics, limits, tail)
+        incarnations = Incarnations(await store.incarnations())
+        committer = cls(store, clock, metrics, limits, tail, incarnations)
         store.watch_head(committer._on_head_moved)
         committer._task = asyncio.create_task(committer._run(), name="tidelog-committer")
         await committer.announcements.start()

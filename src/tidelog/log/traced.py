@@ -18,6 +18,7 @@ from tidelog.base.settings import Limits
 from tidelog.log.committer import Committer, _Decided
 from tidelog.log.decision import Answer, Failure, Item, Request, View
 from tidelog.log.entry import Entry
+from tidelog.log.incarnation import Incarnations
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
 from tidelog.store.rows import Effects
@@ -46,9 +47,15 @@ class TracedCommitter(Committer):
     """
 
     def __init__(
-        self, store: Store, clock: Clock, metrics: Metrics, limits: Limits, tail: Tail
+        self,
+        store: Store,
+        clock: Clock,
+        metrics: Metrics,
+        limits: Limits,
+        tail: Tail,
+        incarnations: Incarnations,
     ) -> None:
-        super().__init__(store, clock, metrics, limits, tail)
+        super().__init__(store, clock, metrics, limits, tail, incarnations)
         self._tracer = get_tracer("tidelog")
         self._appends: dict[int, Span] = {}
         """By identity of the request, until it is answered."""

@@ -21,8 +21,9 @@ from tidelog.base.errors import (
     StoreInUse,
     StoreUnavailable,
 )
+from tidelog.base.incarnation import FORMER_INCARNATIONS
 from tidelog.store.catalogue import require_schema, tables
-from tidelog.store.engine import NO_DRIVER, NO_URL, builtin_queries, migrations
+from tidelog.store.engine import NO_DRIVER, NO_URL, builtin_queries, migrations, new_incarnation
 from tidelog.store.newfile import cannot_write, new_file, require_free
 from tidelog.store.sqlite import open_failure, require_own
 
@@ -70,6 +71,7 @@ async def back_up(
             await _dump_postgresql(location, partial, target, progress)
         else:
             _copy_sqlite(Path(location), partial, target, progress)
+        _end_incarnation(partial, target)
         if check is not None:
             await check(partial)
 
@@ -97,6 +99,33 @@ async def restore(
             _restore_sqlite(current, Path(location), progress)
         else:
             await _load_postgresql(current, location, progress)
+
+
+def _end_incarnation(copy: Path, target: Path) -> None:
+    """Let what is appended to a copy be another incarnation than the log it was made of.
+
+    That one has no name yet, so readers take the copy for what it is: the log up to here. Whoever
+    serves or restores it gives the name.
+    """
+    queries = builtin_queries("sqlite")
+    try:
+        with closing(sqlite3.connect(copy, isolation_level=None)) as writing:
+            if "incarnation" in _tables(writing):  # else it is of a version that a restore migrates
+                [committed_id, *_] = writing.execute(queries["head"]).fetchone()
+                writing.execute(queries["add_incarnation"], ("", committed_id, 0))
+    except sqlite3.Error as error:
+        raise cannot_write(target, error) from error
+
+
+def _begin_incarnation(copy: Path, target: Path) -> None:
+    """Name the incarnation that `_end_incarnation` left."""
+    queries = builtin_queries("sqlite")
+    try:
+        with closing(sqlite3.connect(copy, isolation_level=None)) as writing:
+            writing.execute(queries["name_incarnation"], new_incarnation())
+            writing.execute(queries["forget_incarnations"], (FORMER_INCARNATIONS,))
+    except sqlite3.Error as error:
+        raise cannot_write(target, error) from error
 
 
 def _require_file(backup: Path) -> None:
@@ -172,6 +201,8 @@ def _restore_sqlite(backup: Path, target: Path, progress: Progress) -> None:
     try:
         with new_file(target, _RESTORE_REMEDY) as partial:
             _copy_sqlite(backup, partial, target, progress)
+            _end_incarnation(partial, target)
+            _begin_incarnation(partial, target)
     finally:
         lock.release()
 
@@ -302,8 +333,13 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
             await migrate(connection, queries, migrations("postgresql"))
             await _require_empty(connection, queries)
             await connection.execute(queries["remove_head"])
+            await connection.execute(queries["remove_incarnations"])
             with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
                 await _fill(connection, reading, progress)
+            head = await connection.fetchval(queries["head"])
+            await connection.execute(queries["add_incarnation"], "", head, 0)
+            await connection.execute(queries["name_incarnation"], *new_incarnation())
+            await connection.execute(queries["forget_incarnations"], FORMER_INCARNATIONS)
     except LOST as error:
         raise StoreUnavailable(
             f"PostgreSQL could not be filled, and is as it was: {error}. Check that the role may "
@@ -328,11 +364,14 @@ async def _require_unused(connection: "asyncpg.Connection", queries: dict[str, s
 
 
 async def _require_empty(connection: "asyncpg.Connection", queries: dict[str, str]) -> None:
-    """Nothing in any table that a restore fills; of the head only what a start writes."""
+    """Nothing in any table that a restore fills, but what a start writes."""
     holds = "a log" if await connection.fetchval(queries["has_log"]) else None
     for table in tables():
         if holds is None and table != "head":
-            is_used = await connection.fetchval(f"SELECT EXISTS (SELECT FROM tidelog.{table})")
+            written = "WHERE began > 0" if table == "incarnation" else ""
+            is_used = await connection.fetchval(
+                f"SELECT EXISTS (SELECT FROM tidelog.{table} {written})"
+            )
             holds = f"rows in {table}" if is_used else None
     if holds:
         raise StoreUnavailable(
@@ -359,6 +398,11 @@ async def _fill(
             done += len(page)
             if table == "log":
                 progress(done, total)
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    rows = connection.execute(builtin_queries("sqlite")["schema_objects"])
+    return {name for kind, name, *_ in rows if kind == "table"}
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

@@ -1,10 +1,13 @@
 """The narrow interface that both engines implement."""
 
+import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple, Protocol
 
 from tidelog.base.faultpoint import FaultPoint
+from tidelog.base.incarnation import Incarnation
 from tidelog.base.queries import load_queries
 from tidelog.store.rows import (
     Announcement,
@@ -46,6 +49,11 @@ GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
 
 
+def new_incarnation() -> tuple[str, int]:
+    """Id and time of an `Incarnation` that begins now."""
+    return secrets.token_hex(16), time.time_ns() // 1_000_000
+
+
 def end_problem(head: Head | None, last: Sequence[Entry]) -> str | None:
     """What is wrong with the end of a log; `last` are its entries from the head on, two at most.
 
@@ -53,6 +61,8 @@ def end_problem(head: Head | None, last: Sequence[Entry]) -> str | None:
     """
     if head is None:
         return "the head row is missing"
+    if head.incarnation is None:
+        return "the log's incarnation is missing"
     if head.committed_id == 0 and not last:
         return None
     if len(last) == 1 and (last[0].committed_id, last[0].digest) == head[:2]:
@@ -96,6 +106,12 @@ class Store(Protocol):
 
     async def head(self) -> Head:
         """Where the log ends, after the last COMMIT."""
+
+    async def incarnations(self) -> list[Incarnation]:
+        """The continuations of the log that are known, oldest first; the last is the current one.
+
+        Never empty. `tidelog.log.incarnation.Incarnations` judges positions by them.
+        """
 
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES

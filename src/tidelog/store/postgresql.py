@@ -19,6 +19,7 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.incarnation import Incarnation
 from tidelog.base.nultext import MARK, escape, unescape
 from tidelog.base.sqlitefile import too_new
 from tidelog.store.engine import (
@@ -32,6 +33,7 @@ from tidelog.store.engine import (
     builtin_queries,
     end_problem,
     migrations,
+    new_incarnation,
 )
 from tidelog.store.postgresql_listener import ANNOUNCEMENT, HEAD, LOST, Listener
 from tidelog.store.rows import (
@@ -419,6 +421,7 @@ class PostgresqlStore:
             await self._require_durability(connection)
         await self._migrate(connection, known)
         await connection.execute(self._queries["create_head"], log_id, GENESIS_DIGEST)
+        await connection.execute(self._queries["first_incarnation"], *new_incarnation())
         await connection.execute(self._queries["forget_writers"])
         for extension in self._extensions:
             async with connection.transaction():
@@ -454,6 +457,10 @@ class PostgresqlStore:
         if not rows:
             raise StoreDamaged(f"the PostgreSQL store: the head row is missing. {REMEDY}")
         return Head._make(rows[0])
+
+    async def incarnations(self) -> list[Incarnation]:
+        """See `Store.incarnations`."""
+        return [Incarnation._make(row) for row in await self._fetch("incarnations")]
 
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES

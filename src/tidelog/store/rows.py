@@ -72,6 +72,9 @@ class Head(NamedTuple):
     committed_at: int
     log_id: str
     """Which log this is: a ULID minted with it, copied by backup and restore."""
+    incarnation: str | None
+    """Which continuation of it: the id of the current `Incarnation`. None only in a damaged store,
+    which no server opens."""
 
 
 class Announcement(NamedTuple):

@@ -20,6 +20,7 @@ from tidelog.base.errors import (
     StoreUntrustworthy,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.incarnation import Incarnation
 from tidelog.store.engine import (
     GENESIS_DIGEST,
     PAGE_BYTES,
@@ -29,6 +30,7 @@ from tidelog.store.engine import (
     builtin_queries,
     end_problem,
     migrations,
+    new_incarnation,
 )
 from tidelog.store.rows import (
     Announcement,
@@ -318,6 +320,9 @@ class SqliteStore:
                 sqlitefile.check(connection, self.path, remedy=remedy(self.path))
             sqlitefile.migrate(connection, self.path, migrations(ENGINE))
             connection.execute(self._queries["create_head"], (log_id, GENESIS_DIGEST))
+            begun = new_incarnation()
+            connection.execute(self._queries["first_incarnation"], begun)
+            connection.execute(self._queries["name_incarnation"], begun)  # if it is a backup
             for extension in extensions:
                 for statement in sqlitefile.statements(extension.schema[ENGINE]):
                     connection.execute(statement)
@@ -370,6 +375,10 @@ class SqliteStore:
         if not rows:
             raise StoreDamaged(f"{self.path}: the head row is missing. {remedy(self.path)}")
         return Head._make(rows[0])
+
+    async def incarnations(self) -> list[Incarnation]:
+        """See `Store.incarnations`."""
+        return [Incarnation._make(row) for row in await self.rows("incarnations", ())]
 
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES

@@ -172,7 +172,8 @@ async def create_template(url: str) -> str:
     database = await create_database(url)
     store = await open_store(database, log_id="template", node="template")
     await store.close()
-    await _execute(database, "DELETE FROM tidelog.head")  # a start names the log it finds missing
+    # A start names the log that it finds missing, and its first incarnation.
+    await _execute(database, "DELETE FROM tidelog.head; DELETE FROM tidelog.incarnation")
     return database.rsplit("/", 1)[1]
 
 

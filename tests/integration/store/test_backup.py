@@ -357,8 +357,10 @@ async def test_every_table_is_in_a_backup(
     for table in tables():
         rows = await source.run(f"SELECT * FROM {table}")
         assert len(rows) == 1
-        assert await Database(str(file)).run(f"SELECT * FROM {table}") == rows
-        assert await Database(target_location).run(f"SELECT * FROM {table}") == rows
+        # Only a copy's next incarnation is its own.
+        own = "WHERE number <= 7" if table == "incarnation" else ""
+        assert await Database(str(file)).run(f"SELECT * FROM {table} {own}") == rows
+        assert await Database(target_location).run(f"SELECT * FROM {table} {own}") == rows
     assert await Database(target_location).run("SELECT * FROM writer") == []
 
 

@@ -112,7 +112,8 @@ async def test_a_backup_of_a_served_log_goes_on_elsewhere(
             restored = await tidelog("restore", str(backup), "--store", location)
             assert restored["head"] == position
             for table in tables():
-                assert rows(location, table) == rows(str(backup), table), table
+                if table != "incarnation":  # a restore begins one of its own
+                    assert rows(location, table) == rows(str(backup), table), table
             await goes_on(tmp_path / "second", location, position, before)
     finally:
         await drop_database(database)

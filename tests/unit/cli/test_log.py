@@ -122,7 +122,7 @@ def test_tail_json_has_every_column(log: list[Entry]) -> None:
 def test_stats_json(log: list[Entry]) -> None:
     """With --json: the log's name, head, digest, keys and the sums of every surface."""
     stats = json.loads(run("log", "stats", "--json").stdout)
-    assert list(stats) == ["log_id", "head", "digest", "dedupe_keys", "surfaces"]
+    assert list(stats) == ["log_id", "incarnation", "head", "digest", "dedupe_keys", "surfaces"]
     assert (stats["log_id"], stats["head"], stats["dedupe_keys"]) == (LOG_ID, 30, 28)
     assert stats["digest"] == log[-1].digest.hex()
     other, probe = stats["surfaces"]

@@ -18,7 +18,7 @@ from tidelog.store.rows import Becomes, Effects, Head, Loaded
 def loaded(*streams: str, committed_id: int = 0, committed_at: int = 0) -> Loaded:
     """What an engine found: the named streams are new, so are the keys `k1` and `k2`."""
     return Loaded(
-        head=Head(committed_id, GENESIS_DIGEST, committed_at, "L"),
+        head=Head(committed_id, GENESIS_DIGEST, committed_at, "L", "I"),
         others=[],
         dedupe={("scope", "k1"): None, ("scope", "k2"): None},
         serials=dict.fromkeys(streams, 0),

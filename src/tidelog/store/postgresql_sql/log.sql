@@ -1,11 +1,16 @@
 -- name: head
--- The one row that says where the log ends.
-SELECT committed_id, digest, committed_at, log_id FROM tidelog.head;
+-- The one row that says where the log ends, and under which incarnation.
+SELECT committed_id, digest, committed_at, log_id,
+       (SELECT id FROM tidelog.incarnation ORDER BY number DESC LIMIT 1)
+FROM tidelog.head;
 
 -- name: lock_head
 -- Gapless, commit-ordered ids across nodes: one writer at a time. It is a statement of its own: under
 -- READ COMMITTED a statement's snapshot precedes its lock wait, so whatever is loaded must come after.
-SELECT committed_id, digest, committed_at, log_id FROM tidelog.head FOR UPDATE;
+-- The incarnation is the one before the wait; the next look at the head shows a newer one.
+SELECT committed_id, digest, committed_at, log_id,
+       (SELECT id FROM tidelog.incarnation ORDER BY number DESC LIMIT 1)
+FROM tidelog.head FOR UPDATE;
 
 -- name: create_head
 -- Written once, when the schema is created; a log that lost its head row must not get a new one.

@@ -1,6 +1,8 @@
 -- name: head
--- The one row that says where the log ends.
-SELECT committed_id, digest, committed_at, log_id FROM head;
+-- The one row that says where the log ends, and under which incarnation.
+SELECT committed_id, digest, committed_at, log_id,
+       (SELECT id FROM incarnation WHERE id <> '' ORDER BY number DESC LIMIT 1)
+FROM head;
 
 -- name: create_head
 -- Written once, when the file is created; a log that lost its head row must not get a new one.

@@ -1,0 +1,49 @@
+"""Which history a position belongs to.
+
+A restore, or a failover to a replica that lags, takes a log back and lets it go on under the same
+positions. Whoever remembers a position (a reader of a channel, a sync client, a daemon, a lake)
+remembers the incarnation with it, and asks here what of it still holds.
+
+This module is pure. Use it so:
+
+    incarnations = committer.incarnations                      # in a server
+    incarnations = Incarnations(await store.incarnations())    # with a store, also a read-only one
+    shared = incarnations.shared_with(remembered_id)
+    if shared is not None and position > shared:
+        ...  # the reader holds what is not in this log: its protocol's reset, from `shared` on
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tidelog.base.incarnation import FORMER_INCARNATIONS, Incarnation
+
+__all__ = ["FORMER_INCARNATIONS", "Incarnation", "Incarnations"]
+
+
+class Incarnations:
+    """The known incarnations of a log, in their order."""
+
+    def __init__(self, known: Iterable[Incarnation]) -> None:
+        """Take them in any order, as `Store.incarnations` or a query of one's own returned them."""
+        *former, self.current = sorted(known, key=lambda each: each.number)
+        """The one that everything appended now belongs to."""
+        self.former: Sequence[Incarnation] = tuple(former)
+        """Those before it that are still known, oldest first; at most `FORMER_INCARNATIONS`."""
+
+    def shared_with(self, incarnation_id: str | None) -> int | None:
+        """The last position that this log shares with what a reader of that incarnation has seen.
+
+        Returns:
+            None if nothing is to be reset: it is the current incarnation, or the reader named none
+            and nobody can tell. Else every position up to the returned one is the same in both
+            histories, and what the reader holds after it may be something else here; 0 if the
+            incarnation is not known, so that nothing is certain.
+        """
+        if incarnation_id is None or incarnation_id == self.current.id:
+            return None
+        shared = self.current.began
+        for each in reversed(self.former):
+            if each.id == incarnation_id:
+                return shared
+            shared = min(shared, each.began)
+        return 0

@@ -1,0 +1,24 @@
+-- name: incarnations
+-- Those that are known, the current one last; one without a name has not begun.
+SELECT id, began, at, number FROM incarnation WHERE id <> '' ORDER BY number;
+
+-- name: first_incarnation
+-- Of a new log, with its head; a log that lost its incarnations must not get a first one again.
+INSERT INTO incarnation (number, id, began, at)
+SELECT 1, ?, 0, ? FROM head
+WHERE committed_id = 0 AND NOT EXISTS (SELECT 1 FROM incarnation);
+
+-- name: add_incarnation
+-- What comes after position `began` is another history than before. One without a name waits for
+-- whoever serves the copy it is in, and is the last.
+INSERT INTO incarnation (number, id, began, at)
+SELECT coalesce((SELECT max(number) FROM incarnation), 0) + 1, ?, ?, ?
+WHERE NOT EXISTS (SELECT 1 FROM incarnation WHERE id = '');
+
+-- name: name_incarnation
+-- Somebody serves, or restores, a copy that a backup made.
+UPDATE incarnation SET id = ?, at = ? WHERE id = '';
+
+-- name: forget_incarnations
+-- The current one and some former ones are kept; a reader of an older one begins again.
+DELETE FROM incarnation WHERE number < (SELECT max(number) FROM incarnation) - ?;

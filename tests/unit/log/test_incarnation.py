@@ -1,0 +1,44 @@
+"""What a log still shares with what a reader has seen."""
+
+import pytest
+
+from tidelog.log.incarnation import Incarnation, Incarnations
+
+
+def known(*began: int) -> Incarnations:
+    """Incarnations `i1`, `i2` ... that began at these positions."""
+    return Incarnations(Incarnation(f"i{n}", at, 0, n) for n, at in enumerate(began, start=1))
+
+
+@pytest.mark.parametrize(
+    ("began", "asked", "shared"),
+    [
+        ((0,), "i1", None),
+        ((0,), None, None),
+        ((0,), "another", 0),
+        ((0, 3), "i2", None),
+        ((0, 3), "i1", 3),
+        ((0, 3), None, None),
+        ((0, 3), "", 0),
+        ((0, 8, 3), "i1", 3),
+        ((0, 8, 3), "i2", 3),
+        ((0, 3, 8), "i1", 3),
+        ((0, 3, 8), "i2", 8),
+        ((0, 5, 0, 9), "i1", 0),
+        ((0, 5, 0, 9), "i2", 0),
+        ((0, 5, 0, 9), "i3", 9),
+    ],
+)
+def test_what_is_shared_is_what_every_later_incarnation_kept(
+    began: tuple[int, ...], asked: str | None, shared: int | None
+) -> None:
+    """The lowest `began` after the reader's; nothing of an unknown one; no reset without a name."""
+    assert known(*began).shared_with(asked) == shared
+
+
+def test_they_are_in_their_order_whatever_order_they_come_in() -> None:
+    """The last is the current one."""
+    rows = [Incarnation("b", 4, 0, 2), Incarnation("c", 2, 0, 3), Incarnation("a", 0, 0, 1)]
+    incarnations = Incarnations(rows)
+    assert incarnations.current.id == "c"
+    assert [each.id for each in incarnations.former] == ["a", "b"]
