@@ -6,14 +6,13 @@ sites out. Without either nothing is shown.
 """
 
 import time
-from collections.abc import Callable
 from enum import Enum
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
 
 from tidelog.base.settings import Settings
 from tidelog.base.surface import HttpRequest
-from tidelog.dashboard.sessions import SESSION_SECONDS, Sessions, Tries, is_same
+from tidelog.dashboard.sessions import SESSION_SECONDS, Ended, Sessions, Tries, is_same
 
 COOKIE = "tidelog_dashboard"
 PATH = "/dashboard"
@@ -40,11 +39,12 @@ class Mode(Enum):
 class Access:
     """The gate of one server."""
 
-    def __init__(self, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings, log_id: str) -> None:
+        """`log_id`: a login to one log opens no other that has the same token."""
         self._token = settings.admin_token
         self._is_secure = bool(settings.tls_certificate)
-        self._sessions = Sessions(now)
-        self._tries = Tries(now)
+        self._sessions = Sessions(self._token, log_id, time.time)
+        self._tries = Tries(time.monotonic)
         self.mode = Mode.TOKEN if self._token else Mode.OPEN if settings.dev else Mode.OFF
 
     def session(self, headers: Headers) -> str | None:
@@ -73,10 +73,17 @@ class Access:
         self._tries.failed(request.peer)
         return None
 
-    def log_out(self, headers: Headers) -> bytes:
-        """End the session of a request; answers the cookie that forgets it."""
-        self._sessions.end(_cookie(headers))
-        return self._set_cookie("", 0)
+    def log_out(self, headers: Headers) -> tuple[bytes, Ended | None]:
+        """End the session of a request.
+
+        Returns:
+            The cookie that forgets it, and what the other nodes must be told.
+        """
+        return self._set_cookie("", 0), self._sessions.end(_cookie(headers))
+
+    def logged_out_elsewhere(self, ended: Ended) -> None:
+        """Another node says that a session is over."""
+        self._sessions.note(ended)
 
     def _set_cookie(self, value: str, seconds: int) -> bytes:
         cookie = f"{COOKIE}={value}; Path={PATH}; Max-Age={seconds}; HttpOnly; SameSite=Strict"

@@ -1,4 +1,4 @@
-"""Who has logged in, and how often somebody may guess; all of it in memory, all of it bounded."""
+"""Who has logged in, and how often somebody may guess; what is kept in memory is bounded."""
 
 import hashlib
 import hmac
@@ -6,11 +6,17 @@ import math
 import secrets
 from collections.abc import Callable
 
+from msgspec import Struct
+
 SESSION_SECONDS = 12 * 3600
 """A working day; whoever forgets an open browser is logged out by the next morning."""
 
-MAX_SESSIONS = 64
-"""Logins remembered; one more ends the oldest. Only those who know the token can make any."""
+MAX_ENDED = 1024
+"""Logins remembered as logged out; one more forgets the oldest. Only those who know the token can
+make any."""
+
+MAX_SESSION_LENGTH = 200
+"""Longer than any cookie of ours; whatever is longer is not looked at."""
 
 TRIES = 5
 """Wrong tokens that an address may send at once ..."""
@@ -24,31 +30,60 @@ MAX_ADDRESSES = 1024
 """Addresses whose tries are remembered; one more forgets the one that tried longest ago."""
 
 
-class Sessions:
-    """The logins of this process; they end with it."""
+class Ended(Struct, frozen=True):
+    """A login that was logged out, as one node tells the others."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    hashed: bytes
+    ends: int
+
+
+class Sessions:
+    """Logins that every node of a log accepts: the cookie says when it ends, and is signed.
+
+    Whoever changes the admin token ends them all.
+    """
+
+    def __init__(self, token: str, log_id: str, now: Callable[[], float]) -> None:
+        """`now` in Unix seconds, which all nodes share."""
+        self._key = hmac.digest(token.encode(), f"dashboard session/{log_id}".encode(), "sha256")
         self._now = now
-        self._ends: dict[bytes, float] = {}
-        """When each ends, by the hash of its id, the oldest first: comparing hashes tells a guesser
-        nothing about the id."""
+        self._ended: dict[bytes, int] = {}
+        """When each login that was logged out would have ended, by the hash of its cookie."""
 
     def begin(self) -> str:
-        """A new login; answers the secret that names it."""
-        while len(self._ends) >= MAX_SESSIONS:
-            del self._ends[next(iter(self._ends))]
-        session = secrets.token_urlsafe(32)
-        self._ends[_hash(session)] = self._now() + SESSION_SECONDS
-        return session
+        """A new login; returns the secret that is its cookie."""
+        claims = f"{int(self._now()) + SESSION_SECONDS}.{secrets.token_urlsafe(16)}"
+        return f"{claims}.{self._sign(claims)}"
 
     def is_open(self, session: str) -> bool:
-        """Whether it was begun here and is not over."""
-        ends = self._ends.get(_hash(session))
-        return ends is not None and self._now() < ends
+        """Whether a node of this log began it, and it is not over."""
+        ends = self._ends(session)
+        return ends is not None and self._now() < ends and _hash(session) not in self._ended
 
-    def end(self, session: str) -> None:
-        """Log out."""
-        self._ends.pop(_hash(session), None)
+    def end(self, session: str) -> Ended | None:
+        """Log out; returns what the other nodes must be told."""
+        if not self.is_open(session):
+            return None
+        ended = Ended(_hash(session), self._ends(session) or 0)
+        self.note(ended)
+        return ended
+
+    def note(self, ended: Ended) -> None:
+        """Remember a login that was logged out, here or on another node."""
+        now = self._now()
+        self._ended = {each: ends for each, ends in self._ended.items() if now < ends}
+        while len(self._ended) >= MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[ended.hashed] = ended.ends
+
+    def _ends(self, session: str) -> int | None:
+        claims, _, signature = session.rpartition(".")
+        if len(session) > MAX_SESSION_LENGTH or not is_same(signature, self._sign(claims)):
+            return None
+        return int(claims.partition(".")[0])
+
+    def _sign(self, claims: str) -> str:
+        return hmac.digest(self._key, claims.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 class Tries:

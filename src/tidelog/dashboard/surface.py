@@ -35,6 +35,7 @@ from tidelog.dashboard.mesh_view import MeshView
 from tidelog.dashboard.openapi import API, OPERATIONS
 from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
 from tidelog.dashboard.pipeline_view import PipelineView
+from tidelog.dashboard.sessions import Ended
 from tidelog.dashboard.sync_view import SyncView
 from tidelog.web.server import Node
 
@@ -50,6 +51,9 @@ HOW_TO_OPEN = (
     "  TIDELOG_ADMIN_TOKEN=<a long random text> tidelog serve\n"
     'or admin_token = "..." in tidelog.toml. Or try tidelog on this machine: tidelog serve --dev\n'
 )
+LOGGED_OUT = "dashboard.logged_out"
+"""What nodes tell each other: a login is over."""
+
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 _POSITION = re.compile(r"[0-9]{1,18}")
@@ -87,7 +91,14 @@ class DashboardSurface:
         self._node = node
         self._log_id = log_id
         self._served = sorted(surface.name for surface in surfaces)
-        self._access = Access(node.settings)
+        self._access = Access(node.settings, log_id)
+        self._announcements = node.committer.announcements
+        self._announcements.subscribe(
+            LOGGED_OUT,
+            lambda told: self._access.logged_out_elsewhere(
+                msgspec.msgpack.decode(told.payload, type=Ended)
+            ),
+        )
         self._assets = Assets()
         self._channels = ChannelView(node.store, node.settings, log_id, channels)
         self._sync = SyncView(sync)
@@ -221,7 +232,9 @@ class DashboardSurface:
     async def _log_out(self, request: HttpRequest) -> HttpResponse:
         if not is_change(request.headers):
             return _json(403, {"error": "only the dashboard's own page may log out"})
-        forget = self._access.log_out(request.headers)
+        forget, ended = self._access.log_out(request.headers)
+        if ended is not None:
+            await self._announcements.announce(LOGGED_OUT, msgspec.msgpack.encode(ended))
         return _json(200, {}, (b"set-cookie", forget))
 
     # What is asked.

@@ -62,8 +62,35 @@ async def test_login_opens_everything_and_logout_closes_it(tmp_path: Path) -> No
         assert (await here.http.get("/dashboard/api/state")).status_code == 401
 
 
+async def test_every_node_accepts_a_session_until_it_is_logged_out(
+    tmp_path: Path, postgresql_url: str
+) -> None:
+    """Whichever node a proxy chooses; a logout on one counts on the other."""
+    async with (
+        desk(tmp_path / "a", store=postgresql_url, admin_token=TOKEN) as one,
+        desk(tmp_path / "b", store=postgresql_url, admin_token=TOKEN) as other,
+    ):
+        await one.log_in()
+        other.http.cookies = one.http.cookies
+        assert (await other.http.get("/dashboard/api/state")).status_code == 200
+        async with other.feed() as page:
+            await page.heard("hello")
+            own = {**CHANGE, "origin": one.server.url}
+            assert (await one.http.post("/dashboard/logout", headers=own)).status_code == 200
+            assert await page.ended() == SESSION_ENDED
+
+
+async def test_a_session_outlives_a_restart(tmp_path: Path) -> None:
+    """Whoever has logged in is not asked again because somebody deployed."""
+    async with desk(tmp_path, admin_token=TOKEN) as before:
+        await before.log_in()
+    async with desk(tmp_path, admin_token=TOKEN) as after:
+        after.http.cookies = before.http.cookies
+        assert (await after.http.get("/dashboard/api/state")).status_code == 200
+
+
 async def test_a_session_of_another_server_opens_nothing(tmp_path: Path) -> None:
-    """A cookie is worth something only where it was given."""
+    """A cookie is worth something only for the log it was given for."""
     async with desk(tmp_path / "a", admin_token=TOKEN) as one:
         await one.log_in()
         async with desk(tmp_path / "b", admin_token=TOKEN) as other:

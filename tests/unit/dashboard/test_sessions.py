@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.dashboard.sessions import (
     MAX_ADDRESSES,
-    MAX_SESSIONS,
+    MAX_ENDED,
     SECONDS_PER_TRY,
     SESSION_SECONDS,
     TRIES,
@@ -25,10 +25,15 @@ class Moment:
         return self.now
 
 
+def sessions_of(moment: Moment, token: str = "token", log_id: str = "log") -> Sessions:
+    """The logins of one node."""
+    return Sessions(token, log_id, moment)
+
+
 def test_a_session_ends_after_its_time() -> None:
     """A login holds for twelve hours and not a moment longer."""
     moment = Moment()
-    sessions = Sessions(moment)
+    sessions = sessions_of(moment)
     session = sessions.begin()
     moment.now += SESSION_SECONDS - 1
     assert sessions.is_open(session)
@@ -36,30 +41,56 @@ def test_a_session_ends_after_its_time() -> None:
     assert not sessions.is_open(session)
 
 
+def test_every_node_accepts_a_session() -> None:
+    """Also one that starts later; not with another token, and not of another log."""
+    moment = Moment()
+    session = sessions_of(moment).begin()
+    assert sessions_of(moment).is_open(session)
+    assert not sessions_of(moment, token="another").is_open(session)
+    assert not sessions_of(moment, log_id="another").is_open(session)
+
+
 def test_a_session_ends_when_it_is_ended() -> None:
-    """Logging out ends one login and no other."""
-    sessions = Sessions(Moment())
-    first, second = sessions.begin(), sessions.begin()
-    sessions.end(first)
-    assert not sessions.is_open(first)
-    assert sessions.is_open(second)
-    sessions.end("never begun")
+    """Logging out ends one login and no other, and on the nodes that are told of it."""
+    moment = Moment()
+    here, there = sessions_of(moment), sessions_of(moment)
+    first, second = here.begin(), here.begin()
+    ended = here.end(first)
+    assert ended is not None
+    assert not here.is_open(first)
+    there.note(ended)
+    assert not there.is_open(first)
+    assert here.is_open(second)
+    assert there.is_open(second)
+    assert here.end(first) is None
+    assert here.end("never begun") is None
 
 
-def test_sessions_are_bounded() -> None:
-    """One login more than there may be ends the oldest."""
-    sessions = Sessions(Moment())
-    made = [sessions.begin() for _ in range(MAX_SESSIONS + 1)]
-    assert not sessions.is_open(made[0])
-    assert all(sessions.is_open(session) for session in made[1:])
+def test_what_is_remembered_is_bounded() -> None:
+    """A login that would be over anyway is forgotten; so is the oldest, if there are too many."""
+    moment = Moment()
+    sessions = sessions_of(moment)
+    for _ in range(MAX_ENDED + 1):
+        sessions.end(sessions.begin())
+    assert len(sessions._ended) == MAX_ENDED
+    moment.now += SESSION_SECONDS
+    sessions.end(sessions.begin())
+    assert len(sessions._ended) == 1
 
 
-@pytest.mark.parametrize("guess", ["", "x", "\ud800", "a" * 100_000])
+@pytest.mark.parametrize("guess", ["", "x", ".", "..", "\ud800", "a" * 100_000, "9999999999.x.y"])
 def test_a_guess_is_no_session(guess: str) -> None:
-    """Whatever a cookie holds, it opens nothing that was not begun here."""
-    sessions = Sessions(Moment())
-    sessions.begin()
+    """Whatever a cookie holds, it opens nothing that was not begun by a node of the log."""
+    sessions = sessions_of(Moment())
     assert not sessions.is_open(guess)
+
+
+def test_a_session_cannot_be_made_longer() -> None:
+    """Its end is signed."""
+    moment = Moment()
+    sessions = sessions_of(moment)
+    ends, rest = sessions.begin().split(".", 1)
+    assert not sessions.is_open(f"{int(ends) + 1}.{rest}")
 
 
 def test_wrong_tokens_use_tries_up() -> None:
