@@ -15,6 +15,7 @@ from tidelog.base.loopback import is_loopback
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
+    from tidelog.base.channels_settings import App
     from tidelog.base.settings import Settings
     from tidelog.base.surface import Surface
     from tidelog.store.engine import Extension
@@ -92,9 +93,12 @@ def _for_development(settings: "Settings") -> "Settings":
             f"only, not on {settings.host}. Leave --host out, or leave --dev out and set your own "
             "secrets."
         )
+    public = [f"app {app.id} / {app.key} / {app.secret}" for app in _public_apps(settings)]
+    if not settings.admin_token:
+        public.append(f"the admin token {settings.administration_token}")
     logging.getLogger("tidelog").warning(
-        "DEVELOPMENT MODE: app-id / app-key / app-secret and dev-admin-token are served; "
-        "never expose this port"
+        "DEVELOPMENT MODE: everybody knows %s; never expose this port",
+        " and ".join(public) or "that durability is not required of PostgreSQL",
     )
     if settings.configured_apps:
         return settings
@@ -104,7 +108,13 @@ def _for_development(settings: "Settings") -> "Settings":
     return msgspec.structs.replace(settings, channels=channels)
 
 
+def _public_apps(settings: "Settings") -> "Sequence[App]":
+    """The app of `--dev`, if none of the configured ones takes its place."""
+    return [app for app in settings.served_apps if app not in settings.configured_apps]
+
+
 def _secrets(settings: "Settings") -> Sequence[str]:
+    """What no log line may show; the secret of `--dev` is none, and is announced."""
     from urllib.parse import unquote, urlsplit
 
     try:
@@ -115,7 +125,7 @@ def _secrets(settings: "Settings") -> Sequence[str]:
         settings.admin_token,
         settings.sync.jwt_secret,
         settings.channels.proxy_token,
-        *(app.secret for app in settings.served_apps),
+        *(app.secret for app in settings.configured_apps),
         password or "",
         unquote(password or ""),
     )
@@ -130,6 +140,7 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
     head = await server.store.head()
     ready = {
         "url": server.url,
+        "dashboard": f"{server.url}/dashboard",
         "log_id": head.log_id,
         "head": head.committed_id,
         "pid": os.getpid(),
@@ -137,7 +148,8 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
     line = (
         json.dumps(ready)
         if as_json
-        else f"tidelog is ready at {server.url} (log {head.log_id}, head {head.committed_id})"
+        else f"tidelog is ready at {server.url}, its dashboard at {ready['dashboard']} "
+        f"(log {head.log_id}, head {head.committed_id})"
     )
     spare_what_stays()
     loop = asyncio.get_running_loop()

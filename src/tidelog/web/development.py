@@ -5,6 +5,8 @@ somebody else points here (DNS rebinding) and a page of another site are refused
 served or opened on this machine is what development is. Programs send no `Origin` and are let in.
 """
 
+import logging
+import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -12,9 +14,20 @@ import msgspec
 
 from tidelog.base.loopback import is_loopback
 from tidelog.base.surface import Conversation, Endpoint, HttpRequest, HttpResponse, Route, Upgrade
+from tidelog.base.terminal import printable
 from tidelog.web.handshake import refuse
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_log = logging.getLogger(__name__)
+
 _READING = ("GET", "HEAD")
+
+_SHOWN = 200
+"""Characters of a stranger's header that a line shows."""
+
+LOG_SECONDS = 1.0
+"""Pause between two log lines about refusals: a page that retries must not flood the terminal."""
 
 _REFUSAL = refuse(
     403,
@@ -24,7 +37,7 @@ _REFUSAL = refuse(
 )
 
 
-def is_ours(headers: tuple[tuple[bytes, bytes], ...], *, is_reading: bool) -> bool:
+def is_ours(headers: Headers, *, is_reading: bool) -> bool:
     """Whether a request may have been made by a program or a page of this machine.
 
     A page without an address, such as a file, says `null`, as a framed page of a stranger can too:
@@ -36,32 +49,52 @@ def is_ours(headers: tuple[tuple[bytes, bytes], ...], *, is_reading: bool) -> bo
     return not origin or (origin == "null" and is_reading) or _names_this_machine(origin)
 
 
-def guarded_routes(routes: Sequence[Route]) -> list[Route]:
-    """The same routes behind the gate."""
-    return [_guarded_route(route) for route in routes]
+class Gate:
+    """What stands before the routes and endpoints of one server."""
 
+    def __init__(self) -> None:
+        self._explained_at = -LOG_SECONDS
 
-def guarded_endpoints(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """The same WebSocket paths behind the gate."""
-    return [_guarded_endpoint(endpoint) for endpoint in endpoints]
+    def routes(self, routes: Sequence[Route]) -> list[Route]:
+        """The same routes behind the gate."""
+        return [self._guarded_route(route) for route in routes]
 
+    def endpoints(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+        """The same WebSocket paths behind the gate."""
+        return [self._guarded_endpoint(endpoint) for endpoint in endpoints]
 
-def _guarded_route(route: Route) -> Route:
-    async def handle(request: HttpRequest) -> HttpResponse:
-        if is_ours(request.headers, is_reading=request.method in _READING):
-            return await route.handle(request)
-        return _REFUSAL
+    def _guarded_route(self, route: Route) -> Route:
+        async def handle(request: HttpRequest) -> HttpResponse:
+            if is_ours(request.headers, is_reading=request.method in _READING):
+                return await route.handle(request)
+            self._explain(request.headers)
+            return _REFUSAL
 
-    return msgspec.structs.replace(route, handle=handle)
+        return msgspec.structs.replace(route, handle=handle)
 
+    def _guarded_endpoint(self, endpoint: Endpoint) -> Endpoint:
+        def accept(upgrade: Upgrade) -> Conversation | HttpResponse:
+            if is_ours(upgrade.headers, is_reading=False):
+                return endpoint.accept(upgrade)
+            self._explain(upgrade.headers)
+            return _REFUSAL
 
-def _guarded_endpoint(endpoint: Endpoint) -> Endpoint:
-    def accept(upgrade: Upgrade) -> Conversation | HttpResponse:
-        if is_ours(upgrade.headers, is_reading=False):
-            return endpoint.accept(upgrade)
-        return _REFUSAL
+        return msgspec.structs.replace(endpoint, accept=accept)
 
-    return msgspec.structs.replace(endpoint, accept=accept)
+    def _explain(self, headers: Headers) -> None:
+        """Whoever develops a page sees only a failed connection in the browser."""
+        now = time.monotonic()
+        if now - self._explained_at < LOG_SECONDS:
+            return
+        self._explained_at = now
+        host, origin = _text(headers, b"host"), _text(headers, b"origin")
+        _log.warning(
+            "refused %s, which asked for %s: development mode serves only pages of this machine "
+            "(http://localhost:PORT, http://127.0.0.1:PORT) that ask for it by such a name. Open "
+            "the page there, or leave out --dev and set secrets",
+            f"a page of {printable(origin[:_SHOWN])}" if origin else "a program",
+            printable(host[:_SHOWN]),
+        )
 
 
 def _names_this_machine(url: str) -> bool:
@@ -71,5 +104,5 @@ def _names_this_machine(url: str) -> bool:
         return False
 
 
-def _text(headers: tuple[tuple[bytes, bytes], ...], name: bytes) -> str:
+def _text(headers: Headers, name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in headers if key == name), "")

@@ -24,7 +24,7 @@ from tidelog.log.committer import Committer
 from tidelog.store import open_store
 from tidelog.store.engine import Extension, Store
 from tidelog.web.app import HttpApp
-from tidelog.web.development import guarded_endpoints, guarded_routes
+from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
 from tidelog.web.http import http_protocol
 from tidelog.web.websocket import WebSocketService
@@ -84,7 +84,8 @@ class Server:
             *(route for surface in surfaces for route in surface.routes()),
         ]
         if settings.dev:
-            endpoints, self._routes = guarded_endpoints(endpoints), guarded_routes(self._routes)
+            gate = Gate()
+            endpoints, self._routes = gate.endpoints(endpoints), gate.routes(self._routes)
         if tracing is not None:
             endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
         self._websockets = WebSocketService(endpoints, fanout, metrics, limits)

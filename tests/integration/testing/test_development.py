@@ -16,10 +16,39 @@ def test_development_serves_the_known_app_and_says_so(tmp_path: Path) -> None:
     """The development app answers, its messages can change, and the log says it loudly."""
     with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",)) as server:
         server.start()
-        assert "DEVELOPMENT MODE" in server.log_text()
+        assert (
+            "DEVELOPMENT MODE: everybody knows app app-id / app-key / app-secret and the admin "
+            "token dev-admin-token; never expose this port"
+        ) in server.log_text()
     with ServerProcess(data_dir=tmp_path / "other") as server:
         server.start()
         assert "DEVELOPMENT MODE" not in server.log_text()
+
+
+def test_development_announces_only_what_is_public(tmp_path: Path) -> None:
+    """A secret of one's own is not shown, also where it takes the known one's place."""
+    own = {
+        "TIDELOG_ADMIN_TOKEN": "gull-over-the-quay-7",
+        "TIDELOG_APP_ID": "app-id",
+        "TIDELOG_APP_SECRET": "lantern-on-the-mole-9",
+    }
+    with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",), environment=own) as server:
+        server.start()
+        text = server.log_text()
+    assert "DEVELOPMENT MODE" in text
+    assert "dev-admin-token" not in text
+    assert "app-secret" not in text
+    assert not any(secret in text for secret in ("gull-over", "lantern-on"))
+
+
+def test_a_refused_page_is_explained_on_the_terminal(tmp_path: Path) -> None:
+    """The browser shows its author only that it failed."""
+    with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",)) as server:
+        server.start()
+        assert asked(server, "GET", "/healthz", {"Origin": "https://page.example"}) == 403
+        text = server.log_text()
+    assert "refused a page of https://page.example" in text
+    assert "http://localhost:PORT" in text
 
 
 ELSEWHERE = {"Host": "rebound.example:8080"}, {"Origin": "https://page.example"}
