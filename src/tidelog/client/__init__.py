@@ -9,7 +9,7 @@ from tidelog.client.channel_stream import MessageStream, StreamEnded
 from tidelog.client.mesh import InboxMessage, MeshClient, MeshRefused, Sent
 from tidelog.client.mesh_blocking import BlockingMeshClient
 from tidelog.client.mesh_http import DaemonUnavailable
-from tidelog.client.sync import ClientOffline, DraftInvalid, SyncClient
+from tidelog.client.sync import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "MeshRefused",
     "Message",
     "MessageStream",
+    "PartitionsRefused",
     "PublishFailed",
     "PublishRefused",
     "Receipt",

@@ -23,7 +23,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tidelog.base.clock import Clock, SystemClock
-from tidelog.base.errors import TidelogError
+from tidelog.base.errors import StoreError, TidelogError
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync_changes import Changes
 from tidelog.client.sync_core import State, SyncCore
@@ -33,6 +33,7 @@ from tidelog.client.sync_output import EVENTS, Change
 from tidelog.client.sync_store import StoredEvent, SyncStore
 from tidelog.client.sync_view import Reduce, unchanged
 from tidelog.sync.fault import Fault
+from tidelog.sync.partitions import name_faults, normal_set
 from tidelog.sync.profiles import COMPATIBILITY, Model
 
 GOODBYE_S = 2
@@ -52,6 +53,14 @@ class DraftInvalid(TidelogError):  # noqa: N818 - the failure is the noun
 
 class ClientOffline(TidelogError):  # noqa: N818 - the failure is the noun
     """There is no connection, and none will come by itself."""
+
+
+class PartitionsRefused(TidelogError):  # noqa: N818 - the failure is the noun
+    """Partitions were not fetched: their names are invalid, or the server refused them."""
+
+    def __init__(self, partitions: Sequence[str], reason: str) -> None:
+        self.partitions = tuple(partitions)
+        super().__init__(f"not fetched: {', '.join([*map(repr, self.partitions), reason])}")
 
 
 class SyncClient:
@@ -81,7 +90,7 @@ class SyncClient:
         self._path = Path(store)
         self._model = model
         self._token = token
-        self._partitions = partitions
+        self._partitions = _checked(partitions)
         self._profile = profile
         self._reduce = reduce
         self._backoff = backoff or Backoff()
@@ -92,7 +101,8 @@ class SyncClient:
         self._task: asyncio.Task[None] | None = None
         self._consumers: WeakSet[Changes] = WeakSet()
         self._waiting: dict[str, list[asyncio.Future[StoredEvent]]] = {}
-        self._syncing: list[asyncio.Future[None]] = []
+        self._syncing: list[tuple[tuple[str, ...] | None, asyncio.Future[None]]] = []
+        """Who waits for which partitions; None stands for all that are followed."""
         self._gone = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -127,6 +137,7 @@ class SyncClient:
         trace: TracebackType | None,
     ) -> None:
         core, self._opened = self._core, None
+        core.tell()
         try:
             await self._stop(core)
         finally:
@@ -172,7 +183,11 @@ class SyncClient:
         return [await self.submit(partitions=names, event=event) for names, event in items]
 
     async def wait(self, id: str) -> StoredEvent:  # noqa: A002 - the protocol's own name for it
-        """Wait until the event is committed or rejected; `KeyError` if it is unknown."""
+        """Wait until the event is committed or rejected; `KeyError` if it is unknown.
+
+        Raises:
+            ClientOffline: the client is `halted`, so that nobody will decide.
+        """
         row = self._core.store.row(id)
         if row.status != "draft":
             return row
@@ -207,6 +222,7 @@ class SyncClient:
         """What happens from now on, for `async for`; one that is slow is told what it missed."""
         changes = Changes()
         self._consumers.add(changes)
+        self._core.tell()  # what was found when the file was opened
         return changes
 
     # The connection
@@ -219,7 +235,7 @@ class SyncClient:
     @property
     def halted(self) -> str | None:
         """The error that ended automatic reconnecting; `reconnect` tries again."""
-        return self._core.halted
+        return None if self._link is None else self._link.halted
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -227,27 +243,33 @@ class SyncClient:
         return self._core.partitions
 
     async def sync(self, partitions: Sequence[str] | None = None) -> None:
-        """Fetch, and wait until everything followed is complete; names given are followed too."""
+        """Fetch, and wait until everything followed is complete; names given are followed too.
+
+        Raises:
+            PartitionsRefused: a name is invalid, or the server refused one: what was asked for
+                has not been fetched. `leave` such a partition to sync the others.
+            ClientOffline: the client is `halted`, or has no server.
+        """
+        names = None if partitions is None else _checked(partitions)
         if self._link is None:
             raise ClientOffline("this client has no server")
         self._check()
         core = self._core
-        if partitions is None:
+        if names is None:
             core.sync()
         else:
-            core.sync(partitions, [*core.partitions, *partitions])
+            core.follow(names)
         self._wake()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (names, future)
+        self._syncing.append(waiting)
         if core.is_synced:
-            return
-        if core.halted is not None:
-            raise ClientOffline(f"the server refused the connection: {core.halted}")
-        future = asyncio.get_running_loop().create_future()
-        self._syncing.append(future)
+            self._end_syncing(None)
         try:
             await future
         finally:
-            if future in self._syncing:
-                self._syncing.remove(future)
+            if waiting in self._syncing:
+                self._syncing.remove(waiting)
 
     def leave(self, partitions: Sequence[str]) -> None:
         """Stop following partitions; what is stored of them stays."""
@@ -295,23 +317,39 @@ class SyncClient:
         if change.name == "error":
             _log.warning("sync: %s: %s", change.data["code"], change.data["message"])
         elif change.name in ("committed", "rejected") and self._opened is not None:
-            for future in self._waiting.pop(change.data["id"], ()):
-                if not future.done():
-                    future.set_result(self._opened.store.row(change.data["id"]))
+            self._decided(self._opened.store, change.data["id"])
         elif change.name == "status_changed":
             if change.data["state"] == "disconnected":
                 self._gone.set()
             if self._opened is not None and self._opened.is_synced:
                 self._end_syncing(None)
 
+    def _decided(self, store: SyncStore, event_id: str) -> None:
+        for future in self._waiting.pop(event_id, ()):
+            if future.done():
+                continue
+            try:
+                future.set_result(store.row(event_id))
+            except (KeyError, StoreError) as error:
+                future.set_exception(error)
+
     def _end_syncing(self, error: BaseException | None) -> None:
-        for waiter in self._syncing:
-            if not waiter.done():
-                waiter.set_result(None) if error is None else waiter.set_exception(error)
-        self._syncing.clear()
+        waiting, self._syncing = self._syncing, []
+        for names, future in waiting:
+            if future.done():
+                continue
+            failure = error or self._refusal(names)
+            future.set_result(None) if failure is None else future.set_exception(failure)
+
+    def _refusal(self, names: tuple[str, ...] | None) -> PartitionsRefused | None:
+        """Why a sync that has ended did not fetch all it was asked for."""
+        unfetched = self._core.unfetched(names)
+        if not unfetched:
+            return None
+        return PartitionsRefused(list(unfetched), "; ".join(sorted(set(unfetched.values()))))
 
     def _halted(self, code: str) -> None:
-        self._end_syncing(ClientOffline(f"the server refused the connection: {code}"))
+        self._fail_waiters(_refused(code))
 
     def _fail_waiters(self, error: BaseException) -> None:
         self._end_syncing(error)
@@ -329,3 +367,25 @@ class SyncClient:
     def _check(self) -> None:
         if self._task is not None and self._task.done():
             self._task.result()
+        if self.halted is not None:
+            raise _refused(self.halted)
+
+
+def _refused(code: str) -> ClientOffline:
+    return ClientOffline(
+        f"the server refused the connection: {code}. Mend that, for instance with a new token, and "
+        "call reconnect()."
+    )
+
+
+def _checked(partitions: Sequence[str]) -> tuple[str, ...]:
+    """Names of partitions as the server will see them, if it would take them."""
+    if isinstance(partitions, str) or not all(isinstance(name, str) for name in partitions):
+        raise PartitionsRefused((), f"partitions are a list of strings, not {partitions!r}")
+    try:
+        faults = name_faults(partitions)
+    except UnicodeEncodeError:
+        raise PartitionsRefused(partitions, "not valid Unicode") from None
+    if faults:
+        raise PartitionsRefused(partitions, "; ".join(f"{f.field} {f.message}" for f in faults))
+    return normal_set(partitions)

@@ -7,6 +7,7 @@ state that matters is in the store; what is here can be lost at any moment.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+from tidelog.base.errors import StoreDamaged, StoreError
 from tidelog.client.sync_cycle import Cycle, Cycles
 from tidelog.client.sync_draft import Drafts
 from tidelog.client.sync_messages import (
@@ -86,6 +87,8 @@ class SyncCore:
         self._submits_itself = submits_itself
         self._partitions = normal_set(partitions)
         self._denied: set[str] = set()
+        self._refusals: dict[str, str] = {}
+        """Why partitions were not fetched on this connection."""
         self._views = Views(store, folds_for(profile, model, reduce))
         self._drafts = Drafts(store, self._views, model, profile, uuid)
         self._cycles = Cycles(store, PAGE_EVENTS)
@@ -95,6 +98,8 @@ class SyncCore:
         """Partitions that are complete and stay so: fetched to the end, and subscribed to."""
         self._diverged: set[str] = set()
         """Partitions that fetching anew did not mend; once is enough."""
+        self._unreadable: set[str] = set()
+        """Damaged drafts that were told of."""
         self._synced = False
         self._recovering = False
         self._saves_all = False
@@ -115,6 +120,15 @@ class SyncCore:
         """Whether every partition in use is complete as of this connection."""
         return self._synced and self._cycles.is_idle
 
+    def unfetched(self, partitions: Sequence[str] | None = None) -> dict[str, str]:
+        """Which of these, or of all followed, are not complete though synced, and why."""
+        names = self._partitions if partitions is None else partitions
+        return {
+            name: self._refusals.get(name, "it was not fetched")
+            for name in names
+            if name not in self._settled
+        }
+
     @property
     def wake_at(self) -> int | None:
         """When `tick` has something to do."""
@@ -126,6 +140,25 @@ class SyncCore:
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
         """Call `listener` for every change of that name; answers how to stop that."""
         return self._out.on(name, listener)
+
+    def tell(self) -> None:
+        """Tell the listeners what has changed, and what was found wrong on the way."""
+        for (partition, code), skipped in self._views.skipped.items():
+            kind = "committed_id" if isinstance(skipped.key, int) else "id"
+            more = f", and {skipped.number - 1} more" if skipped.number > 1 else ""
+            self._out.fail(
+                code,
+                f"{partition}: {skipped.key} was skipped: {skipped.message}{more}",
+                {"partition": partition, kind: skipped.key, "count": skipped.number},
+            )
+        self._views.skipped.clear()
+        for event_id in self.store.unreadable - self._unreadable:
+            self._unreadable.add(event_id)
+            self._out.fail("store_damaged", f"draft {event_id} cannot be read and is not submitted")
+        for note in self.store.notes:
+            self._out.fail(note.code, note.message)
+        self.store.notes.clear()
+        self._out.tell()
 
     def actions(self) -> list[Action]:
         """What is to be done, in order; asked for after every call."""
@@ -144,14 +177,14 @@ class SyncCore:
         }
         self._out.send("connect", payload)
         self._asked_at = self._now()
-        self._out.tell()
+        self.tell()
 
     def assume_connected(self) -> None:
         """Start where a session is open and complete already, for tests without a handshake."""
         self._settled = set(self.partitions)
         self._synced = True
         self._become("active")
-        self._out.tell()
+        self.tell()
 
     def disconnected(self) -> None:
         """The transport is gone; what was in flight is not known to have happened."""
@@ -160,10 +193,11 @@ class SyncCore:
         self._out.dropped()
         self._settled.clear()
         self._denied.clear()
+        self._refusals.clear()
         self._synced = self._flushing = self._recovering = False
         self._held_until = None
         self._become("disconnected")
-        self._out.tell()
+        self.tell()
 
     def stop(self, reason: str = "client_shutdown") -> None:
         """End the session in order."""
@@ -187,7 +221,7 @@ class SyncCore:
             if cycle is not None and cycle.sent_at == 0:
                 self._request(cycle)
             self._go()
-        self._out.tell()
+        self.tell()
 
     def ask_for_less(self) -> None:
         """A page was larger than the transport takes: ask for fewer events at a time."""
@@ -210,28 +244,51 @@ class SyncCore:
                 partitions, subscription_partitions, since=since_committed_id, limit=limit
             )
             self._go()
-        self._out.tell()
+        self.tell()
+
+    def follow(self, partitions: Sequence[str]) -> None:
+        """Fetch partitions and follow them beside the others, also one that was denied before."""
+        names = normal_set(partitions)
+        self._partitions = normal_set([*self._partitions, *names])
+        self._denied.difference_update(names)
+        if self.state == "active" and names:
+            self._cycles.want(names, self.partitions)
+            self._go()
+        self.tell()
 
     def leave(self, partitions: Sequence[str]) -> None:
         """Stop following partitions: subscribe to the others only."""
-        left = normal_set(partitions)
+        left = set(normal_set(partitions)).intersection(self._partitions)
+        self._denied.difference_update(left)
         self._partitions = tuple(name for name in self._partitions if name not in left)
         self._settled.difference_update(left)
         if self.state == "active" and left:
             self._cycles.want(self.partitions or left, self.partitions)
             self._go()
-        self._out.tell()
+        self.tell()
+
+    def mend(self, damage: StoreDamaged) -> None:
+        """The store is damaged: go on with a new file, and fetch all that is not a draft (17.10).
+
+        Only between connections, because whatever was under way is forgotten.
+        """
+        self._views.clear()
+        try:
+            self.store.replace(str(damage))
+        except StoreError as error:
+            self._out.fail("store_damaged", str(error))
+        self.tell()
 
     def report(self, code: str, message: str) -> None:
         """Tell the application of a failure of the transport."""
         self._out.fail(code, message)
-        self._out.tell()
+        self.tell()
 
     def flush(self) -> None:
         """Submit the drafts, as far as the session allows."""
         self._flushing = self.state == "active"
         self._go()
-        self._out.tell()
+        self.tell()
 
     def receive(self, message: Json, size: int = 0) -> None:
         """Take one message of the server; `size` is that of its frame."""
@@ -258,7 +315,7 @@ class SyncCore:
         except BadMessage as error:
             self._out.fail("bad_message", str(error))
             self._out.close("bad_message")
-        self._out.tell()
+        self.tell()
 
     # What the application does
 
@@ -267,8 +324,12 @@ class SyncCore:
     ) -> StoredEvent | list[Fault]:
         """Store a draft, or answer why it cannot be one; never waits for the server."""
         stored = self._drafts.submit(partitions, event, event_id, checked_in=self._partitions)
-        self._go()
-        self._out.tell()
+        try:
+            self._go()
+        except StoreError as error:  # it is stored, so this must not look as if it were not
+            self._out.fail("store_failed", str(error))
+            self._out.close("store_failed")
+        self.tell()
         return stored
 
     def submit_many(
@@ -282,7 +343,7 @@ class SyncCore:
         [name] = normal_set([partition])
         state = self._views.shown(name).export()
         self._go()
-        self._out.tell()
+        self.tell()
         return state
 
     def last_committed_id(self, partition: str | None = None) -> int:
@@ -293,10 +354,15 @@ class SyncCore:
     def save_snapshot(self, partition: str) -> int | None:
         """Save the committed state; answers its place, or None if it may not be saved now (D62)."""
         [name] = normal_set([partition])
+        saved = self._save_snapshot(name)
+        self.tell()
+        return saved
+
+    def _save_snapshot(self, name: str) -> int | None:
         if self._cycles.is_covering(name):
             return None
         view = self._views.committed(name)
-        if view.failure is not None:
+        if not view.is_whole:
             return None
         if view.last and not self.store.save_snapshot(name, view.export(), view.last):
             return None
@@ -398,7 +464,7 @@ class SyncCore:
         if self._saves_all:
             self._saves_all = False
             for partition in self.partitions:
-                self.save_snapshot(partition)
+                self._save_snapshot(partition)
         self._recovering = False
         self._synced = True
         self._become(self.state)
@@ -441,10 +507,10 @@ class SyncCore:
             self._pause(error)
         elif error.code == "forbidden":
             denied = error.details.get("partitions")
-            self._refused_cycle(denied if isinstance(denied, list) else [])
+            self._refused_cycle(error, denied if isinstance(denied, list) else [])
         elif error.code == "bad_request":
             if self._is_about_cycle(error):
-                self._refused_cycle([])
+                self._refused_cycle(error, [])
             elif (blamed := self._queue.refused()) is not None:
                 self._reject(blamed, "the server refused this item alone")
 
@@ -457,10 +523,13 @@ class SyncCore:
             self._queue.in_flight is None and hint != self._heartbeat_id
         )
 
-    def _refused_cycle(self, denied: Sequence[str]) -> None:
+    def _refused_cycle(self, error: ServerError, denied: Sequence[str]) -> None:
         """The request failed: go on without what was denied; unchanged it would fail again."""
-        if self._cycles.current is None:
+        cycle = self._cycles.current
+        if cycle is None:
             return
+        for name in denied or cycle.partitions:
+            self._refusals[name] = f"{error.code}: {error.message}"
         before = self.partitions
         self._denied.update(denied)
         self._cycles.abandon(denied)
@@ -530,7 +599,7 @@ class SyncCore:
                 self._diverged.add(partition)
                 self._out.fail("integrity_violation", f"{text}; fetching anew did not help")
             if view.unsaved >= SNAPSHOT_EVERY:
-                self.save_snapshot(partition)
+                self._save_snapshot(partition)
 
     def _violated(self, reason: str) -> None:
         """What is stored cannot be trusted: forget it and fetch everything anew (17.6)."""
@@ -589,7 +658,8 @@ class SyncCore:
 
     def _become(self, state: State) -> None:
         self.state = state
-        self._out.emit("status_changed", (), {"state": state, "synced": self._synced})
+        synced = self._synced and self._settled.issuperset(self.partitions)
+        self._out.emit("status_changed", (), {"state": state, "synced": synced})
 
 
 def _partitions_of(arrivals: Iterable[Arrival]) -> tuple[str, ...]:

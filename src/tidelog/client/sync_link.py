@@ -1,6 +1,7 @@
 """The sync client's connection: opened, kept alive, and opened again when it is lost."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,7 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, WebSocketException
 
-from tidelog.base.errors import InvalidJson, StoreError
+from tidelog.base.errors import InvalidJson, StoreDamaged, StoreError
 from tidelog.base.strictjson import read
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync_core import SyncCore
@@ -25,6 +26,8 @@ MAX_FRAME_BYTES = 64 * 1024**2
 there always is a page that fits."""
 
 TOO_BIG = 1009
+
+_log = logging.getLogger("tidelog.client.sync")
 
 INBOX_MESSAGES = 256
 """Messages read ahead of the store, and the most that share a transaction."""
@@ -48,8 +51,10 @@ class Link:
         self._resumed = asyncio.Event()
         self._was_active = False
         self._superseded = False
+        self.halted: str | None = None
+        """The error after which this waits for `resume`."""
         self.on_halt: Callable[[str], None] = lambda code: None
-        """Told the error after which this waits for `resume`."""
+        """Told that error."""
 
     def wake(self) -> None:
         """The core may have something to send."""
@@ -57,6 +62,7 @@ class Link:
 
     def resume(self) -> None:
         """Connect again after an error that nothing but the application could mend."""
+        self.halted = None
         self._resumed.set()
 
     async def run(self) -> None:
@@ -85,8 +91,9 @@ class Link:
                 attempt += 1
 
     async def _halt(self, code: str) -> None:
-        self.on_halt(code)
+        self.halted = code
         self._resumed.clear()
+        self.on_halt(code)
         await self._resumed.wait()
 
     async def _fresh_token(self) -> str | None:
@@ -100,6 +107,7 @@ class Link:
 
     async def _connection(self, token: str) -> None:
         socket: ClientConnection | None = None
+        damage: StoreDamaged | None = None
         try:
             async with connect(
                 self._url,
@@ -114,12 +122,19 @@ class Link:
             self._superseded = error.rcvd is not None and error.rcvd.code == SUPERSEDED
             if error.sent is not None and error.sent.code == TOO_BIG:
                 self._core.ask_for_less()
+        except StoreDamaged as error:
+            damage = error
         except (OSError, WebSocketException, InvalidJson, BadMessage, StoreError) as error:
             self._core.report("connection_failed", f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the client
+            _log.exception("the sync client made a mistake; it connects again")
+            self._core.report("client_failed", f"{type(error).__name__}: {error}")
         finally:
             if socket is not None:
                 socket.transport.abort()  # a farewell that is cancelled leaves it open
             self._core.disconnected()
+        if damage is not None:
+            self._core.mend(damage)
 
     async def _converse(self, socket: ClientConnection, token: str) -> None:
         core, time = self._core, asyncio.get_running_loop().time

@@ -6,7 +6,7 @@ have been in. The owner calls from one thread at a time; the file belongs to one
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,12 +17,14 @@ from tidelog.base import sqlitefile
 from tidelog.base.errors import (
     InvalidJson,
     QueueFull,
+    StoreDamaged,
     StoreInUse,
     StoreUnavailable,
     TidelogError,
 )
 from tidelog.base.queries import load_queries
 from tidelog.base.strictjson import read
+from tidelog.client import sync_rescue
 from tidelog.client.sync_messages import Commit, Decision, Json
 
 APPLICATION_ID = 0x74647363
@@ -38,7 +40,7 @@ PAGE_ROWS = 1000
 """Rows read at once while a state is built."""
 
 _REMEDY = (
-    "Move it aside and start again: the client fetches everything but unsent drafts from the "
+    "Open the client again: it keeps the drafts that can be read, and fetches the rest from the "
     "server."
 )
 
@@ -94,6 +96,13 @@ class SnapshotInfo(NamedTuple):
     model_version: int
 
 
+class Note(NamedTuple):
+    """Something to tell the application about the file."""
+
+    code: str
+    message: str
+
+
 class Start(NamedTuple):
     """From where the committed state of a partition is built."""
 
@@ -113,23 +122,102 @@ class SyncStore:
         """Open or create the file; `model_version` is that of the reducers the application has."""
         self.path = path
         self.client_id = client_id
+        self.notes: list[Note] = []
+        """What happened to the file that the application should know; the owner empties it."""
+        self.unreadable: set[str] = set()
+        """Ids of drafts that were found damaged; they are neither shown nor submitted."""
         self._now = now
+        self._reducer_version = model_version
+        self._was_replaced = False
+        self._queries = load_queries(files("tidelog.client") / "sql")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(path)
         try:
+            sync_rescue.finish(path)
             self._connection = _open(path)
+            try:
+                self._start()
+            except StoreDamaged as damage:
+                self.replace(str(damage))
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
-        self._queries = load_queries(files("tidelog.client") / "sql")
-        self._draft_clock: int = self._one("sync_draft_clock", client_id)
+
+    def _start(self) -> None:
+        if self.path.stat().st_size <= CHECKED_AT_START_BYTES:
+            sqlitefile.check(self._connection, self.path, remedy=_REMEDY)
+        with self._translated():
+            _migrate(self._connection, self.path)
+        self._bind()
+        self._draft_clock: int = self._one("sync_draft_clock", self.client_id)
         self._draft_count: int | None = None
-        self.adopt_reducers(model_version)
+        self.adopt_reducers(self._reducer_version)
 
     def close(self) -> None:
         """Give the file back."""
-        self._connection.close()
+        with suppress(AttributeError):  # it was never opened
+            self._connection.close()
         self._lock.release()
+
+    def _bind(self) -> None:
+        """Take a new file for this client; refuse one that is another's."""
+        bound = self._row("sync_bound", "client_id")
+        if bound is None:
+            with self._transaction():
+                self._run("sync_bind", "client_id", self.client_id)
+        elif bound[0] != self.client_id:
+            raise StoreUnavailable(
+                f"{self.path} belongs to the client {bound[0]!r}, whose drafts would be committed "
+                f"as those of {self.client_id!r}. Open it as {bound[0]!r}, or name another file "
+                f"for {self.client_id!r}: every client_id has its own."
+            )
+        foreign: int = self._one("sync_foreign_drafts", self.client_id)
+        if foreign:
+            self.notes.append(
+                Note(
+                    "foreign_drafts",
+                    f"{self.path} holds {foreign} drafts that other clients wrote while an earlier "
+                    f"version had it open. They are not submitted as those of {self.client_id!r}.",
+                )
+            )
+
+    def replace(self, damage: str) -> None:
+        """Go on with a new file that has the drafts of this one, which is damaged (17.10).
+
+        Once: a disk that spoils the new file too is beyond help.
+        """
+        if self._was_replaced:
+            raise StoreDamaged(f"{damage} It was replaced once already: check the disk.")
+        self._was_replaced = True
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        rescued = sync_rescue.rescue(self.path, self._queries)
+        building = sync_rescue.replacement(self.path)
+        self._connection = _open(building)
+        _migrate(self._connection, building)
+        kept = self._take_over(rescued)
+        self._connection.close()
+        aside = sync_rescue.replace(self.path, building, self._now())
+        self._connection = _open(self.path)
+        text = (
+            f"{damage.removesuffix(_REMEDY).strip()} It is kept as {aside.name}. The new file has "
+            f"{kept} drafts and rejected events of it; {rescued.found - kept} could not be read. "
+            "The rest is fetched from the server."
+        )
+        self.notes.append(Note("store_damaged", text))
+        self._start()
+
+    def _take_over(self, rescued: sync_rescue.Rescued) -> int:
+        """Store what was rescued; answers how many rows."""
+        kept = 0
+        with self._transaction():
+            for row in rescued.rows:
+                with suppress(ValueError, sqlite3.IntegrityError):
+                    self._run("sync_insert_rescued", *row)
+                    kept += bool(_stored(row))
+            if rescued.client_id is not None:
+                self._run("sync_bind", "client_id", rescued.client_id)
+        return kept
 
     # Model version (17.8)
 
@@ -149,6 +237,7 @@ class SyncStore:
 
     def adopt_reducers(self, version: int) -> None:
         """Snapshots made by other reducers than the application now has are worth nothing."""
+        self._reducer_version = version
         with self._transaction():
             if self._row("sync_meta", "model_version") is None:
                 self._run("sync_set_meta", "model_version", version)
@@ -177,20 +266,25 @@ class SyncStore:
                 clock,
                 self._now(),
             )
+            draft = self.row(event_id)
         self._draft_clock = clock
-        self._draft_count = self._count_drafts() + 1
-        return self.row(event_id)
+        if self._draft_count is not None:
+            self._draft_count += 1
+        return draft
 
     def _count_drafts(self) -> int:
         """Counting takes as long as there are drafts, so it is not done for each of them."""
         if self._draft_count is None:
-            self._draft_count = self._one("sync_draft_count")
+            self._draft_count = self._one("sync_draft_count", self.client_id)
         return self._draft_count
 
     def find(self, event_id: str) -> StoredEvent | None:
         """The row of an id, if there is one."""
         found = self._row("sync_row", event_id)
-        return None if found is None else _stored(found)
+        try:
+            return None if found is None else _stored(found)
+        except ValueError as error:
+            raise StoreDamaged(f"{self.path}: {event_id} cannot be read. {_REMEDY}") from error
 
     def row(self, event_id: str) -> StoredEvent:
         """The row of an id that is known to exist; `KeyError` otherwise."""
@@ -200,25 +294,63 @@ class SyncStore:
         return found
 
     def drafts(self, limit: int = MAX_DRAFTS) -> list[StoredEvent]:
-        """The first drafts in the order they are submitted in."""
-        return [_stored(row) for row in self._run("sync_drafts", limit)]
+        """The first drafts in the order they are submitted in, as far as they can be read."""
+        return self._readable(self._all("sync_drafts", self.client_id, limit))
 
     def drafts_of(self, partition: str) -> list[StoredEvent]:
         """The drafts of a partition in the order they overlay its state."""
-        return [_stored(row) for row in self._run("sync_partition_drafts", partition)]
+        try:
+            found = self._all("sync_partition_drafts", self.client_id, partition)
+        except StoreDamaged:  # a damaged list of partitions fails the query for all of them
+            return [draft for draft in self.drafts() if partition in draft.partitions]
+        return self._readable(found)
 
     def rows(self) -> Iterator[StoredEvent]:
         """Committed by place, drafts by clock, then rejected. Read it before writing anything."""
         return map(_stored, self._run("sync_rows"))
 
-    def committed_after(self, partition: str, committed_id: int) -> Iterator[tuple[int, Json]]:
-        """Committed events of a partition behind a place, in their order."""
+    def committed_after(
+        self, partition: str, committed_id: int
+    ) -> Iterator[tuple[int, Json | None]]:
+        """Committed events after a place, in their order; None stands for one that is damaged.
+
+        Whether a damaged one belongs to the partition may be part of what cannot be read.
+        """
         while True:
-            page = self._run("sync_committed_after", committed_id, partition, PAGE_ROWS).fetchall()
-            for committed_id, kind, payload, extra in page:
-                yield committed_id, _event(kind, payload, extra)
+            try:
+                page = self._all("sync_committed_after", committed_id, partition, PAGE_ROWS)
+            except StoreDamaged:
+                yield from self._committed_singly(partition, committed_id)
+                return
+            for committed_id, *columns in page:
+                try:
+                    yield committed_id, _event(*columns)
+                except ValueError:
+                    yield committed_id, None
             if len(page) < PAGE_ROWS:
                 return
+
+    def _committed_singly(
+        self, partition: str, committed_id: int
+    ) -> Iterator[tuple[int, Json | None]]:
+        """Row by row, so that a damaged page costs only the events that are on it."""
+        for (place,) in self._all("sync_committed_places", committed_id):
+            try:
+                [(*columns, partitions)] = self._all("sync_committed_row", place)
+                if partition in orjson.loads(partitions):
+                    yield place, _event(*columns)
+            except (StoreDamaged, ValueError):
+                yield place, None
+
+    def _readable(self, rows: Iterable[tuple[Any, ...]]) -> list[StoredEvent]:
+        """Drafts without those that are damaged, which are noted."""
+        drafts = []
+        for row in rows:
+            try:
+                drafts.append(_stored(row))
+            except ValueError:
+                self.unreadable.add(row[0])
+        return drafts
 
     # What the server decided (17.4, 17.5)
 
@@ -270,7 +402,7 @@ class SyncStore:
 
     def snapshots(self) -> list[SnapshotInfo]:
         """All snapshots, by partition."""
-        return [SnapshotInfo._make(row) for row in self._run("sync_snapshots")]
+        return [SnapshotInfo._make(row) for row in self._all("sync_snapshots")]
 
     def start_of(self, partition: str) -> Start:
         """Where building the state of a partition starts; useless snapshots are removed."""
@@ -390,7 +522,7 @@ class SyncStore:
         if not arrivals:
             return frozenset()
         lowest = min(arrival.committed_id for arrival in arrivals)
-        places: dict[str, int] = dict(self._run("sync_snapshots_from", lowest).fetchall())
+        places: dict[str, int] = dict(self._all("sync_snapshots_from", lowest))
         lost = set()
         for arrival in arrivals if places else ():
             for partition in arrival.partitions:
@@ -418,29 +550,47 @@ class SyncStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
+        with self._translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What SQLite says of the file, in our words; a violated constraint is the caller's."""
         try:
             yield
-            self._connection.execute("COMMIT")
-        except BaseException as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise StoreUnavailable(
-                    f"{self.path} cannot be written: {error}. Check the disk and the file's "
-                    "permissions."
-                ) from error
+        except sqlite3.IntegrityError:
             raise
+        except sqlite3.DatabaseError as error:
+            if _is_damage(error):
+                raise StoreDamaged(f"{self.path} is damaged ({error}). {_REMEDY}") from error
+            raise StoreUnavailable(
+                f"{self.path} cannot be written or read: {error}. Check the disk and the file's "
+                "permissions."
+            ) from error
 
     def _run(self, name: str, *values: object) -> sqlite3.Cursor:
-        return self._connection.execute(self._queries[name], values)
+        with self._translated():
+            return self._connection.execute(self._queries[name], values)
+
+    def _all(self, name: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._translated():
+            return self._connection.execute(self._queries[name], values).fetchall()
 
     def _row(self, name: str, *values: object) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self._run(name, *values).fetchone()
+        found: tuple[Any, ...] | None
+        with self._translated():
+            found = self._connection.execute(self._queries[name], values).fetchone()
         return found
 
     def _one(self, name: str, *values: object) -> Any:
-        [(value,)] = self._run(name, *values)
+        [(value,)] = self._all(name, *values)
         return value
 
 
@@ -457,7 +607,10 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         connection = sqlitefile.connect(path)
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"{path} cannot be opened: {error}. {_REMEDY}") from error
+        raise StoreUnavailable(
+            f"{path} cannot be opened: {error}. Move it aside and start again: the client fetches "
+            "everything but unsent drafts from the server."
+        ) from error
     try:
         [(application_id,)] = connection.execute("PRAGMA application_id")
         [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_schema")
@@ -465,23 +618,32 @@ def _open(path: Path) -> sqlite3.Connection:
             raise StoreUnavailable(
                 f"{path} is an SQLite file of another application. Name another file."
             )
-        if path.stat().st_size <= CHECKED_AT_START_BYTES:
-            sqlitefile.check(connection, path, remedy=_REMEDY)
-        scripts = sorted(
-            (
-                file
-                for file in (files("tidelog.client") / "migrations").iterdir()
-                if file.name.endswith("_sync.sql")
-            ),
-            key=lambda file: file.name,
-        )
-        sqlitefile.migrate(
-            connection, path, [script.read_text(encoding="utf-8") for script in scripts]
-        )
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    scripts = sorted(
+        (
+            file
+            for file in (files("tidelog.client") / "migrations").iterdir()
+            if file.name.endswith("_sync.sql")
+        ),
+        key=lambda file: file.name,
+    )
+    sqlitefile.migrate(connection, path, [script.read_text(encoding="utf-8") for script in scripts])
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file is to blame, and not the disk or its permissions.
+
+    Text that is no text, or JSON that is none, is an ordinary error to SQLite: code 1, or no code.
+    """
+    if not isinstance(error, sqlite3.OperationalError):
+        return True
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR
 
 
 def _is_committed(event_id: str, found: tuple[Any, ...], committed_id: int) -> bool:

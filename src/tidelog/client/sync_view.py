@@ -5,9 +5,12 @@ commit, so that a commit behind all others costs its own work and that of the dr
 replay. Whatever arrives out of order drops the state, and it is built anew from the store (17.3).
 """
 
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidelog.client.sync_messages import Json
@@ -19,6 +22,12 @@ from tidelog.sync.tree import TreeState
 MAX_VIEWS = 64
 """Partition states held in memory; the one longest unused goes first."""
 
+MAX_TOLD = 10_000
+"""Skipped events that are remembered as told; beyond it they are told again."""
+
+REDUCER_FAILED = "reducer_failed"
+STORE_DAMAGED = "store_damaged"
+
 Undo = Callable[[], None]
 
 Reduce = Callable[[Json, Json], Json]
@@ -28,6 +37,9 @@ must not change what it is given, and must ignore events it does not know."""
 
 class Fold(Protocol):
     """The state of one partition, changed by one event at a time."""
+
+    is_vetted: bool
+    """Whether the server judges by the same rules, so that no committed event has a fault (D54)."""
 
     def faults(self, event: Json) -> list[Fault]:
         """Why the event cannot happen to this state."""
@@ -51,6 +63,8 @@ class Folds(Protocol):
 
 class TreeFold:
     """The tree profile's reducer, which passes over events that mean nothing to it (D45)."""
+
+    is_vetted = True
 
     def __init__(self, model: Model, state: TreeState) -> None:
         self._model = model
@@ -97,24 +111,36 @@ class TreeFolds:
 
 
 class EventFold:
-    """An application's own reducer; without faults, because only the application knows any."""
+    """An application's own reducer, which may fail; then the event has not happened."""
+
+    is_vetted = False
 
     def __init__(self, reduce: Reduce, state: Json) -> None:
         self._reduce = reduce
         self._state = state
+        self._tried: tuple[Json, Json] | None = None
+        """The event last asked about, and the state it leads to: it is applied next, usually."""
 
     def faults(self, event: Json) -> list[Fault]:
-        """Nothing: a valid event of this profile can happen to any state."""
-        del event
+        """What the reducer raises; a state that is no object is a fault as well."""
+        try:
+            after: object = self._reduce(self._state, event)
+        except Exception as error:  # noqa: BLE001 - whatever the application's reducer raises
+            return [Fault("event", f"the reducer raised {_described(error)}")]
+        if not isinstance(after, dict):
+            return [Fault("event", f"the reducer returned {type(after).__name__}, not a dict")]
+        self._tried = (event, after)
         return []
 
     def apply(self, event: Json) -> Undo:
         """See `Fold.apply`."""
-        before = self._state
-        self._state = self._reduce(before, event)
+        tried, self._tried = self._tried, None
+        if tried is None or tried[0] is not event:
+            raise RuntimeError("ask for the faults of an event before it is applied")
+        before, self._state = self._state, tried[1]
 
         def undo() -> None:
-            self._state = before
+            self._state, self._tried = before, None
 
         return undo
 
@@ -153,18 +179,40 @@ def _nothing() -> None:
     """The undo of an event that changed nothing."""
 
 
+def _described(error: Exception) -> str:
+    """An exception and where it was raised, in one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+UNREADABLE = Fault("event", "cannot be read from the store")
+"""The fault of an event whose row is damaged; the server has it still."""
+
+
 class Failure(NamedTuple):
-    """A committed event that could not happen to the local state (D54)."""
+    """A committed event that could not happen to the local state (D54); fetching anew may help."""
 
     committed_id: int
     fault: Fault
 
 
+class Skipped(NamedTuple):
+    """Events of a partition that its state lacks, though nothing is wrong with them."""
+
+    key: int | str
+    """The first of them: its place, or its id if it is a draft."""
+    message: str
+    number: int
+    """How many there are."""
+
+
 class View:
     """One partition's state, at `last`, with or without drafts on top."""
 
-    def __init__(self, fold: Fold, last: int) -> None:
+    def __init__(self, fold: Fold, last: int, skip: Callable[[str, int | str, str], None]) -> None:
+        """`skip` is told of every event that is passed over: the code, its key, and why."""
         self._fold = fold
+        self._skip = skip
         self._overlay: list[Undo] = []
         self.covered = False
         """Whether the drafts are on top."""
@@ -174,24 +222,39 @@ class View:
         """Committed events behind the snapshot."""
         self.failure: Failure | None = None
         """The first committed event that was passed over because it could not happen."""
+        self.is_whole = True
+        """Whether no committed event was passed over; only then it may be saved."""
 
-    def extend(self, commits: Iterable[tuple[int, Json]]) -> None:
-        """Include commits behind `last`, in their order."""
+    def extend(self, commits: Iterable[tuple[int, Json | None]]) -> None:
+        """Include commits behind `last`, in their order; None is one that cannot be read."""
         self.uncover()
         for committed_id, event in commits:
-            faults = self._fold.faults(event)
-            if not faults:
+            fault = UNREADABLE if event is None else next(iter(self._fold.faults(event)), None)
+            if event is not None and fault is None:
                 self._fold.apply(event)
-            elif self.failure is None:
-                self.failure = Failure(committed_id, faults[0])
+            elif fault is not None:
+                self._pass_over(committed_id, fault)
             self.last = committed_id
             self.unsaved += 1
+
+    def _pass_over(self, committed_id: int, fault: Fault) -> None:
+        self.is_whole = False
+        if fault is UNREADABLE:
+            self._skip(STORE_DAMAGED, committed_id, fault.message)
+        elif not self._fold.is_vetted:
+            self._skip(REDUCER_FAILED, committed_id, fault.message)
+            return
+        if self.failure is None:
+            self.failure = Failure(committed_id, fault)
 
     def cover(self, drafts: Iterable[StoredEvent]) -> None:
         """Lay drafts on top; one that cannot happen is left out, the server will decide it."""
         for draft in drafts:
-            if not self._fold.faults(draft.event):
+            faults = self._fold.faults(draft.event)
+            if not faults:
                 self._overlay.append(self._fold.apply(draft.event))
+            elif not self._fold.is_vetted:
+                self._skip(REDUCER_FAILED, draft.id, faults[0].message)
         self.covered = True
 
     def uncover(self) -> None:
@@ -219,6 +282,9 @@ class Views:
         self._behind: set[str] = set()
         self.lost: set[str] = set()
         """Partitions that turned out to need fetching from 0; the owner empties it."""
+        self.skipped: dict[tuple[str, str], Skipped] = {}
+        """What was passed over and not told yet, by partition and code; the owner empties it."""
+        self._told: set[tuple[str, int | str]] = set()
 
     def committed(self, partition: str) -> View:
         """The view without drafts on top, up to date."""
@@ -263,7 +329,9 @@ class Views:
 
     def clear(self, folds: Folds | None = None) -> None:
         """Build all anew, by other folds if given."""
-        self._folds = folds or self._folds
+        if folds is not None:
+            self._folds = folds
+            self._told.clear()
         self._views.clear()
         self._behind.clear()
 
@@ -283,13 +351,24 @@ class Views:
             self._behind.discard(partition)
         return view
 
+    def _skip(self, partition: str, code: str, key: int | str, message: str) -> None:
+        """Note a skipped event; one that is skipped again in a later state is no news."""
+        if (partition, key) in self._told:
+            return
+        if len(self._told) >= MAX_TOLD:
+            self._told.clear()
+        self._told.add((partition, key))
+        noted = self.skipped.get((partition, code), Skipped(key, message, 0))
+        self.skipped[partition, code] = noted._replace(number=noted.number + 1)
+
     def _load(self, partition: str) -> View:
+        skip = partial(self._skip, partition)
         start = self._store.start_of(partition)
         fold = None if start.state is None else self._folds.load(start.state)
         if fold is not None:
-            return View(fold, start.committed_id)
+            return View(fold, start.committed_id, skip)
         if start.state is not None:
             start = self._store.start_of_nothing(partition)
         if start.lost:
             self.lost.add(partition)
-        return View(self._folds.empty(), 0)
+        return View(self._folds.empty(), 0, skip)

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from tidelog.client import sync_changes
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync import ClientOffline, DraftInvalid, SyncClient
+from tidelog.client.sync import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
 from tidelog.client.sync_changes import Changes
+from tidelog.client.sync_core import SyncCore
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_output import Change
 from tidelog.sync.profiles import Model
@@ -43,6 +45,8 @@ class FakeServer:
         self.drops_submits = 0
         """Submits to answer by dropping the connection, after committing."""
         self.connections: list[ServerConnection] = []
+        self.forbids: set[str] = set()
+        """Partitions that nobody may read."""
 
     async def handle(self, socket: ServerConnection) -> None:
         """Talk to one client."""
@@ -72,6 +76,11 @@ class FakeServer:
 
     async def on_sync(self, socket: ServerConnection, payload: Json) -> None:
         """Everything behind the cursor, in one page."""
+        denied = self.forbids.intersection(payload["partitions"])
+        if denied:
+            details = {"partitions": sorted(denied)}
+            await self.say(socket, "error", {"code": "forbidden", "details": details})
+            return
         since = payload["since_committed_id"]
         page = {
             "partitions": payload["partitions"],
@@ -472,3 +481,361 @@ async def test_closing_is_not_lost_in_a_wake_up(
         was_lost = not done
         ada._task.cancel()
     assert not was_lost
+
+
+# Success is said only of what was fetched: 17.9
+
+
+@pytest.mark.parametrize("names", [[""], ["q", "x" * 129], "tasks", [7], ["\ud800"], ["q", None]])
+async def test_a_sync_of_invalid_names_raises(
+    client: Callable[..., SyncClient], server: FakeServer, names: Any
+) -> None:
+    """Nothing is asked for or followed, and what was followed is fetched as before."""
+    async with asyncio.timeout(5), client() as ada:
+        await ada.sync()
+        with pytest.raises(PartitionsRefused):
+            await ada.sync(names)
+        assert ada.partitions == ("p",)
+        server.log = [commit_of(1, value("a"))]
+        await ada.sync()
+        assert ada.view("p") == {"settings": {"a": 1}}
+        kinds = [message["type"] for message in server.heard[0]]
+        assert kinds == ["connect", "sync", "sync"]
+    with pytest.raises(PartitionsRefused):
+        client(partitions=names)
+
+
+async def test_a_sync_of_a_forbidden_partition_raises(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """It names what was not fetched; the rest is complete, and what is left raises no more."""
+    server.forbids = {"secret"}
+    server.log = [commit_of(1, value("a"))]
+    async with asyncio.timeout(5), client() as ada:
+        with pytest.raises(PartitionsRefused, match="secret") as raised:
+            await ada.sync(["secret"])
+        assert raised.value.partitions == ("secret",)
+        assert ada.view("p") == {"settings": {"a": 1}}
+        with pytest.raises(PartitionsRefused, match="secret"):
+            await ada.sync()
+        ada.leave(["secret"])
+        await ada.sync()
+        server.forbids = set()
+        await ada.sync(["secret"])
+    async with asyncio.timeout(5), client(partitions=["p", "secret"]) as ada:
+        server.forbids = {"secret"}
+        with pytest.raises(PartitionsRefused, match="secret"):
+            await ada.sync()
+
+
+async def test_a_sync_that_the_server_cannot_read_raises(
+    client: Callable[..., SyncClient], server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason: no page, no success."""
+
+    async def refuse(socket: ServerConnection, payload: Json) -> None:
+        del payload
+        await server.say(socket, "error", {"code": "bad_request", "message": "too long"})
+
+    monkeypatch.setattr(server, "on_sync", refuse, raising=False)
+    async with asyncio.timeout(5), client() as ada:
+        changes = ada.changes()
+        with pytest.raises(PartitionsRefused, match="p"):
+            await ada.sync()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                async for change in changes:
+                    assert change.name != "status_changed" or not change.data["synced"]
+
+
+@pytest.mark.parametrize("code", ["auth_failed", "profile_unsupported"])
+async def test_waiting_ends_when_the_client_halts(
+    client: Callable[..., SyncClient], server: FakeServer, code: str
+) -> None:
+    """Nobody will decide the draft until the application acts; it stays, and can be waited for."""
+    server.refuses = lambda token: code
+    async with asyncio.timeout(5), client() as ada:
+        draft = await ada.submit(partitions=["p"], event=value("a"))
+        with pytest.raises(ClientOffline, match=code):
+            await ada.wait(draft.id)
+        with pytest.raises(ClientOffline, match=code):
+            await ada.wait(draft.id)
+        assert [each.id for each in ada.pending()] == [draft.id]
+        server.refuses = lambda token: None
+        ada.reconnect()
+        assert (await ada.wait(draft.id)).status == "committed"
+
+
+# Failures of the application and of its disk: 17.10
+
+NOTES = Model.parse({}, {"note": True}, 3)
+
+
+def noted(data: object) -> Json:
+    """An event of the event profile."""
+    return {"type": "event", "payload": {"schema": "note", "data": data}}
+
+
+def gather(state: Json, event: Json) -> Json:
+    """Collect what was noted; text of the wrong kind is more than this can bear."""
+    data = event["payload"]["data"]
+    if data == "poison":
+        raise KeyError("title")
+    if data == "nothing":
+        return None  # type: ignore[return-value] # the mistake it is about
+    return {"notes": [*state.get("notes", []), data]}
+
+
+def commit_of(place: int, event: Json) -> Json:
+    """What somebody else committed."""
+    return {
+        "id": f"e{place}",
+        "client_id": "bo",
+        "partitions": ["p"],
+        "event": event,
+        "committed_id": place,
+        "status_updated_at": 1,
+    }
+
+
+async def errors_of(changes: Changes, code: str) -> list[Json]:
+    """The errors of one code that have been told by now."""
+    seen = []
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(0.05):
+                change = await anext(changes)
+            if change.name == "error" and change.data["code"] == code:
+                seen.append(change.data)
+    return seen
+
+
+@pytest.mark.parametrize("poison", ["poison", "nothing"])
+async def test_an_exception_in_the_reducer_skips_the_event(
+    client: Callable[..., SyncClient],
+    server: FakeServer,
+    caplog: pytest.LogCaptureFixture,
+    poison: str,
+) -> None:
+    """It is logged and told, the other events count, and the client goes on: also next time."""
+    server.log = [commit_of(1, noted("a")), commit_of(2, noted(poison)), commit_of(3, noted("b"))]
+    settings: dict[str, Any] = {"model": NOTES, "profile": "canonical", "reduce": gather}
+    for start in (1, 2):
+        caplog.clear()
+        async with asyncio.timeout(10), client(**settings) as ada:
+            changes = ada.changes()
+            await ada.sync()
+            assert ada.view("p") == {"notes": [*(["a", "b"]), *range(1, start)]}
+            draft = await ada.submit(partitions=["p"], event=noted(start))
+            assert (await ada.wait(draft.id)).status == "committed"
+            assert ada.view("p") == {"notes": ["a", "b", *range(1, start + 1)]}
+            [told] = await errors_of(changes, "reducer_failed")
+            assert told["details"] == {"partition": "p", "committed_id": 2, "count": 1}
+            assert ada.state == "active"
+        assert caplog.text.count("reducer_failed") == 1
+
+
+async def test_a_reducer_that_is_repaired_sees_what_it_missed(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """A state that lacks an event is never saved in its place."""
+    server.log = [commit_of(1, noted("a")), commit_of(2, noted("poison"))]
+    settings: dict[str, Any] = {"model": NOTES, "profile": "canonical"}
+    async with asyncio.timeout(10), client(**settings, reduce=gather) as ada:
+        await ada.sync()
+        assert ada.save_snapshot("p") is None
+        ada.prune()
+
+    def repaired(state: Json, event: Json) -> Json:
+        return {"notes": [*state.get("notes", []), event["payload"]["data"]]}
+
+    async with asyncio.timeout(10), client(**settings, reduce=repaired) as ada:
+        await ada.sync()
+        assert ada.view("p") == {"notes": ["a", "poison"]}
+        assert ada.save_snapshot("p") == 2
+
+
+async def test_a_submit_that_raises_has_stored_nothing(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """The reducer cannot bear the draft: the application is told, and the draft is not kept."""
+    settings: dict[str, Any] = {"model": NOTES, "profile": "canonical", "reduce": gather}
+    async with asyncio.timeout(10), client(**settings) as ada:
+        await ada.sync()
+        with pytest.raises(DraftInvalid, match="KeyError"):
+            await ada.submit(partitions=["p"], event=noted("poison"), id="bad")
+        assert ada.pending() == []
+        with pytest.raises(KeyError):
+            ada.row("bad")
+        draft = await ada.submit(partitions=["p"], event=noted("good"))
+        await ada.wait(draft.id)
+        assert ada.view("p") == {"notes": ["good"]}
+    assert [event["id"] for event in server.log] == [draft.id]
+
+
+async def test_a_draft_that_the_reducer_cannot_bear_any_more_is_told(
+    client: Callable[..., SyncClient],
+) -> None:
+    """It was stored by another version of the application: hidden from the view, and said so."""
+    settings: dict[str, Any] = {"model": NOTES, "profile": "canonical"}
+    async with client(url=None, **settings) as ada:
+        await ada.submit(partitions=["p"], event=noted("poison"), id="bad")
+        await ada.submit(partitions=["p"], event=noted("good"))
+    async with client(url=None, **settings, reduce=gather) as ada:
+        changes = ada.changes()
+        assert ada.view("p") == ada.view("p") == {"notes": ["good"]}
+        [told] = await errors_of(changes, "reducer_failed")
+        assert told["details"] == {"partition": "p", "id": "bad", "count": 1}
+        assert ada.pending()[0].id == "bad"
+
+
+def overwrite(path: Path, wanted: bytes, instead: bytes) -> None:
+    """Damage the content of a file where `wanted` is written, as a failing disk does."""
+    content = path.read_bytes()
+    assert wanted in content
+    assert len(wanted) == len(instead)
+    path.write_bytes(content.replace(wanted, instead))
+
+
+async def test_a_damaged_row_is_skipped_and_fetched_again(
+    client: Callable[..., SyncClient], server: FakeServer, tmp_path: Path
+) -> None:
+    """What SQLite cannot notice: text that is no JSON any more, in one event of the log."""
+    server.log = [commit_of(place, value(f"v{place}")) for place in (1, 2, 3)]
+    async with asyncio.timeout(10), client() as ada:
+        await ada.sync()
+    overwrite(
+        tmp_path / "client.db", b'{"target":"settings.v2"', b"\xff" + b'"target":"settings.v2"'
+    )
+    async with client(url=None) as ada:
+        changes = ada.changes()
+        assert ada.view("p") == {"settings": {"v1": 1, "v3": 1}}
+        [told] = await errors_of(changes, "store_damaged")
+        assert told["details"] == {"partition": "p", "committed_id": 2, "count": 1}
+    async with asyncio.timeout(10), client() as ada:
+        await ada.sync()
+        assert ada.view("p") == {"settings": {"v1": 1, "v2": 1, "v3": 1}}
+        draft = await ada.submit(partitions=["p"], event=value("mine"))
+        assert (await ada.wait(draft.id)).status == "committed"
+
+
+async def test_damaged_partitions_of_a_row_hide_no_other_event(
+    client: Callable[..., SyncClient], server: FakeServer, tmp_path: Path
+) -> None:
+    """SQLite's own functions refuse such a row, and with it every question about the table."""
+    server.log = [commit_of(place, value(f"v{place}")) for place in (1, 2, 3)]
+    async with asyncio.timeout(10), client() as ada:
+        await ada.sync()
+        draft = await ada.submit(partitions=["p"], event=value("mine"))
+        await ada.wait(draft.id)
+    with closing(sqlite3.connect(tmp_path / "client.db")) as file, file:
+        file.execute("UPDATE events SET partitions = '[\"p\"' WHERE committed_id = 2")
+    async with client(url=None) as ada:
+        assert ada.view("p") == {"settings": {"v1": 1, "v3": 1, "mine": 1}}
+    async with asyncio.timeout(10), client() as ada:
+        await ada.sync()
+        assert ada.view("p") == {"settings": {"v1": 1, "v2": 1, "v3": 1, "mine": 1}}
+
+
+def damage_pages(path: Path, wanted: bytes) -> None:
+    """Overwrite the whole of every page that holds `wanted` but the first."""
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[16:18], "big")
+    found = [
+        start
+        for start in range(size, len(content), size)
+        if wanted in content[start : start + size]
+    ]
+    assert found
+    for start in found:
+        content[start : start + size] = b"\xa5" * size
+    path.write_bytes(content)
+
+
+def fill(server: FakeServer, count: int) -> None:
+    """A log of more pages than one."""
+    server.log = [commit_of(place, value(f"v{place}", "x" * 400)) for place in range(1, count + 1)]
+
+
+async def test_a_damaged_page_does_not_end_the_client(
+    client: Callable[..., SyncClient],
+    server: FakeServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Found while it runs: told, the file is replaced, the drafts that can be read are kept."""
+    fill(server, 200)
+    path = tmp_path / "client.db"
+    async with asyncio.timeout(20), client() as ada:
+        await ada.sync()
+    async with asyncio.timeout(20), client(url=None) as ada:
+        await ada.submit(partitions=["p"], event=value("draft"), id="d1")
+    async with asyncio.timeout(20), client(url=server.url) as ada:
+        changes = ada.changes()
+        ada._core.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        damage_pages(path, b"settings.v77")
+        ada._core.store._connection.execute("PRAGMA cache_size = 0")
+        await until(lambda: ada.state == "active")
+        row = await ada.wait("d1")
+        assert row.status == "committed"
+        await ada.sync()
+        assert ada.view("p")["settings"].keys() == {
+            *(f"v{place}" for place in range(1, 201)),
+            "draft",
+        }
+        assert await errors_of(changes, "store_damaged")
+    assert "store_damaged" in caplog.text
+    async with asyncio.timeout(20), client() as ada:
+        await ada.sync()
+        assert len(ada.view("p")["settings"]) == 201
+
+
+async def test_a_damaged_file_is_replaced_at_the_start(
+    client: Callable[..., SyncClient],
+    server: FakeServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the check at the start finds: the drafts are taken over, the old file is kept aside."""
+    fill(server, 200)
+    path = tmp_path / "client.db"
+    async with asyncio.timeout(20), client() as ada:
+        await ada.sync()
+    async with client(url=None) as ada:
+        await ada.submit(partitions=["p"], event=value("draft"), id="d1")
+    damage_pages(path, b"settings.v77")
+    damaged = path.read_bytes()
+    async with asyncio.timeout(20), client() as ada:
+        changes = ada.changes()
+        assert [draft.id for draft in ada.pending()] == ["d1"]
+        assert (await ada.wait("d1")).status == "committed"
+        assert len(ada.view("p")["settings"]) == 201
+        [told] = await errors_of(changes, "store_damaged")
+    [aside] = await asyncio.to_thread(lambda: list(tmp_path.glob("*.damaged-*")))
+    assert aside.name in told["message"]
+    assert aside.read_bytes() == damaged
+    assert "store_damaged" in caplog.text
+
+
+async def test_whatever_goes_wrong_in_the_client_is_told_and_survived(
+    client: Callable[..., SyncClient],
+    server: FakeServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mistake of ours costs the connection, never the client."""
+    real = SyncCore.receive_all
+    failures = iter([RuntimeError("a mistake of ours")])
+
+    def sometimes(core: SyncCore, messages: Any) -> None:
+        for failure in failures:
+            raise failure
+        real(core, messages)
+
+    monkeypatch.setattr(SyncCore, "receive_all", sometimes)
+    async with asyncio.timeout(10), client() as ada:
+        changes = ada.changes()
+        await ada.sync()
+        [told] = await errors_of(changes, "client_failed")
+        assert "RuntimeError" in told["message"]
+    assert "a mistake of ours" in caplog.text

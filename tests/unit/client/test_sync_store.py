@@ -1,12 +1,15 @@
 """The sync client's file: draft lifecycle, upsert, cursors, snapshots, pruning, reset."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from tidelog.base.errors import QueueFull, StoreInUse, StoreUnavailable
+from tidelog.base.errors import QueueFull, StoreDamaged, StoreInUse, StoreUnavailable
 from tidelog.client import sync_store
 from tidelog.client.sync_messages import Commit, Decision, Json
 from tidelog.client.sync_store import IntegrityViolation, SyncStore
@@ -113,9 +116,6 @@ def test_the_clock_goes_on_after_a_restart(path: Path) -> None:
     store = open_store(path)
     assert store.add_draft("c", ["p"], value("x")).draft_clock == 3
     store.close()
-    other = open_store(path, client_id="bo")
-    assert other.add_draft("d", ["p"], value("x")).draft_clock == 1
-    other.close()
 
 
 def test_drafts_come_in_their_order(store: SyncStore) -> None:
@@ -400,3 +400,144 @@ def test_the_file_is_durable(store: SyncStore) -> None:
     """WAL with synchronous=FULL, like every durable file."""
     assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+# Whose file it is: 17.1
+
+
+def legacy_store(path: Path, *drafts: tuple[str, str]) -> None:
+    """A file of the first version, with drafts as (id, client)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    script = files("tidelog.client") / "migrations" / "0001_sync.sql"
+    with closing(sqlite3.connect(path)) as file, file:
+        file.executescript(script.read_text(encoding="utf-8"))
+        file.execute("PRAGMA user_version = 1")
+        file.execute(
+            "INSERT INTO events (id, committed_id, type, payload, partitions, client_id, status,"
+            " created_at) VALUES ('e1', 1, 'set', '{}', '[\"p\"]', 'cy', 'committed', 1)"
+        )
+        for clock, (event_id, client_id) in enumerate(drafts, start=1):
+            file.execute(
+                "INSERT INTO events (id, type, payload, partitions, client_id, status, draft_clock,"
+                " created_at) VALUES (?, 'set', '{}', '[\"p\"]', ?, 'draft', ?, ?)",
+                (event_id, client_id, clock, clock),
+            )
+
+
+def test_a_file_belongs_to_its_client(path: Path) -> None:
+    """Opened as another one it is refused: its drafts would be committed under that name."""
+    open_store(path).close()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"belongs to the client 'ada'.*another file"):
+            open_store(path, client_id="bo")
+    store = open_store(path)
+    assert store.add_draft("a", ["p"], value("x")).client_id == "ada"
+    store.close()
+
+
+def test_a_file_of_an_earlier_version_is_bound_when_it_is_opened(path: Path) -> None:
+    """Without drafts nobody is harmed; what it holds stays."""
+    legacy_store(path)
+    store = open_store(path, client_id="bo")
+    assert [row.id for row in store.rows()] == ["e1"]
+    store.close()
+    with pytest.raises(StoreUnavailable, match="belongs to the client 'bo'"):
+        open_store(path)
+
+
+def test_a_file_of_an_earlier_version_belongs_to_who_wrote_its_drafts(path: Path) -> None:
+    """Drafts written offline are committed under the name of their writer, or not at all."""
+    legacy_store(path, ("d1", "ada"), ("d2", "bo"), ("d3", "ada"))
+    with pytest.raises(StoreUnavailable, match="belongs to the client 'ada'"):
+        open_store(path, client_id="bo")
+    store = open_store(path)
+    assert [draft.id for draft in store.drafts()] == ["d1", "d3"]
+    assert [draft.id for draft in store.drafts_of("p")] == ["d1", "d3"]
+    [note] = store.notes
+    assert note.code == "foreign_drafts"
+    assert " 1 drafts " in note.message
+    store.close()
+
+
+# A damaged file: 17.10
+
+
+def damaged_store(path: Path, drafts: int) -> None:
+    """A store of many drafts, of which one page in the middle of the table is overwritten."""
+    store = open_store(path)
+    for number in range(drafts):
+        store.add_draft(f"d{number:03}", ["p"], value("x", f"<{number:03}>" + "y" * 300))
+    store.store_results([rejected("d000")])
+    store.close()
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[16:18], "big")
+    start = content.index(b"<%03d>" % (drafts // 2)) // size * size
+    content[start : start + size] = b"\xa5" * size
+    path.write_bytes(content)
+
+
+def test_a_damaged_file_loses_the_drafts_of_its_damaged_pages_only(path: Path) -> None:
+    """All others are taken over with their order, on both sides of the damage; it is told."""
+    damaged_store(path, 100)
+    store = open_store(path)
+    kept = [draft.id for draft in store.drafts()]
+    assert "d050" not in kept
+    assert kept[0] == "d001"
+    assert kept[-1] == "d099"
+    assert len(kept) > 80
+    assert store.row("d000").status == "rejected"
+    assert store.add_draft("next", ["p"], value("x")).draft_clock == 101
+    [note] = store.notes
+    assert note.code == "store_damaged"
+    assert f"has {len(kept) + 1} drafts" in note.message
+    assert f"; {99 - len(kept)} could not be read" in note.message
+    store.close()
+    with pytest.raises(StoreUnavailable, match="belongs to the client 'ada'"):
+        open_store(path, client_id="bo")
+
+
+@pytest.mark.parametrize("step", ["link", "rename", "unlink", "replace"])
+def test_a_replacement_can_be_interrupted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whatever the last step was: the next start has all that the first would have had."""
+    damaged_store(path, 100)
+    with monkeypatch.context() as patched:
+
+        def killed(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        owner: object = os if step == "link" else Path
+        patched.setattr(owner, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_store(path)
+    store = open_store(path)
+    assert len(store.drafts()) > 80
+    store.close()
+    store = open_store(path)
+    assert store.notes == []
+    store.close()
+
+
+def test_a_file_is_replaced_once(path: Path) -> None:
+    """A disk that spoils everything must not fill up with what it spoilt."""
+    damaged_store(path, 100)
+    store = open_store(path)
+    with pytest.raises(StoreDamaged, match="check the disk"):
+        store.replace("again")
+    store.close()
+
+
+def test_a_damaged_draft_is_left_out(path: Path) -> None:
+    """The others are submitted; a question for that one says what is wrong."""
+    store = open_store(path)
+    for name in ("a", "b", "c"):
+        store.add_draft(name, ["p"], value("x"))
+    store._connection.execute("UPDATE events SET payload = '{' WHERE id = 'b'")
+    assert [draft.id for draft in store.drafts()] == ["a", "c"]
+    store._connection.execute("UPDATE events SET partitions = '[' WHERE id = 'b'")
+    assert [draft.id for draft in store.drafts_of("p")] == ["a", "c"]
+    assert store.unreadable == {"b"}
+    with pytest.raises(StoreDamaged, match="b cannot be read"):
+        store.row("b")
+    store.close()

@@ -12,7 +12,11 @@ SELECT coalesce(max(draft_clock), 0) FROM events WHERE client_id = ?;
 
 -- name: sync_draft_count
 -- How many drafts wait.
-SELECT count(*) FROM events WHERE status = 'draft';
+SELECT count(*) FROM events WHERE status = 'draft' AND client_id = ?;
+
+-- name: sync_foreign_drafts
+-- Drafts of other clients, from before a file was bound to one.
+SELECT count(*) FROM events WHERE status = 'draft' AND client_id != ?;
 
 -- name: sync_insert_draft
 -- A new draft; its clock decides its place among the drafts.
@@ -29,14 +33,15 @@ FROM events WHERE id = ?;
 -- Drafts in the order they are submitted in.
 SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
        status_updated_at, reject_reason, errors
-FROM events WHERE status = 'draft' ORDER BY draft_clock, id LIMIT ?;
+FROM events WHERE status = 'draft' AND client_id = ? ORDER BY draft_clock, id LIMIT ?;
 
 -- name: sync_partition_drafts
 -- Drafts of one partition in the order they overlay its committed state.
 SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
        status_updated_at, reject_reason, errors
 FROM events
-WHERE status = 'draft' AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
+WHERE status = 'draft' AND client_id = ?
+  AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
 ORDER BY draft_clock, id;
 
 -- name: sync_rows
@@ -53,6 +58,14 @@ SELECT committed_id, type, payload, extra
 FROM events
 WHERE committed_id > ? AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
 ORDER BY committed_id LIMIT ?;
+
+-- name: sync_committed_places
+-- The places of all committed events after one, from the index alone: the table may be damaged.
+SELECT committed_id FROM events INDEXED BY events_committed WHERE committed_id > ? ORDER BY committed_id;
+
+-- name: sync_committed_row
+-- One committed event with its partitions.
+SELECT type, payload, extra, partitions FROM events WHERE committed_id = ?;
 
 -- name: sync_find
 -- What is known of an id, before a commit or a rejection of it is stored.
@@ -175,3 +188,45 @@ DELETE FROM events WHERE committed_id IS NOT NULL;
 -- name: sync_drop_rejected
 -- The application has seen its rejections and wants the room back.
 DELETE FROM events WHERE status = 'rejected';
+
+-- name: sync_rescue_drafts_up
+-- Where drafts are, by their index. This and the next are read from a damaged file.
+SELECT rowid FROM events INDEXED BY events_draft WHERE status = 'draft' ORDER BY draft_clock, id;
+
+-- name: sync_rescue_drafts_down
+-- The same from the other end, to get beyond a damaged page.
+SELECT rowid FROM events INDEXED BY events_draft WHERE status = 'draft' ORDER BY draft_clock DESC, id DESC;
+
+-- name: sync_rescue_rows_up
+-- Where drafts and rejected events are, by the table itself.
+SELECT rowid FROM events NOT INDEXED WHERE +committed_id IS NULL ORDER BY rowid;
+
+-- name: sync_rescue_rows_down
+-- The same from the other end.
+SELECT rowid FROM events NOT INDEXED WHERE +committed_id IS NULL ORDER BY rowid DESC;
+
+-- name: sync_rescue_row
+-- A row by its place in the table, whole.
+SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
+       status_updated_at, reject_reason, errors
+FROM events NOT INDEXED WHERE rowid = ? AND +committed_id IS NULL;
+
+-- name: sync_rescue_binding
+-- Whose file it is.
+SELECT value FROM binding WHERE name = 'client_id';
+
+-- name: sync_insert_rescued
+-- A row of another file.
+INSERT INTO events (id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock,
+                    created_at, status_updated_at, reject_reason, errors)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: sync_bound
+-- What the file is bound to: its client, or the history of the log that it follows.
+SELECT value FROM binding WHERE name = ?;
+
+-- name: sync_bind
+-- Bind the file.
+INSERT INTO binding (name, value) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
