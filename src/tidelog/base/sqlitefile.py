@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreInUse, StoreUnavailable
+from tidelog.base.seal import seal
 
 BUSY_TIMEOUT_MS = 5000
 """How long a statement waits for another connection's lock before it fails."""
@@ -83,8 +84,12 @@ def check(connection: sqlite3.Connection, path: Path, *, remedy: str) -> None:
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
-    """Bring the schema from whatever version it has to `len(migrations)`, one transaction each."""
+    """Bring the schema from whatever version it has to `len(migrations)`, one transaction each.
+
+    Enables seals: migrations write rows, and so does whoever opened the file to migrate it.
+    """
     version = schema_version(connection, path, newest=len(migrations))
+    enable_seals(connection)
     for number, script in enumerate(migrations[version:], start=version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -95,6 +100,11 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str
         except sqlite3.Error:
             connection.execute("ROLLBACK")
             raise
+
+
+def enable_seals(connection: sqlite3.Connection) -> None:
+    """Let statements of this connection seal the rows they write: `seal(...)` in SQL."""
+    connection.create_function("seal", -1, seal, deterministic=True)
 
 
 def schema_version(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:

@@ -14,7 +14,7 @@ from tidelog.base.channels_settings import VersionedMessages
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.states import ChannelState, MessageState, States, read_versions
-from tidelog.channels.version import decode_version, encode_version, fold
+from tidelog.channels.version import Version, decode_version, encode_version, fold
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait, without_failure
@@ -44,6 +44,8 @@ class _Old(NamedTuple):
     """The last one of them."""
     base: bytes | None
     """What they made of the message."""
+    size_bytes: int
+    """Of its data then."""
 
 
 class Purge:
@@ -87,12 +89,13 @@ class Purge:
                 )
             )
             changes.append(_Purged(channel, through, self._closing(channel)))
-        for message, state, through, base in self._old:
+        for message, state, through, base, size_bytes in self._old:
             rows.append(RowChange("channels_remove_versions", (message, through)))
             if state is None or state.latest.committed_id <= through:
                 rows.append(RowChange("channels_remove_message", (message,)))
             else:
-                rows.append(RowChange("channels_set_base", (message, base, through)))
+                values = (message, base, through, size_bytes)
+                rows.append(RowChange("channels_set_base", values))
         rows.extend(RowChange("channels_remove_receipts", (each,)) for each in self._ids)
         return Accept(len(self._ids), rows=tuple(rows), states=tuple(changes))
 
@@ -244,7 +247,9 @@ class Retention:
                 last = tuple(run)[-1]
                 state = await self._states.load_message(last.stream, message)
                 base = await self._base(message, last.committed_id)
-                old.append(_Old(message, state, last.committed_id, base))
+                encoded = None if base is None else encode_version(base)
+                size_bytes = 0 if base is None else base.data_bytes
+                old.append(_Old(message, state, last.committed_id, encoded, size_bytes))
             item = Purge(channels, old, [each.committed_id for each in found])
             answers = await submit_and_wait(
                 self._committer, item.names(), 256 * len(found), (item,)
@@ -265,11 +270,10 @@ class Retention:
         self._position = found[-1].committed_id
         return len(found)
 
-    async def _base(self, message: int, through: int) -> bytes | None:
+    async def _base(self, message: int, through: int) -> Version | None:
         """The message as its versions up to `through` made it."""
         rows = await self._store.rows("channels_base", (message,))
         stored = rows[0][0] if rows else None
         base = None if stored is None else decode_version(stored)
         after = 0 if base is None else base.committed_id
-        folded = fold(base, await read_versions(self._store, message, after, through))
-        return None if folded is None else encode_version(folded)
+        return fold(base, await read_versions(self._store, message, after, through))

@@ -110,7 +110,10 @@ def _end_incarnation(copy: Path, target: Path) -> None:
     queries = builtin_queries("sqlite")
     try:
         with closing(sqlite3.connect(copy, isolation_level=None)) as writing:
-            if "incarnation" in _tables(writing):  # else it is of a version that a restore migrates
+            sqlitefile.enable_seals(writing)
+            newest = len(migrations("sqlite"))
+            if sqlitefile.schema_version(writing, copy, newest=newest) == newest:
+                # Else it is of a version that a restore migrates.
                 [committed_id, *_] = writing.execute(queries["head"]).fetchone()
                 writing.execute(queries["add_incarnation"], ("", committed_id, 0))
     except sqlite3.Error as error:
@@ -122,6 +125,7 @@ def _begin_incarnation(copy: Path, target: Path) -> None:
     queries = builtin_queries("sqlite")
     try:
         with closing(sqlite3.connect(copy, isolation_level=None)) as writing:
+            sqlitefile.enable_seals(writing)
             writing.execute(queries["name_incarnation"], new_incarnation())
             writing.execute(queries["forget_incarnations"], (FORMER_INCARNATIONS,))
     except sqlite3.Error as error:
@@ -398,11 +402,6 @@ async def _fill(
             done += len(page)
             if table == "log":
                 progress(done, total)
-
-
-def _tables(connection: sqlite3.Connection) -> set[str]:
-    rows = connection.execute(builtin_queries("sqlite")["schema_objects"])
-    return {name for kind, name, *_ in rows if kind == "table"}
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

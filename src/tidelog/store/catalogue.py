@@ -1,16 +1,17 @@
-"""What a SQLite file of a store consists of, and whether a given file is that and nothing else."""
+"""What a store consists of, and whether a given SQLite file is that and nothing else."""
 
 import functools
 import re
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tidelog.base import sqlitefile
 from tidelog.base.errors import StoreDamaged
 from tidelog.store.engine import builtin_queries, migrations
+from tidelog.store.rows import SEAL, SealedTable
 
 _TRANSIENT = "writer"
 """Belongs to running processes and is no part of a backup."""
@@ -27,6 +28,21 @@ class _Object(NamedTuple):
     table: str
     sql: str
     """Without comments, and with single spaces."""
+
+
+@functools.cache
+def sealed_tables() -> tuple[SealedTable, ...]:
+    """Those of the newest schema; taken from the migrations, so that none can be forgotten."""
+    found = []
+    with _fresh(len(migrations("sqlite"))) as fresh:
+        for table in tables():
+            rows = fresh.execute(f"PRAGMA table_info({table})").fetchall()
+            names = [name for _, name, *_ in rows]
+            key = sorted((place, name) for _, name, *_, place in rows if place)
+            if SEAL in names:
+                names.remove(SEAL)
+                found.append(SealedTable(table, tuple(names), tuple(name for _, name in key)))
+    return tuple(found)
 
 
 def tables() -> list[str]:
@@ -48,19 +64,20 @@ def require_schema(connection: sqlite3.Connection, path: Path, version: int) -> 
         StoreDamaged: it differs; the message names the first difference.
     """
     made, found = _made(version), _objects(connection)
+    later = _made(len(migrations("sqlite")))
+    for key, other in found.items():
+        if key in later and key not in made:
+            what = f"its version is {version}, but the {other.kind} {other.name} came later"
+            raise _foreign(path, what)
     for key, wanted in made.items():
         if key not in found:
             raise _foreign(path, f"the {wanted.kind} {wanted.name} is missing")
         if found[key] != wanted:
             raise _foreign(path, f"the {wanted.kind} {wanted.name} is not the one tidelog makes")
-    later = _made(len(migrations("sqlite")))
     ours = {each.name for each in later.values()}
     for key, other in found.items():
         if key in made:
             continue
-        if key in later:
-            what = f"its version is {version}, but the {other.kind} {other.name} came later"
-            raise _foreign(path, what)
         is_plain = other.kind in ("table", "index") and not other.sql.startswith("CREATE VIRTUAL")
         if not is_plain or other.table in ours:
             raise _foreign(
@@ -72,9 +89,16 @@ def require_schema(connection: sqlite3.Connection, path: Path, version: int) -> 
 
 @functools.cache
 def _made(version: int) -> Mapping[tuple[str, str], _Object]:
+    with _fresh(version) as fresh:
+        return _objects(fresh)
+
+
+@contextmanager
+def _fresh(version: int) -> Iterator[sqlite3.Connection]:
+    """A new store of this version, in memory."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         sqlitefile.migrate(fresh, Path(":memory:"), migrations("sqlite")[:version])
-        return _objects(fresh)
+        yield fresh
 
 
 def _objects(connection: sqlite3.Connection) -> Mapping[tuple[str, str], _Object]:

@@ -19,6 +19,7 @@ from tidelog.store.rows import (
     Loaded,
     Names,
     Row,
+    SealedTable,
     SurfaceStats,
 )
 
@@ -142,6 +143,9 @@ class Store(Protocol):
 
         At most `limit`, each once, ascending; one round trip, however many names.
         """
+
+    async def sealed_page(self, table: SealedTable, after: Key | None) -> list[Row]:
+        """Rows of a table after a key, in its order: the sealed columns, then the seal."""
 
     async def stats(self) -> list[SurfaceStats]:
         """Sums over the log by surface."""

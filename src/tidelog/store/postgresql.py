@@ -46,6 +46,7 @@ from tidelog.store.rows import (
     Loaded,
     Names,
     Row,
+    SealedTable,
     SurfaceStats,
 )
 
@@ -59,6 +60,9 @@ while it held the head lock must not stop the others for longer."""
 
 CLOSE_SECONDS = 3.0
 """How long a farewell may take; a frozen server must not keep the process from ending."""
+
+MIGRATION_SECONDS = 86_400.0
+"""How long one step of a migration may take."""
 
 SWEEP_SECONDS = 10.0
 """Pause between two looks for announcements that everybody has heard or missed."""
@@ -301,7 +305,9 @@ async def migrate(
                 raise SchemaTooNew(too_new("the PostgreSQL store", version, len(known)))
             if version == len(known):
                 return
-            await connection.execute(known[version])
+            # A step takes as long as there are rows to change; no request waits for it.
+            await connection.execute("SET LOCAL statement_timeout = 0")
+            await connection.execute(known[version], timeout=MIGRATION_SECONDS)
             await connection.execute(queries["set_schema_version"], version + 1)
 
 
@@ -512,14 +518,23 @@ class PostgresqlStore:
         rows = await self._fetch(query, column, after, through, limit)
         return [position for (position,) in rows]
 
+    async def sealed_page(self, table: SealedTable, after: Key | None) -> list[Row]:
+        """See `Store.sealed_page`."""
+        text = table.page("tidelog.", "$", is_first=after is None)
+        key = [escape(value) if isinstance(value, str) else value for value in after or ()]
+        return await self._fetch_text(text, *key, table.rows_per_page)
+
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
         return [SurfaceStats._make(row) for row in await self._fetch("stats")]
 
     async def _fetch(self, query: str, *values: Any) -> list[Row]:
+        return await self._fetch_text(self._queries[query], *values)
+
+    async def _fetch_text(self, text: str, *values: Any) -> list[Row]:
         assert self._pool is not None  # noqa: S101 - `open` made it
         try:
-            found = await self._pool.fetch(self._queries[query], *values)
+            found = await self._pool.fetch(text, *values)
         except LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL could not be read: {type(error).__name__}: {error}"

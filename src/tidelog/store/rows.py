@@ -155,3 +155,36 @@ class Effects(Struct):
     forgotten: list[tuple[str, str]]
     """(scope, key) of dedupe rows that go before `dedupe` is written."""
     changes: list[RowChange]
+
+
+SEAL = "seal"
+"""The column that holds a row's seal (`tidelog.base.seal`)."""
+
+
+class SealedTable(NamedTuple):
+    """A table whose every row carries a seal over all of its other columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Those others, in their order."""
+    key: tuple[str, ...]
+    """The primary key."""
+
+    @property
+    def rows_per_page(self) -> int:
+        """A state may be as large as a partition; other rows are small."""
+        return 1 if "state" in self.columns else 500
+
+    def page(self, place: str, mark: str, *, is_first: bool) -> str:
+        """A statement that reads a page in the order of the key: the columns, then the seal.
+
+        Its parameters, each a `mark` with its number, are the key to go on after, unless it is the
+        first page, and the number of rows.
+        """
+        marks = [f"{mark}{number}" for number in range(1, len(self.key) + 2)]
+        key, limit = ", ".join(self.key), marks[0 if is_first else -1]
+        after = "" if is_first else f"WHERE ({key}) > ({', '.join(marks[:-1])}) "
+        return (
+            f"SELECT {', '.join(self.columns)}, {SEAL} FROM {place}{self.name} "
+            f"{after}ORDER BY {key} LIMIT {limit}"
+        )

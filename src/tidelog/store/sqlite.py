@@ -42,6 +42,7 @@ from tidelog.store.rows import (
     Loaded,
     Names,
     Row,
+    SealedTable,
     SurfaceStats,
 )
 
@@ -456,6 +457,15 @@ class SqliteStore:
                     found = set(sorted(found)[:limit])
                     bound = max(found)
             return sorted(found)[:limit]
+
+        return await self._read(read)
+
+    async def sealed_page(self, table: SealedTable, after: Key | None) -> list[Row]:
+        """See `Store.sealed_page`."""
+        text = table.page("", "?", is_first=after is None)
+
+        def read(connection: sqlite3.Connection) -> list[Row]:
+            return connection.execute(text, (*(after or ()), table.rows_per_page)).fetchall()
 
         return await self._read(read)
 

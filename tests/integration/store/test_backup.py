@@ -387,11 +387,9 @@ async def test_a_backup_of_an_earlier_version_is_restored(tmp_path: Path) -> Non
     old = tmp_path / "old.db"
     with closing(sqlitefile.connect(old)) as connection:
         sqlitefile.migrate(connection, old, migrations("sqlite")[:1])
-        queries = builtin_queries("sqlite")
         entry = place(Draft("probe/s", "probe", "put", "k", "", "", b"{}"), 1, 1, 5, bytes(16))
-        connection.execute(queries["create_head"], ("OLDLOG", bytes(16)))
-        connection.execute(queries["insert_entry"], entry)
-        connection.execute(queries["advance_head"], (1, entry.digest, 5))
+        connection.execute(builtin_queries("sqlite")["insert_entry"], entry)
+        connection.execute("INSERT INTO head VALUES (1, 'OLDLOG', 1, ?, 5)", (entry.digest,))
         connection.execute("PRAGMA journal_mode = DELETE")
     before = old.read_bytes()
     target = tmp_path / "new" / "tidelog.db"

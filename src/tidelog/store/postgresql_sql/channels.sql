@@ -21,13 +21,18 @@ ON CONFLICT (stream) DO UPDATE SET history_serial = greatest(c.history_serial, e
 
 -- name: channels_set_floors
 -- A reset or a purge: how often it was reset, and up to where history and replay are gone.
-INSERT INTO tidelog.channels_channel AS c (stream, epoch, history_serial, history_floor, replay_floor)
-SELECT stream, max(epoch), 0, max(history_floor), max(replay_floor)
+INSERT INTO tidelog.channels_channel AS c
+  (stream, epoch, history_serial, history_floor, replay_floor, floors_seal)
+SELECT stream, max(epoch), 0, max(history_floor), max(replay_floor),
+       tidelog.seal(json_build_array(stream, max(epoch), max(history_floor), max(replay_floor)))
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
   AS named (stream, epoch, history_floor, replay_floor) GROUP BY stream
 ON CONFLICT (stream) DO UPDATE SET epoch = greatest(c.epoch, excluded.epoch),
   history_floor = greatest(c.history_floor, excluded.history_floor),
-  replay_floor = greatest(c.replay_floor, excluded.replay_floor);
+  replay_floor = greatest(c.replay_floor, excluded.replay_floor),
+  floors_seal = tidelog.seal(json_build_array(
+    c.stream, greatest(c.epoch, excluded.epoch), greatest(c.history_floor, excluded.history_floor),
+    greatest(c.replay_floor, excluded.replay_floor)));
 
 -- name: channels_add_message
 -- New messages; the state of each is its create, until more is folded.
@@ -180,9 +185,11 @@ LATERAL (
 -- name: channels_set_base
 -- The states that the oldest kept versions build on; the latest ones, where they lie behind.
 UPDATE tidelog.channels_message m SET base = named.base,
+  base_seal = tidelog.seal(json_build_array(m.message, encode(named.base, 'hex'))),
   state = CASE WHEN m.through < named.at THEN named.base ELSE m.state END,
+  size_bytes = CASE WHEN m.through < named.at THEN named.size_bytes ELSE m.size_bytes END,
   through = greatest(m.through, named.at)
-FROM unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS named (message, base, at)
+FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS named (message, base, at, size_bytes)
 WHERE m.message = named.message;
 
 -- name: channels_base

@@ -14,8 +14,9 @@ FROM tidelog.head FOR UPDATE;
 
 -- name: create_head
 -- Written once, when the schema is created; a log that lost its head row must not get a new one.
-INSERT INTO tidelog.head (only_row, log_id, committed_id, digest, committed_at)
-SELECT 1, $1, 0, $2, 0 WHERE NOT EXISTS (SELECT 1 FROM tidelog.log)
+INSERT INTO tidelog.head (only_row, log_id, committed_id, digest, committed_at, seal)
+SELECT 1, $1, 0, $2, 0, tidelog.seal(json_build_array(1, $1::text, 0, encode($2::bytea, 'hex'), 0))
+WHERE NOT EXISTS (SELECT 1 FROM tidelog.log)
 ON CONFLICT (only_row) DO NOTHING;
 
 -- name: write_batch
@@ -28,11 +29,17 @@ WITH entries AS (
                        $13::bytea[])
 ), keys AS (
   INSERT INTO tidelog.dedupe (scope, key, committed_id, fingerprint, owner, outcome, available,
-                              first_seen_at, expires_at)
-  SELECT * FROM unnest($14::text[], $15::text[], $16::bigint[], $17::bytea[], $18::text[], $19::bytea[],
-                       $20::bigint[], $21::bigint[], $22::bigint[])
+                              first_seen_at, expires_at, seal)
+  SELECT new.*, tidelog.seal(json_build_array(
+           scope, key, committed_id, encode(fingerprint, 'hex'), owner, encode(outcome, 'hex'), available,
+           first_seen_at, expires_at))
+  FROM unnest($14::text[], $15::text[], $16::bigint[], $17::bytea[], $18::text[], $19::bytea[],
+              $20::bigint[], $21::bigint[], $22::bigint[])
+    AS new (scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at, expires_at)
 ), head AS (
-  UPDATE tidelog.head SET committed_id = $23, digest = $24, committed_at = $25
+  UPDATE tidelog.head SET committed_id = $23, digest = $24, committed_at = $25,
+    seal = tidelog.seal(json_build_array(
+      only_row, log_id, $23::bigint, encode($24::bytea, 'hex'), $25::bigint))
 ), writer AS (
   INSERT INTO tidelog.writer (node, batch_id, committed_at) VALUES ($26, $27, $25)
   ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at
@@ -108,7 +115,10 @@ LATERAL (
 
 -- name: unavailable_keys
 -- The dedupe rows of pruned entries answer that the content is gone.
-UPDATE tidelog.dedupe AS d SET available = 0
+UPDATE tidelog.dedupe AS d SET available = 0,
+  seal = tidelog.seal(json_build_array(
+    d.scope, d.key, d.committed_id, encode(d.fingerprint, 'hex'), d.owner, encode(d.outcome, 'hex'), 0,
+    d.first_seen_at, d.expires_at))
 FROM unnest($1::text[], $2::text[]) AS named (scope, key)
 WHERE d.scope = named.scope AND d.key = named.key;
 

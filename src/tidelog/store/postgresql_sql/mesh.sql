@@ -16,16 +16,22 @@ JOIN tidelog.mesh_setting m ON m.id = named.id;
 -- New meshes.
 INSERT INTO tidelog.mesh_setting (id, slug, dedupe_retention_mode, dedupe_retention_days,
   message_retention_days, echo_to_sender, rate_limit, rate_window_ms, shortest_window_days,
-  clone_concurrency_policy, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                     $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[]);
+  clone_concurrency_policy, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(
+         id, slug, mode, days, message_days, echo, rate_limit, rate_window_ms, policy, created_at, shortest))
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+            $8::bigint[], $9::bigint[], $10::text[], $11::bigint[])
+  AS new (id, slug, mode, days, message_days, echo, rate_limit, rate_window_ms, shortest, policy, created_at);
 
 -- name: mesh_change
 -- Other settings of meshes. Of several changes of one mesh the last one counts.
 UPDATE tidelog.mesh_setting m SET dedupe_retention_mode = new.mode, dedupe_retention_days = new.days,
   message_retention_days = new.message_days, echo_to_sender = new.echo, rate_limit = new.rate_limit,
   rate_window_ms = new.rate_window_ms, shortest_window_days = new.shortest,
-  clone_concurrency_policy = new.policy
+  clone_concurrency_policy = new.policy,
+  seal = tidelog.seal(json_build_array(
+    m.id, m.slug, new.mode, new.days, new.message_days, new.echo, new.rate_limit, new.rate_window_ms,
+    new.policy, m.created_at, new.shortest))
 FROM (
   SELECT DISTINCT ON (id) * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[],
                                         $6::bigint[], $7::bigint[], $8::bigint[], $9::text[])
@@ -71,12 +77,15 @@ LATERAL (
 
 -- name: mesh_add_member
 -- New members.
-INSERT INTO tidelog.mesh_member (id, mesh_id, member_pubkey, name, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[]);
+INSERT INTO tidelog.mesh_member (id, mesh_id, member_pubkey, name, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(id, mesh_id, member_pubkey, name, created_at, NULL))
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+  AS new (id, mesh_id, member_pubkey, name, created_at);
 
 -- name: mesh_revoke_member
 -- Members are none any more; their keys stay known.
-UPDATE tidelog.mesh_member m SET revoked_at = named.at
+UPDATE tidelog.mesh_member m SET revoked_at = named.at,
+  seal = tidelog.seal(json_build_array(m.id, m.mesh_id, m.member_pubkey, m.name, m.created_at, named.at))
 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS named (mesh_id, member_pubkey, at)
 WHERE m.mesh_id = named.mesh_id AND m.member_pubkey = named.member_pubkey AND m.revoked_at IS NULL;
 
@@ -94,12 +103,17 @@ JOIN tidelog.mesh_invite i ON i.invite_hash = named.invite_hash;
 
 -- name: mesh_add_invite
 -- New invites.
-INSERT INTO tidelog.mesh_invite (invite_hash, mesh_id, created_at, expires_at)
-SELECT * FROM unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[]);
+INSERT INTO tidelog.mesh_invite (invite_hash, mesh_id, created_at, expires_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(
+         encode(invite_hash, 'hex'), mesh_id, created_at, expires_at, NULL, NULL))
+FROM unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[])
+  AS new (invite_hash, mesh_id, created_at, expires_at);
 
 -- name: mesh_use_invite
 -- Invites are used up.
-UPDATE tidelog.mesh_invite i SET used_at = named.at, used_by = named.by
+UPDATE tidelog.mesh_invite i SET used_at = named.at, used_by = named.by,
+  seal = tidelog.seal(json_build_array(
+    encode(i.invite_hash, 'hex'), i.mesh_id, i.created_at, i.expires_at, named.at, named.by))
 FROM unnest($1::bytea[], $2::bigint[], $3::text[]) AS named (invite_hash, at, by)
 WHERE i.invite_hash = named.invite_hash;
 
@@ -127,13 +141,17 @@ ORDER BY named.number, t.name;
 
 -- name: mesh_add_topic
 -- New topics.
-INSERT INTO tidelog.mesh_topic (mesh_id, name, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]);
+INSERT INTO tidelog.mesh_topic (mesh_id, name, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(mesh_id, name, created_at))
+FROM unnest($1::text[], $2::text[], $3::bigint[])
+  AS new (mesh_id, name, created_at);
 
 -- name: mesh_subscribe
 -- Members receive topics from now on.
-INSERT INTO tidelog.mesh_topic_subscription (mesh_id, topic, member_pubkey, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]);
+INSERT INTO tidelog.mesh_topic_subscription (mesh_id, topic, member_pubkey, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(mesh_id, topic, member_pubkey, created_at))
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
+  AS new (mesh_id, topic, member_pubkey, created_at);
 
 -- name: mesh_unsubscribe
 -- Members no longer receive topics.
@@ -155,8 +173,10 @@ JOIN tidelog.mesh_queue q ON q.mesh_id = named.mesh_id ORDER BY named.number, q.
 
 -- name: mesh_add_queue
 -- New queues.
-INSERT INTO tidelog.mesh_queue (mesh_id, id, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]);
+INSERT INTO tidelog.mesh_queue (mesh_id, id, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(mesh_id, id, created_at))
+FROM unnest($1::text[], $2::text[], $3::bigint[])
+  AS new (mesh_id, id, created_at);
 
 -- name: mesh_webhooks
 -- Endpoints that get a message of a topic, or with an empty topic any other message.
@@ -180,8 +200,10 @@ JOIN tidelog.mesh_webhook w ON w.mesh_id = named.mesh_id AND w.id = named.id;
 
 -- name: mesh_add_webhook
 -- New endpoints.
-INSERT INTO tidelog.mesh_webhook (id, mesh_id, topic, url, secret, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[]);
+INSERT INTO tidelog.mesh_webhook (id, mesh_id, topic, url, secret, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(id, mesh_id, topic, url, secret, created_at, NULL))
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
+  AS new (id, mesh_id, topic, url, secret, created_at);
 
 -- name: mesh_remove_webhook
 -- Endpoints are gone.
@@ -191,7 +213,10 @@ WHERE w.mesh_id = named.mesh_id AND w.id = named.id;
 -- name: mesh_end_webhook
 -- What endpoints that are gone have not got, they will not get.
 UPDATE tidelog.mesh_delivery_queue q SET status = 'dead', last_error = 'endpoint_removed',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = tidelog.seal(json_build_array(
+    q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id, q.created_at,
+    'dead', q.attempts, q.next_attempt_at, 'endpoint_removed', q.claimed_at, NULL, NULL, q.delivered_at))
 FROM unnest($1::text[], $2::text[]) AS named (mesh_id, id)
 WHERE q.mesh_id = named.mesh_id AND q.recipient_pubkey = '' AND q.channel = 'webhook'
 AND q.endpoint_id = named.id AND q.status IN ('pending', 'claimed');
@@ -199,16 +224,22 @@ AND q.endpoint_id = named.id AND q.status IN ('pending', 'claimed');
 -- name: mesh_add_delivery
 -- Some are to get messages.
 INSERT INTO tidelog.mesh_delivery_queue (broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id,
-                                         history_id, created_at, status, attempts, next_attempt_at)
+                                         history_id, created_at, status, attempts, next_attempt_at, seal)
 SELECT broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
-       'pending', 0, created_at
+       'pending', 0, created_at, tidelog.seal(json_build_array(
+         broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+         'pending', 0, created_at, NULL, NULL, NULL, NULL, NULL))
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
   AS named (broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at);
 
 -- name: mesh_add_mention
 -- Messages mention members.
-INSERT INTO tidelog.mesh_mention_index (broker_message_id, mentioned_pubkey, mesh_id, history_id, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]);
+INSERT INTO tidelog.mesh_mention_index
+  (broker_message_id, mentioned_pubkey, mesh_id, history_id, created_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(
+         broker_message_id, mentioned_pubkey, mesh_id, history_id, created_at))
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
+  AS new (broker_message_id, mentioned_pubkey, mesh_id, history_id, created_at);
 
 -- name: mesh_dedupe_row
 -- The rows of keys, for whoever asks for many at once.
@@ -273,8 +304,10 @@ SELECT number, verdict FROM mesh.take_units($1::text[], $2::text[], $3::bigint[]
 
 -- name: mesh_use_tokens
 -- Tokens that are used once; one that was used before is not answered.
-INSERT INTO tidelog.mesh_used_token (token, expires_at)
-SELECT * FROM unnest($1::text[], $2::bigint[])
+INSERT INTO tidelog.mesh_used_token (token, expires_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(token, expires_at))
+FROM unnest($1::text[], $2::bigint[])
+  AS new (token, expires_at)
 ON CONFLICT DO NOTHING RETURNING 1, token;
 
 -- name: mesh_forget_tokens

@@ -44,7 +44,11 @@ JOIN tidelog.mesh_delivery_queue q USING (broker_message_id, recipient_pubkey, c
 -- Leases; none is given while another one holds.
 UPDATE tidelog.mesh_delivery_queue q SET status = 'claimed', attempts = q.attempts + 1,
   claim_id = named.claim_id, claimed_at = named.at, claim_expires_at = named.expires_at,
-  next_attempt_at = named.expires_at
+  next_attempt_at = named.expires_at,
+  seal = tidelog.seal(json_build_array(
+    q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id, q.created_at,
+    'claimed', q.attempts + 1, named.expires_at, q.last_error, named.at, named.claim_id, named.expires_at,
+    q.delivered_at))
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
   AS named (broker_message_id, recipient_pubkey, channel, endpoint_id, claim_id, at, expires_at)
 WHERE q.broker_message_id = named.broker_message_id AND q.recipient_pubkey = named.recipient_pubkey
@@ -55,7 +59,11 @@ AND q.status IN ('pending', 'claimed') AND (q.status = 'pending' OR q.claim_expi
 -- What became of leases; without one nothing changes. A row that waits again has forgotten its claim.
 UPDATE tidelog.mesh_delivery_queue q SET status = named.status, next_attempt_at = named.next_attempt_at,
   last_error = named.last_error, delivered_at = named.delivered_at, claim_expires_at = NULL,
-  claim_id = CASE named.status WHEN 'pending' THEN NULL ELSE q.claim_id END
+  claim_id = CASE named.status WHEN 'pending' THEN NULL ELSE q.claim_id END,
+  seal = tidelog.seal(json_build_array(
+    q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id, q.created_at,
+    named.status, q.attempts, named.next_attempt_at, named.last_error, q.claimed_at,
+    CASE named.status WHEN 'pending' THEN NULL ELSE q.claim_id END, NULL, named.delivered_at))
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[],
             $9::bigint[])
   AS named (broker_message_id, recipient_pubkey, channel, endpoint_id, claim_id, status, next_attempt_at,
@@ -73,7 +81,10 @@ ORDER BY claim_expires_at LIMIT ($2::bigint[])[1];
 -- name: mesh_reap_delivery
 -- Leases have ended without an acknowledgement.
 UPDATE tidelog.mesh_delivery_queue q SET status = 'pending', next_attempt_at = named.at,
-  last_error = 'lease_expired', claim_id = NULL, claim_expires_at = NULL
+  last_error = 'lease_expired', claim_id = NULL, claim_expires_at = NULL,
+  seal = tidelog.seal(json_build_array(
+    q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id, q.created_at,
+    'pending', q.attempts, named.at, 'lease_expired', q.claimed_at, NULL, NULL, q.delivered_at))
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
   AS named (broker_message_id, recipient_pubkey, channel, endpoint_id, at)
 WHERE q.broker_message_id = named.broker_message_id AND q.recipient_pubkey = named.recipient_pubkey
@@ -83,7 +94,10 @@ AND q.status = 'claimed' AND q.claim_expires_at <= named.at;
 -- name: mesh_bury_delivery
 -- Deliveries that will not be tried again.
 UPDATE tidelog.mesh_delivery_queue q SET status = 'dead', last_error = named.last_error,
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = tidelog.seal(json_build_array(
+    q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id, q.created_at,
+    'dead', q.attempts, q.next_attempt_at, named.last_error, q.claimed_at, NULL, NULL, q.delivered_at))
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
   AS named (broker_message_id, recipient_pubkey, channel, endpoint_id, last_error)
 WHERE q.broker_message_id = named.broker_message_id AND q.recipient_pubkey = named.recipient_pubkey
@@ -120,13 +134,17 @@ JOIN tidelog.mesh_setting s ON s.id = w.mesh_id;
 
 -- name: mesh_disable_webhook
 -- Endpoints said that they are gone.
-UPDATE tidelog.mesh_webhook w SET disabled_at = named.at
+UPDATE tidelog.mesh_webhook w SET disabled_at = named.at,
+  seal = tidelog.seal(json_build_array(w.id, w.mesh_id, w.topic, w.url, w.secret, w.created_at, named.at))
 FROM unnest($1::text[], $2::bigint[]) AS named (id, at) WHERE w.id = named.id AND w.disabled_at IS NULL;
 
 -- name: mesh_end_endpoint
 -- What disabled endpoints have not got, they will not get.
 UPDATE tidelog.mesh_delivery_queue SET status = 'dead', last_error = 'endpoint_disabled',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = tidelog.seal(json_build_array(
+    broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+    'dead', attempts, next_attempt_at, 'endpoint_disabled', claimed_at, NULL, NULL, delivered_at))
 WHERE channel = 'webhook' AND endpoint_id = ANY($1::text[]) AND status IN ('pending', 'claimed');
 
 -- name: mesh_lost_webhook_deliveries
@@ -170,14 +188,19 @@ SELECT 1, committed_id, stream_serial, entity, body FROM (
 
 -- name: mesh_add_tombstone
 -- Messages whose content is gone.
-INSERT INTO tidelog.mesh_message_tombstone (broker_message_id, mesh_id, deleted_at, reason)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+INSERT INTO tidelog.mesh_message_tombstone (broker_message_id, mesh_id, deleted_at, reason, seal)
+SELECT new.*, tidelog.seal(json_build_array(broker_message_id, mesh_id, deleted_at, reason))
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+  AS new (broker_message_id, mesh_id, deleted_at, reason)
 ON CONFLICT (broker_message_id) DO NOTHING;
 
 -- name: mesh_expire_deliveries
 -- Nobody gets messages any more whose content is gone.
 UPDATE tidelog.mesh_delivery_queue SET status = 'dead', last_error = 'retention_expired',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = tidelog.seal(json_build_array(
+    broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+    'dead', attempts, next_attempt_at, 'retention_expired', claimed_at, NULL, NULL, delivered_at))
 WHERE broker_message_id = ANY($1::text[]) AND status IN ('pending', 'claimed');
 
 -- name: mesh_expired_keys

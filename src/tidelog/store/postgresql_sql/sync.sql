@@ -51,13 +51,16 @@ JOIN tidelog.sync_snapshots s USING (partition);
 -- name: sync_put_snapshot
 -- A newer state of partitions; never an older one. One batch may bring several of the same.
 INSERT INTO tidelog.sync_snapshots AS s
-  (partition, state, committed_id, created_at, model_version, digest)
-SELECT DISTINCT ON (partition) partition, state, committed_id, created_at, model_version, digest
+  (partition, state, committed_id, created_at, model_version, digest, seal)
+SELECT DISTINCT ON (partition) partition, state, committed_id, created_at, model_version, digest,
+  tidelog.seal(json_build_array(
+    partition, encode(state, 'hex'), committed_id, created_at, model_version, encode(digest, 'hex')))
 FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[])
   WITH ORDINALITY AS named (partition, state, committed_id, created_at, model_version, digest, number)
 ORDER BY partition, committed_id DESC, number DESC
 ON CONFLICT (partition) DO UPDATE SET state = excluded.state, committed_id = excluded.committed_id,
-  created_at = excluded.created_at, model_version = excluded.model_version, digest = excluded.digest
+  created_at = excluded.created_at, model_version = excluded.model_version, digest = excluded.digest,
+  seal = excluded.seal
 WHERE excluded.committed_id >= s.committed_id;
 
 -- name: sync_setting
@@ -68,11 +71,11 @@ JOIN tidelog.sync_settings s USING (name);
 
 -- name: sync_put_setting
 -- Store numbers; of several under one name the last.
-INSERT INTO tidelog.sync_settings (name, value)
-SELECT DISTINCT ON (name) name, value
+INSERT INTO tidelog.sync_settings (name, value, seal)
+SELECT DISTINCT ON (name) name, value, tidelog.seal(json_build_array(name, value))
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (name, value, number)
 ORDER BY name, number DESC
-ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal;
 
 -- name: sync_prunable
 -- Events behind a position whose every partition has a snapshot at or beyond them; their bodies may go.

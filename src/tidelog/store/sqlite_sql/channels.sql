@@ -17,11 +17,13 @@ ON CONFLICT (stream) DO UPDATE SET history_serial = max(history_serial, excluded
 
 -- name: channels_set_floors
 -- A reset or a purge: how often it was reset, and up to where history and replay are gone.
-INSERT INTO channels_channel (stream, epoch, history_serial, history_floor, replay_floor)
-VALUES (?, ?, 0, ?, ?)
+INSERT INTO channels_channel (stream, epoch, history_serial, history_floor, replay_floor, floors_seal)
+VALUES (?1, ?2, 0, ?3, ?4, seal(?1, ?2, ?3, ?4))
 ON CONFLICT (stream) DO UPDATE SET epoch = max(epoch, excluded.epoch),
   history_floor = max(history_floor, excluded.history_floor),
-  replay_floor = max(replay_floor, excluded.replay_floor);
+  replay_floor = max(replay_floor, excluded.replay_floor),
+  floors_seal = seal(stream, max(epoch, excluded.epoch), max(history_floor, excluded.history_floor),
+                     max(replay_floor, excluded.replay_floor));
 
 -- name: channels_add_message
 -- A new message; its state is its create, until more is folded.
@@ -109,8 +111,9 @@ ORDER BY l.committed_id LIMIT ?;
 
 -- name: channels_set_base
 -- The state that the oldest kept version of a message builds on; the latest one, if it lies behind.
-UPDATE channels_message SET base = ?2,
+UPDATE channels_message SET base = ?2, base_seal = seal(?1, ?2),
   state = CASE WHEN through < ?3 THEN ?2 ELSE state END,
+  size_bytes = CASE WHEN through < ?3 THEN ?4 ELSE size_bytes END,
   through = max(through, ?3) WHERE message = ?1;
 
 -- name: channels_base

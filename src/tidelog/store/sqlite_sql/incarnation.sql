@@ -4,20 +4,21 @@ SELECT id, began, at, number FROM incarnation WHERE id <> '' ORDER BY number;
 
 -- name: first_incarnation
 -- Of a new log, with its head; a log that lost its incarnations must not get a first one again.
-INSERT INTO incarnation (number, id, began, at)
-SELECT 1, ?, 0, ? FROM head
+INSERT INTO incarnation (number, id, began, at, seal)
+SELECT 1, ?1, 0, ?2, seal(1, ?1, 0, ?2) FROM head
 WHERE committed_id = 0 AND NOT EXISTS (SELECT 1 FROM incarnation);
 
 -- name: add_incarnation
 -- What comes after position `began` is another history than before. One without a name waits for
 -- whoever serves the copy it is in, and is the last.
-INSERT INTO incarnation (number, id, began, at)
-SELECT coalesce((SELECT max(number) FROM incarnation), 0) + 1, ?, ?, ?
+INSERT INTO incarnation (number, id, began, at, seal)
+SELECT last + 1, ?1, ?2, ?3, seal(last + 1, ?1, ?2, ?3)
+FROM (SELECT coalesce(max(number), 0) AS last FROM incarnation)
 WHERE NOT EXISTS (SELECT 1 FROM incarnation WHERE id = '');
 
 -- name: name_incarnation
 -- Somebody serves, or restores, a copy that a backup made.
-UPDATE incarnation SET id = ?, at = ? WHERE id = '';
+UPDATE incarnation SET id = ?1, at = ?2, seal = seal(number, ?1, began, ?2) WHERE id = '';
 
 -- name: forget_incarnations
 -- The current one and some former ones are kept; a reader of an older one begins again.

@@ -6,13 +6,13 @@ FROM head;
 
 -- name: create_head
 -- Written once, when the file is created; a log that lost its head row must not get a new one.
-INSERT INTO head (only_row, log_id, committed_id, digest, committed_at)
-SELECT 1, ?, 0, ?, 0 WHERE NOT EXISTS (SELECT 1 FROM log)
+INSERT INTO head (only_row, log_id, committed_id, digest, committed_at, seal)
+SELECT 1, ?1, 0, ?2, 0, seal(1, ?1, 0, ?2, 0) WHERE NOT EXISTS (SELECT 1 FROM log)
 ON CONFLICT (only_row) DO NOTHING;
 
 -- name: advance_head
 -- Move the end of the log, in the transaction that wrote the entries.
-UPDATE head SET committed_id = ?, digest = ?, committed_at = ?;
+UPDATE head SET committed_id = ?1, digest = ?2, committed_at = ?3, seal = seal(only_row, log_id, ?1, ?2, ?3);
 
 -- name: stream_serial
 -- The last serial of a stream; the log itself is the only place it is kept.
@@ -32,8 +32,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_dedupe
 -- One key, in the transaction of its entry.
 INSERT INTO dedupe (scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at,
-                    expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+                    expires_at, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, seal(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9));
 
 -- name: entries_after
 -- A page of the log in its order.
@@ -62,7 +62,9 @@ WHERE expires_at <= ? AND NOT (scope >= 'mesh/' AND scope < 'mesh0') ORDER BY ex
 
 -- name: unavailable_keys
 -- The dedupe rows of pruned entries answer that the content is gone.
-UPDATE dedupe SET available = 0 WHERE scope = ? AND key = ?;
+UPDATE dedupe SET available = 0,
+  seal = seal(scope, key, committed_id, fingerprint, owner, outcome, 0, first_seen_at, expires_at)
+WHERE scope = ? AND key = ?;
 
 -- name: stats
 -- Sums over the log by surface.

@@ -14,14 +14,14 @@ FROM mesh_setting WHERE id = ?;
 -- A new mesh.
 INSERT INTO mesh_setting (id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days,
                           echo_to_sender, rate_limit, rate_window_ms, shortest_window_days,
-                          clone_concurrency_policy, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                          clone_concurrency_policy, created_at, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, seal(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?9));
 
 -- name: mesh_change
 -- Other settings of a mesh.
 UPDATE mesh_setting SET dedupe_retention_mode = ?2, dedupe_retention_days = ?3, message_retention_days = ?4,
   echo_to_sender = ?5, rate_limit = ?6, rate_window_ms = ?7, shortest_window_days = ?8,
-  clone_concurrency_policy = ?9
+  clone_concurrency_policy = ?9, seal = seal(id, slug, ?2, ?3, ?4, ?5, ?6, ?7, ?9, created_at, ?8)
 WHERE id = ?1;
 
 -- name: mesh_counts
@@ -47,11 +47,13 @@ WHERE mesh_id = ? AND member_pubkey > ? AND revoked_at IS NULL ORDER BY member_p
 
 -- name: mesh_add_member
 -- A new member.
-INSERT INTO mesh_member (id, mesh_id, member_pubkey, name, created_at) VALUES (?, ?, ?, ?, ?);
+INSERT INTO mesh_member (id, mesh_id, member_pubkey, name, created_at, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, seal(?1, ?2, ?3, ?4, ?5, NULL));
 
 -- name: mesh_revoke_member
 -- A member is none any more; its key stays known.
-UPDATE mesh_member SET revoked_at = ?3 WHERE mesh_id = ?1 AND member_pubkey = ?2 AND revoked_at IS NULL;
+UPDATE mesh_member SET revoked_at = ?3, seal = seal(id, mesh_id, member_pubkey, name, created_at, ?3)
+WHERE mesh_id = ?1 AND member_pubkey = ?2 AND revoked_at IS NULL;
 
 -- name: mesh_remove_subscriptions
 -- Whoever is no member receives nothing.
@@ -63,11 +65,14 @@ SELECT mesh_id, expires_at, used_at FROM mesh_invite WHERE invite_hash = ?;
 
 -- name: mesh_add_invite
 -- A new invite.
-INSERT INTO mesh_invite (invite_hash, mesh_id, created_at, expires_at) VALUES (?, ?, ?, ?);
+INSERT INTO mesh_invite (invite_hash, mesh_id, created_at, expires_at, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4, NULL, NULL));
 
 -- name: mesh_use_invite
 -- An invite is used up.
-UPDATE mesh_invite SET used_at = ?2, used_by = ?3 WHERE invite_hash = ?1;
+UPDATE mesh_invite SET used_at = ?2, used_by = ?3,
+  seal = seal(invite_hash, mesh_id, created_at, expires_at, ?2, ?3)
+WHERE invite_hash = ?1;
 
 -- name: mesh_remove_invites
 -- Invites that can no longer be used.
@@ -88,11 +93,12 @@ WHERE t.mesh_id = ?1 ORDER BY t.name;
 
 -- name: mesh_add_topic
 -- A new topic.
-INSERT INTO mesh_topic (mesh_id, name, created_at) VALUES (?, ?, ?);
+INSERT INTO mesh_topic (mesh_id, name, created_at, seal) VALUES (?1, ?2, ?3, seal(?1, ?2, ?3));
 
 -- name: mesh_subscribe
 -- A member receives a topic from now on.
-INSERT INTO mesh_topic_subscription (mesh_id, topic, member_pubkey, created_at) VALUES (?, ?, ?, ?);
+INSERT INTO mesh_topic_subscription (mesh_id, topic, member_pubkey, created_at, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4));
 
 -- name: mesh_unsubscribe
 -- A member no longer receives a topic.
@@ -108,7 +114,7 @@ SELECT id FROM mesh_queue WHERE mesh_id = ? ORDER BY id;
 
 -- name: mesh_add_queue
 -- A new queue.
-INSERT INTO mesh_queue (mesh_id, id, created_at) VALUES (?, ?, ?);
+INSERT INTO mesh_queue (mesh_id, id, created_at, seal) VALUES (?1, ?2, ?3, seal(?1, ?2, ?3));
 
 -- name: mesh_webhooks
 -- Endpoints that get a message of a topic, or with an empty topic any other message.
@@ -125,7 +131,8 @@ SELECT id FROM mesh_webhook WHERE mesh_id = ? AND id = ?;
 
 -- name: mesh_add_webhook
 -- A new endpoint.
-INSERT INTO mesh_webhook (id, mesh_id, topic, url, secret, created_at) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO mesh_webhook (id, mesh_id, topic, url, secret, created_at, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, seal(?1, ?2, ?3, ?4, ?5, ?6, NULL));
 
 -- name: mesh_remove_webhook
 -- An endpoint is gone.
@@ -134,20 +141,23 @@ DELETE FROM mesh_webhook WHERE mesh_id = ? AND id = ?;
 -- name: mesh_end_webhook
 -- What an endpoint that is gone has not got, it will not get.
 UPDATE mesh_delivery_queue SET status = 'dead', last_error = 'endpoint_removed',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              'dead', attempts, next_attempt_at, 'endpoint_removed', claimed_at, NULL, NULL, delivered_at)
 WHERE mesh_id = ?1 AND recipient_pubkey = '' AND channel = 'webhook' AND endpoint_id = ?2
 AND status IN ('pending', 'claimed');
 
 -- name: mesh_add_delivery
 -- Somebody is to get a message.
 INSERT INTO mesh_delivery_queue (broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id,
-                                 history_id, created_at, status, attempts, next_attempt_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'pending', 0, ?7);
+                                 history_id, created_at, status, attempts, next_attempt_at, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'pending', 0, ?7,
+        seal(?1, ?2, ?3, ?4, ?5, ?6, ?7, 'pending', 0, ?7, NULL, NULL, NULL, NULL, NULL));
 
 -- name: mesh_add_mention
 -- A message mentions a member.
-INSERT INTO mesh_mention_index (broker_message_id, mentioned_pubkey, mesh_id, history_id, created_at)
-VALUES (?, ?, ?, ?, ?);
+INSERT INTO mesh_mention_index (broker_message_id, mentioned_pubkey, mesh_id, history_id, created_at, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, seal(?1, ?2, ?3, ?4, ?5));
 
 -- name: mesh_dedupe_row
 -- The row of one key, for whoever asks for many at once.
@@ -194,7 +204,7 @@ SELECT token FROM mesh_used_token WHERE token = ?;
 
 -- name: mesh_use_token
 -- A token is used once.
-INSERT INTO mesh_used_token (token, expires_at) VALUES (?, ?);
+INSERT INTO mesh_used_token (token, expires_at, seal) VALUES (?1, ?2, seal(?1, ?2));
 
 -- name: mesh_forget_tokens
 -- Tokens that have expired need not be known.

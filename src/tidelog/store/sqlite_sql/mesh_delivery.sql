@@ -28,14 +28,18 @@ WHERE broker_message_id = ? AND recipient_pubkey = ? AND channel = ? AND endpoin
 -- name: mesh_claim_delivery
 -- A lease; it is not given while another one holds.
 UPDATE mesh_delivery_queue SET status = 'claimed', attempts = attempts + 1, claim_id = ?5, claimed_at = ?6,
-  claim_expires_at = ?7, next_attempt_at = ?7
+  claim_expires_at = ?7, next_attempt_at = ?7,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              'claimed', attempts + 1, ?7, last_error, ?6, ?5, ?7, delivered_at)
 WHERE broker_message_id = ?1 AND recipient_pubkey = ?2 AND channel = ?3 AND endpoint_id = ?4
 AND status IN ('pending', 'claimed') AND (status = 'pending' OR claim_expires_at <= ?6);
 
 -- name: mesh_finish_delivery
 -- What became of a lease; without it nothing changes. A row that waits again has forgotten its claim.
 UPDATE mesh_delivery_queue SET status = ?6, next_attempt_at = ?7, last_error = ?8, delivered_at = ?9,
-  claim_expires_at = NULL, claim_id = CASE ?6 WHEN 'pending' THEN NULL ELSE claim_id END
+  claim_expires_at = NULL, claim_id = CASE ?6 WHEN 'pending' THEN NULL ELSE claim_id END,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              ?6, attempts, ?7, ?8, claimed_at, CASE ?6 WHEN 'pending' THEN NULL ELSE claim_id END, NULL, ?9)
 WHERE broker_message_id = ?1 AND recipient_pubkey = ?2 AND channel = ?3 AND endpoint_id = ?4
 AND status = 'claimed' AND claim_id = ?5;
 
@@ -47,13 +51,17 @@ WHERE status = 'claimed' AND claim_expires_at <= ? ORDER BY claim_expires_at LIM
 -- name: mesh_reap_delivery
 -- A lease has ended without an acknowledgement.
 UPDATE mesh_delivery_queue SET status = 'pending', next_attempt_at = ?5, last_error = 'lease_expired',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              'pending', attempts, ?5, 'lease_expired', claimed_at, NULL, NULL, delivered_at)
 WHERE broker_message_id = ?1 AND recipient_pubkey = ?2 AND channel = ?3 AND endpoint_id = ?4
 AND status = 'claimed' AND claim_expires_at <= ?5;
 
 -- name: mesh_bury_delivery
 -- A delivery that will not be tried again.
-UPDATE mesh_delivery_queue SET status = 'dead', last_error = ?5, claim_id = NULL, claim_expires_at = NULL
+UPDATE mesh_delivery_queue SET status = 'dead', last_error = ?5, claim_id = NULL, claim_expires_at = NULL,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              'dead', attempts, next_attempt_at, ?5, claimed_at, NULL, NULL, delivered_at)
 WHERE broker_message_id = ?1 AND recipient_pubkey = ?2 AND channel = ?3 AND endpoint_id = ?4
 AND status IN ('pending', 'claimed');
 
@@ -80,12 +88,15 @@ WHERE w.id = ? AND w.disabled_at IS NULL;
 
 -- name: mesh_disable_webhook
 -- An endpoint said that it is gone.
-UPDATE mesh_webhook SET disabled_at = ?2 WHERE id = ?1 AND disabled_at IS NULL;
+UPDATE mesh_webhook SET disabled_at = ?2, seal = seal(id, mesh_id, topic, url, secret, created_at, ?2)
+WHERE id = ?1 AND disabled_at IS NULL;
 
 -- name: mesh_end_endpoint
 -- What a disabled endpoint has not got, it will not get.
 UPDATE mesh_delivery_queue SET status = 'dead', last_error = 'endpoint_disabled',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              'dead', attempts, next_attempt_at, 'endpoint_disabled', claimed_at, NULL, NULL, delivered_at)
 WHERE channel = 'webhook' AND endpoint_id = ? AND status IN ('pending', 'claimed');
 
 -- name: mesh_lost_webhook_deliveries
@@ -123,13 +134,16 @@ SELECT committed_id, stream_serial, entity, body FROM (
 
 -- name: mesh_add_tombstone
 -- A message whose content is gone.
-INSERT INTO mesh_message_tombstone (broker_message_id, mesh_id, deleted_at, reason) VALUES (?, ?, ?, ?)
+INSERT INTO mesh_message_tombstone (broker_message_id, mesh_id, deleted_at, reason, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4))
 ON CONFLICT (broker_message_id) DO NOTHING;
 
 -- name: mesh_expire_deliveries
 -- Nobody gets a message any more whose content is gone.
 UPDATE mesh_delivery_queue SET status = 'dead', last_error = 'retention_expired',
-  claim_id = NULL, claim_expires_at = NULL
+  claim_id = NULL, claim_expires_at = NULL,
+  seal = seal(broker_message_id, recipient_pubkey, channel, endpoint_id, mesh_id, history_id, created_at,
+              'dead', attempts, next_attempt_at, 'retention_expired', claimed_at, NULL, NULL, delivered_at)
 WHERE broker_message_id = ? AND status IN ('pending', 'claimed');
 
 -- name: mesh_expired_keys

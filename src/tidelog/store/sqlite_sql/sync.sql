@@ -31,10 +31,11 @@ SELECT state, committed_id, model_version, digest FROM sync_snapshots WHERE part
 
 -- name: sync_put_snapshot
 -- A newer state of one partition; never an older one.
-INSERT INTO sync_snapshots (partition, state, committed_id, created_at, model_version, digest)
-VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO sync_snapshots (partition, state, committed_id, created_at, model_version, digest, seal)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, seal(?1, ?2, ?3, ?4, ?5, ?6))
 ON CONFLICT (partition) DO UPDATE SET state = excluded.state, committed_id = excluded.committed_id,
-  created_at = excluded.created_at, model_version = excluded.model_version, digest = excluded.digest
+  created_at = excluded.created_at, model_version = excluded.model_version, digest = excluded.digest,
+  seal = excluded.seal
 WHERE excluded.committed_id >= sync_snapshots.committed_id;
 
 -- name: sync_setting
@@ -43,8 +44,8 @@ SELECT value FROM sync_settings WHERE name = ?;
 
 -- name: sync_put_setting
 -- Store one number.
-INSERT INTO sync_settings (name, value) VALUES (?, ?)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+INSERT INTO sync_settings (name, value, seal) VALUES (?1, ?2, seal(?1, ?2))
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal;
 
 -- name: sync_prunable
 -- Events behind a position whose every partition has a snapshot at or beyond them; their bodies may go.
