@@ -20,7 +20,7 @@ from tidelog.daemon.inbox import CursorInvalid, Inbox, Message
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.outbox import DEFAULT_LIST, MAX_LIST, Accept, Outbox, OutboxRefused, Row
 from tidelog.daemon.pressure import Level
-from tidelog.daemon.requests import Resolve, read_patch, read_post, read_send
+from tidelog.daemon.requests import Draft, read_patch, read_post, read_send
 from tidelog.daemon.settings import DaemonSettings
 from tidelog.daemon.times import read_timestamp, timestamp
 from tidelog.daemon.uplink_protocol import BrokerUnreachable, Reply, Uplink
@@ -152,15 +152,22 @@ class Api:
     async def _accept(
         self,
         request: Request,
-        read: Callable[[dict[str, Any], int, Resolve], Awaitable[Envelope]],
+        read: Callable[[dict[str, Any], int], Draft],
     ) -> Response:
         fields = read_object(request.body)
         keys, in_body = request.values("idempotency-key"), fields.get("client_message_id")
         client_id = choose_client_message_id(keys, in_body, self._outbox.mint)
         if keys and in_body is not None and in_body != client_id:
             _log.warning("Idempotency-Key and client_message_id differ; the header is used")
-        envelope = await read(fields, self._outbox.parameters.inline_bytes, self._uplink.resolve)
-        send = Accept(client_id, envelope.fingerprint(), envelope.payload())
+        draft = read(fields, self._outbox.parameters.inline_bytes)
+        envelope = await self._addressed(draft, client_id)
+        send = Accept(
+            client_id,
+            envelope.fingerprint(),
+            envelope.payload(),
+            draft.to,
+            envelope.destination_ref,
+        )
         if self._refusal_of is not None:
             refusal = await self._refusal_of(
                 {"client_message_id": client_id, **msgspec.json.decode(send.payload)}
@@ -172,6 +179,30 @@ class Api:
         if isinstance(result, StoreError):
             return self._store_failed(result)
         return answer(result.status, result.body)
+
+    async def _addressed(self, draft: Draft, client_id: str | None = None) -> Envelope:
+        """The envelope with a key for a name.
+
+        A stored row keeps the key it has, whatever the name means now. Where nobody has the name,
+        an id that is taken is still taken: the lookup of the accept refuses it, not this.
+        """
+        if draft.name is None:
+            return draft.unnamed
+        key = self._stored_key(draft, client_id) or await self._uplink.resolve(draft.name)
+        if key is None:  # the same send may have been stored meanwhile
+            key = self._stored_key(draft, client_id)
+        if key is None and client_id is not None and self._outbox.is_taken(client_id):
+            key = draft.name
+        if key is None:
+            raise RequestRefused(
+                404,
+                "destination_unresolvable",
+                "no member of that name is known; give the public key",
+            )
+        return draft.addressed(key)
+
+    def _stored_key(self, draft: Draft, client_id: str | None) -> str | None:
+        return None if client_id is None else self._outbox.destination_of(client_id, draft.to)
 
     def _watch_pressure(self) -> None:
         level, before = self._outbox.level(), self._level
@@ -275,12 +306,13 @@ class Api:
             raise RequestRefused(400, "schema_invalid", "give either new_client_id or auto: true")
         if new_id is not None and not is_client_message_id(new_id):
             raise RequestRefused(400, "client_message_id_invalid", "new_client_id is no id")
-        patch = None
+        patch = to = None
         if fields.get("patch") is not None:
             payload = self._outbox.row(row_id).payload
             limit = self._outbox.parameters.inline_bytes
-            patch = await read_patch(payload, fields["patch"], limit, self._uplink.resolve)
-        return answer(200, self._outbox.requeue(row_id, new_id, patch)._asdict())
+            draft, is_redirected = read_patch(payload, fields["patch"], limit)
+            patch, to = await self._addressed(draft), draft.to if is_redirected else None
+        return answer(200, self._outbox.requeue(row_id, new_id, patch, to)._asdict())
 
     async def _drop(self, request: Request) -> Response:
         row = self._outbox.drop(_text(read_object(request.body), "id"))
@@ -319,6 +351,7 @@ class Api:
         health = {
             "status": "degraded" if level is Level.DEGRADED else "ok",
             "connected": self._uplink.connected,
+            "connection_error": self._uplink.trouble,
             "lag_ms": self._outbox.oldest_age_ms(),
             "queue_depth": counts["pending"],
             "inflight": counts["inflight"],

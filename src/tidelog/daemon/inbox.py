@@ -234,6 +234,10 @@ class Inbox:
         }
         return [_message(row) for row in self._database.run_named("search_page", wanted)]
 
+    def senders(self, limit: int) -> dict[str, str]:
+        """Key of whoever sent the newest kept message under each name; reads all of them."""
+        return dict(self._database.run("inbox_senders", limit).fetchall())
+
     def count(self) -> int:
         """How many messages are kept."""
         [(rows,)] = self._database.run("inbox_count")

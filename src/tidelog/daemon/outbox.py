@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError, TidelogError
@@ -20,8 +20,9 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.daemon.database import Database, StorageFull, WallClock
 from tidelog.daemon.pressure import Level, Pressure
+from tidelog.daemon.requests import read_to
 from tidelog.mesh import policy
-from tidelog.mesh.fingerprint import Envelope
+from tidelog.mesh.fingerprint import Envelope, read_envelope, read_object
 from tidelog.mesh.negotiation import Parameters
 from tidelog.mesh.policy import (
     CLAIM_ROWS,
@@ -75,6 +76,25 @@ class Accept(NamedTuple):
     client_message_id: str
     fingerprint: bytes
     payload: bytes
+    to: str | None = None
+    """The destination as the caller wrote it."""
+    destination_ref: str | None = None
+    """What that was taken for."""
+
+    def fingerprint_for(self, existing: Existing) -> bytes:
+        """What to compare with a row that has the id already.
+
+        Asked for the same destination it is judged under the row's own: a name that means another
+        member by now does not make a repeat another send.
+        """
+        if self.to is None or existing.asked_to is None or existing.destination_ref is None:
+            return self.fingerprint
+        if existing.destination_ref == self.destination_ref:
+            return self.fingerprint
+        if read_to(self.to) != read_to(existing.asked_to):
+            return self.fingerprint
+        envelope = read_envelope(read_object(self.payload))
+        return structs.replace(envelope, destination_ref=existing.destination_ref).fingerprint()
 
 
 class Row(NamedTuple):
@@ -95,6 +115,9 @@ class Row(NamedTuple):
     aborted_at: int | None
     aborted_by: str | None
     superseded_by: str | None
+    to: str | None
+    """The destination as the caller wrote it; None in rows of before that was kept."""
+    destination_ref: str | None
 
     @property
     def maybe_delivered(self) -> bool:
@@ -248,25 +271,42 @@ class Outbox:
         verdicts: list[Verdict | StoreError] = []
         with self._changes() as changes:
             for send in sends:
-                found = self._database.row("outbox_find", send.client_message_id)
-                existing = None if found is None else Existing(*found)
-                verdict = look_up(send.client_message_id, send.fingerprint, existing)
+                existing = self._existing(send.client_message_id)
+                fingerprint = send.fingerprint
+                if existing is not None:
+                    fingerprint = send.fingerprint_for(existing)
+                verdict = look_up(send.client_message_id, fingerprint, existing)
                 if verdict.inserts:
                     if self._level(changes["pending"]) >= Level.REFUSING:
                         verdicts.append(StorageFull("the outbox is full"))
                         continue
-                    self._insert(send.client_message_id, send.fingerprint, send.payload)
+                    self._insert(send)
                     changes["pending"] += 1
                 verdicts.append(verdict)
             reach(FaultPoint.DAEMON_ACCEPTING)
         reach(FaultPoint.DAEMON_ACCEPTED)
         return verdicts
 
-    def _insert(self, client_message_id: str, fingerprint: bytes, payload: bytes) -> str:
+    def _insert(self, send: Accept) -> str:
         row_id = self._ids.mint()
         times = (self._now_ms(), self._clock.now_ms())
-        self._database.run("outbox_insert", row_id, client_message_id, fingerprint, payload, *times)
+        self._database.run("outbox_insert", row_id, *send, *times)
         return row_id
+
+    def destination_of(self, client_message_id: str, to: str) -> str | None:
+        """Where the row with this id goes, if it was asked for in the same words."""
+        existing = self._existing(client_message_id)
+        if existing is None or existing.asked_to is None:
+            return None
+        return existing.destination_ref if read_to(existing.asked_to) == read_to(to) else None
+
+    def is_taken(self, client_message_id: str) -> bool:
+        """Whether there is a row with this id."""
+        return self._existing(client_message_id) is not None
+
+    def _existing(self, client_message_id: str) -> Existing | None:
+        found = self._database.row("outbox_find", client_message_id)
+        return None if found is None else Existing(*found)
 
     # Attempts (5.2).
 
@@ -361,7 +401,11 @@ class Outbox:
     # What an operator does (5.6).
 
     def requeue(
-        self, row_id: str, new_client_message_id: str | None = None, patch: Envelope | None = None
+        self,
+        row_id: str,
+        new_client_message_id: str | None = None,
+        patch: Envelope | None = None,
+        to: str | None = None,
     ) -> Requeued:
         """Retire a row that waits or has failed, and send its content under a fresh id.
 
@@ -369,6 +413,7 @@ class Outbox:
             row_id: the row to retire.
             new_client_message_id: the fresh id; None mints one.
             patch: the new content; None sends the old payload with its old fingerprint.
+            to: the new destination as the operator wrote it; None if it is the old one.
 
         Raises:
             OutboxRefused: nothing was changed.
@@ -376,12 +421,13 @@ class Outbox:
         with self._changes() as changes:
             old = self._retirable(row_id)
             client_id = new_client_message_id or self._ids.mint()
-            if self._database.row("outbox_find", client_id) is not None:
+            if self.is_taken(client_id):
                 raise OutboxRefused(409, "requeue_client_id_in_use", client_message_id=client_id)
-            fingerprint, payload = old.request_fingerprint, old.payload
+            fingerprint, payload, ref = old.request_fingerprint, old.payload, old.destination_ref
             if patch is not None:
                 fingerprint, payload = patch.fingerprint(), patch.payload()
-            new_id = self._insert(client_id, fingerprint, payload)
+                ref = patch.destination_ref
+            new_id = self._insert(Accept(client_id, fingerprint, payload, to or old.to, ref))
             self._retire(old, new_id, changes)
             changes["pending"] += 1
             reach(FaultPoint.DAEMON_REQUEUEING)

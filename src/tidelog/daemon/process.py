@@ -21,7 +21,7 @@ from msgspec import Struct
 from tidelog.base.errors import StoreDamaged, StoreError, TidelogError
 from tidelog.base.ids import parse_ulid
 from tidelog.base.sqlitefile import DirectoryLock
-from tidelog.daemon import hook_files, recovery, token_file
+from tidelog.daemon import hook_files, names, recovery, token_file
 from tidelog.daemon import inbox as inboxes
 from tidelog.daemon import outbox as outboxes
 from tidelog.daemon.api import Api
@@ -34,6 +34,7 @@ from tidelog.daemon.hooks import Hooks
 from tidelog.daemon.inbox import Inbox
 from tidelog.daemon.ipc import SOCKET_NAME, IpcServer
 from tidelog.daemon.metrics import DaemonMetrics
+from tidelog.daemon.names import Names
 from tidelog.daemon.outbox import Outbox
 from tidelog.daemon.pressure import Level, Pressure
 from tidelog.daemon.receiver import RebuildMarker, Receiver
@@ -117,11 +118,14 @@ class Daemon:
         self.key: MemberKey = self._read_key()
         self.outbox = self._open_outbox()
         self.inbox = self._open_inbox()
+        self.names = self._open_names()
         recovered = self.outbox.recover_inflight()
         if recovered:
             _log.info("%s attempts of the last process will be repeated", recovered)
         self._assemble(hooks)
         self.receiver.on_new = self.hooks.received
+        self.receiver.on_sender = self.names.introduce
+        self.uplink.on_heard = lambda name, key: self.names.note({name: key})
         self.events.listeners.append(self.hooks.happened)
         await self._ipc.start_unix(self.data_dir / SOCKET_NAME)
         if self.settings.ipc.tcp_port is not None:
@@ -167,6 +171,12 @@ class Daemon:
             _log.error("inbox_corruption_recovered: %s Moved to %s", error, aside)
             return Inbox(path, self._clock, is_searchable=is_searchable)
 
+    def _open_names(self) -> Names:
+        opened = Names(self.data_dir / names.FILE_NAME)
+        if opened.is_new:
+            opened.note(self.inbox.senders(names.MAX_NAMES))
+        return opened
+
     def _read_hooks(self) -> Mapping[str, Hook]:
         found = hook_files.read(self.data_dir)
         if found and is_ci(os.environ):
@@ -186,7 +196,13 @@ class Daemon:
             metrics=metrics,
         )
         self.receiver = Receiver(self.inbox, self.events, metrics, self.key.public_hex)
-        self._directory = Directory(settings.broker, settings.mesh, self.key)
+        self._directory = Directory(
+            settings.broker,
+            settings.mesh,
+            self.key,
+            self.names,
+            is_away=lambda: self.uplink.is_away,
+        )
         self.uplink = Uplink(
             settings.broker,
             settings.mesh,
@@ -194,7 +210,7 @@ class Daemon:
             receive=self.receiver.receive,
             on_negotiated=self._adopt,
             publish=self.events.publish,
-            directory=self._keys_named,
+            key_of=self._directory.key_of,
             members=self._directory.members,
             require=tuple(settings.features.require),
             request_timeout_ms=settings.uplink.request_timeout_ms,
@@ -223,10 +239,6 @@ class Daemon:
             self.data_dir / token_file.FILE_NAME, lambda: time.monotonic_ns() / 1_000_000
         )
         self._ipc = IpcServer(api.respond, settings.ipc, metrics, token, api.paths)
-
-    async def _keys_named(self, name: str) -> set[str]:
-        """From messages that are kept, or from the broker."""
-        return self.receiver.named(name) or await self._directory.keys_named(name)
 
     def _adopt(self, parameters: Parameters) -> None:
         self.outbox.adopt(parameters, self.settings.outbox.max_age_hours_override)
@@ -303,6 +315,7 @@ class Daemon:
         """Give the files and the directory back."""
         self.outbox.close()
         self.inbox.close()
+        self.names.close()
         self._lock.release()
 
     async def _vital(self, work: Coroutine[Any, Any, None]) -> None:

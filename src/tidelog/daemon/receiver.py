@@ -8,7 +8,7 @@ import msgspec
 
 from tidelog.base.errors import StoreError, StoreUntrustworthy
 from tidelog.daemon.events import Events
-from tidelog.daemon.inbox import MAX_PAGE, Inbox, Message
+from tidelog.daemon.inbox import Inbox, Message
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.mesh import wire
 
@@ -57,6 +57,8 @@ class Receiver:
         self._member_pubkey = member_pubkey
         self.on_new: Callable[[Message], None] = lambda message: None
         """Called with each message that is new and stored; not for what a rebuild brings back."""
+        self.on_sender: Callable[[str, str], None] = lambda name, key: None
+        """Called with the name and key of whoever sent a new message."""
 
     def receive(self, deliveries: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
         """Store what was delivered, tell, and run hooks; answers as `_take` does."""
@@ -84,14 +86,11 @@ class Receiver:
                 self._metrics.dedupe["in"] += 1
             else:
                 self._metrics.received += 1
+                self.on_sender(message.sender_name, message.sender_pubkey)
                 self._events.publish_message(message)
                 if on_new is not None:
                     on_new(message)
         return storable
-
-    def named(self, name: str) -> set[str]:
-        """Keys of the members of this name whose messages are kept."""
-        return {message.sender_pubkey for message in self._inbox.page(sender=name, limit=MAX_PAGE)}
 
     async def rebuild(self, marker: RebuildMarker, history: History) -> None:
         """Fill the inbox from the broker's history, if the marker says that it was lost.

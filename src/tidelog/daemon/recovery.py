@@ -21,7 +21,7 @@ from tidelog.base.errors import StoreDamaged, StoreUnavailable, TidelogError
 from tidelog.base.queries import load_queries
 from tidelog.base.sqlitefile import DirectoryLock
 from tidelog.daemon.database import Database
-from tidelog.daemon.outbox import APPLICATION_ID, FILE_NAME
+from tidelog.daemon.outbox import APPLICATION_ID, FILE_NAME, Row
 from tidelog.mesh.fingerprint import (
     RequestRefused,
     is_client_message_id,
@@ -35,6 +35,7 @@ FINISHED_SUFFIX = ".recovered"
 
 _BUILDING_SUFFIX = ".recovering"
 _COMPANIONS = ("", "-wal", "-shm")
+_COLUMNS = len(Row._fields)
 _STEP = 200
 """Keys read at once; a damaged page makes a step be repeated one key at a time."""
 
@@ -215,7 +216,7 @@ class _Damaged:
         taken: set[str] = set()
         own_taken: set[str] = set()
         for rowid in sorted({*client_ids, *own_ids, *self._rowids()}):
-            row = self._first("recovery_row", rowid)
+            row = self._row(rowid)
             is_whole = row is not None and _is_sound(row)
             if row is not None and is_whole and row[1] not in taken and row[0] not in own_taken:
                 new.run("recovery_copy", *row)
@@ -288,6 +289,11 @@ class _Damaged:
         except sqlite3.DatabaseError:
             return None
         return found
+
+    def _row(self, rowid: int) -> tuple[Any, ...] | None:
+        """A row as this version has it: columns that came later are empty."""
+        found = self._first("recovery_row", rowid)
+        return None if found is None else (*found, *(None,) * _COLUMNS)[:_COLUMNS]
 
     def _all(self, name: str) -> list[tuple[Any, ...]]:
         try:

@@ -12,12 +12,14 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from socket import gaierror
+from ssl import SSLError
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 import tidelog
 from tidelog.base.errors import TidelogError
@@ -43,9 +45,6 @@ HISTORY_PAGE = 50
 DELIVERIES_AHEAD = 256
 """Deliveries read ahead of the inbox, and the most that share a transaction. When it is full the
 daemon stops reading, and TCP tells the broker."""
-
-MAX_PEERS = 10_000
-"""Members whose names are remembered; beyond it the one not heard of for longest is forgotten."""
 
 _LASTING = {
     wire.UNAUTHENTICATED: "the broker did not accept this key's signature; "
@@ -109,7 +108,7 @@ class Uplink:
         receive: Receive,
         on_negotiated: Callable[[Parameters], None],
         publish: Publish,
-        directory: Callable[[str], Awaitable[set[str]]],
+        key_of: Callable[[str], Awaitable[str | None]],
         members: Callable[[], Awaitable[dict[str, str]]],
         require: tuple[str, ...] = negotiation.REQUIRED,
         request_timeout_ms: int = policy.REQUEST_TIMEOUT_MS,
@@ -124,7 +123,7 @@ class Uplink:
             receive: stores what arrives.
             on_negotiated: told the parameters before the first send; may refuse them by raising.
             publish: tells listeners on `/v1/events`.
-            directory: keys of the members of a name, for one nobody has mentioned yet.
+            key_of: the key of the member of a name.
             members: name of each member by key, as the broker lists them.
             require: features without which the daemon must not run.
             request_timeout_ms: an attempt without an answer for so long has failed.
@@ -136,14 +135,13 @@ class Uplink:
         self._receive = receive
         self._on_negotiated = on_negotiated
         self._publish = publish
-        self._directory = directory
+        self._key_of = key_of
         self._members = members
         self._require = require
         self._timeout_s = request_timeout_ms / 1000
         self._jitter = jitter
         self._instance = secrets.token_hex(16)
         self._conversation: _Conversation | None = None
-        self._peers: dict[str, str] = {}
         self._was_lost = False
         self.on_change: Callable[[], None] = lambda: None
         """Called when the connection became ready or was lost."""
@@ -152,6 +150,11 @@ class Uplink:
         self.broker_version: str | None = None
         self.member_name: str | None = None
         """What the mesh calls this member, as the broker welcomed it."""
+        self.trouble: str | None = None
+        """Why there is no connection, for people; None while there is one, and before the first
+        attempt has failed."""
+        self.on_heard: Callable[[str, str], None] = lambda name, key: None
+        """Called with the name and key of each member that has connected, this one included."""
         self.on_invalid: Callable[[], None] = lambda: None
         """Called for each frame of the broker that could not be understood."""
 
@@ -160,25 +163,18 @@ class Uplink:
         """Whether a send would go out now."""
         return self._conversation is not None
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the broker was tried and is not there."""
+        return not self.connected and self.trouble is not None
+
     async def resolve(self, name: str) -> str | None:
         """The key of the one member of this name."""
-        keys = {key for key, known in self._peers.items() if known == name}
-        keys = keys or await self._directory(name)
-        return keys.pop() if len(keys) == 1 else None
+        return await self._key_of(name)
 
     async def peers(self) -> dict[str, str]:
         """Name of each member by key."""
-        members = await self._members()
-        if not members:  # this daemon's own member would be among them
-            raise BrokerUnreachable("the broker has not listed the members yet")
-        return members
-
-    def remember(self, public_hex: str, name: str) -> None:
-        """Note what a member is called, as it came in a delivery or with a connection."""
-        self._peers.pop(public_hex, None)
-        self._peers[public_hex] = name
-        if len(self._peers) > MAX_PEERS:
-            del self._peers[next(iter(self._peers))]
+        return await self._members()
 
     # What the rest of the daemon asks of the broker.
 
@@ -262,7 +258,7 @@ class Uplink:
             except ConnectionClosed as error:
                 failures = self._note_close(error, failures)
             except (OSError, WebSocketException, TimeoutError, _Unfit, wire.FrameInvalid) as error:
-                _log.warning("broker %s: %s", self._url, _one_line(error))
+                self._note(_reason(error))
             finally:
                 if was_ready:
                     self._publish("daemon_disconnect", {"broker": self._url})
@@ -276,10 +272,15 @@ class Uplink:
         if code in _RIVALS:
             raise Displaced(code) from error
         if code in _LASTING:
-            _log.error("broker %s closed with %s: %s", self._url, code, _LASTING[code])
+            self.trouble = f"the broker closed the connection ({code}): {_LASTING[code]}"
+            _log.error("broker %s: %s", self._url, self.trouble)
             return 16
-        _log.warning("broker %s: %s", self._url, _one_line(error))
+        self._note(_closed(error))
         return failures
+
+    def _note(self, trouble: str) -> None:
+        self.trouble = trouble
+        _log.warning("broker %s: %s", self._url, trouble)
 
     @asynccontextmanager
     async def _connected(self) -> "AsyncIterator[_Conversation]":
@@ -313,6 +314,7 @@ class Uplink:
 
     def _announce_ready(self) -> None:
         _log.info("connected to %s", self._url)
+        self.trouble = None
         if self._was_lost:
             self._publish("daemon_reconnect", {"broker": self._url})
             self._was_lost = False
@@ -336,7 +338,7 @@ class Uplink:
         await socket.send(wire.encode(answer), text=True)
         welcome = await _expect(socket, wire.Welcome)
         self.member_name = welcome.name
-        self.remember(self._key.public_hex, welcome.name)
+        self.on_heard(welcome.name, self._key.public_hex)
 
     async def _negotiate(self, socket: ClientConnection) -> None:
         request = wire.FeatureRequest(
@@ -376,15 +378,13 @@ class Uplink:
 
     def take_deliveries(self, frames: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
         """Store deliveries; answers those that may be acknowledged."""
-        for frame in frames:
-            self.remember(frame.sender_pubkey, frame.sender_name)
         return self._receive(frames)
 
     def take_presence(self, frame: wire.PeerJoin | wire.PeerLeave) -> None:
         """Tell listeners who came or went."""
         joined = isinstance(frame, wire.PeerJoin)
         if joined:
-            self.remember(frame.member_pubkey, frame.name)
+            self.on_heard(frame.name, frame.member_pubkey)
         self._publish(
             "peer_join" if joined else "peer_leave",
             {"member_pubkey": frame.member_pubkey, "name": frame.name},
@@ -511,6 +511,31 @@ def _answer_of(ack: wire.Ack) -> Answer:
         history_available=ack.history_available is not False,
         retry_after_s=ack.retry_after,
     )
+
+
+def _reason(error: Exception) -> str:
+    """Why an attempt to connect failed, as an operator would say it."""
+    match error:
+        case TimeoutError():
+            return f"the broker did not answer within {OPEN_TIMEOUT_S:g} s"
+        case ConnectionRefusedError():
+            return "nobody listens there; is the broker running?"
+        case InvalidStatus():
+            return f"there is no broker there: HTTP {error.response.status_code}"
+        case SSLError():
+            return f"TLS failed: {_one_line(error)}"
+        case gaierror():
+            return f"the broker's name was not found: {error.strerror}"
+        case _:
+            return _one_line(error)
+
+
+def _closed(error: ConnectionClosed) -> str:
+    """How a connection ended."""
+    if error.rcvd is None:
+        return "the connection was lost"
+    reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
+    return f"the broker closed the connection ({error.rcvd.code}{reason})"
 
 
 def _one_line(error: BaseException) -> str:

@@ -28,6 +28,10 @@ class Uplink(Protocol):
         """Whether sends can leave: connected and negotiated."""
 
     @property
+    def trouble(self) -> str | None:
+        """Why there is no connection; None while there is one, or nothing was tried yet."""
+
+    @property
     def broker_version(self) -> str | None:
         """What the broker said in its hello; None before the first."""
 
@@ -42,7 +46,7 @@ class Uplink(Protocol):
         """
 
     async def peers(self) -> dict[str, str]:
-        """Name of each member by key; `BrokerUnreachable` when nobody was ever listed."""
+        """Name of each member by key; `BrokerUnreachable` when that cannot be asked."""
 
     async def subscribe(self, topic: str) -> Reply:
         """Receive a topic; `BrokerUnreachable` when that cannot be asked."""
@@ -58,6 +62,7 @@ class NoUplink:
     """Stands for a broker that was never reached."""
 
     connected = False
+    trouble: str | None = None
     broker_version: str | None = None
     member_name: str | None = None
 

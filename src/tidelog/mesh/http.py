@@ -221,7 +221,10 @@ class MeshHttp:
 
     async def _get_members(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         del member
-        return await self._service.members(mesh, _query(request).get("after", ""))
+        query = _query(request)
+        if "name" in query:
+            return await self._service.member_named(mesh, query["name"])
+        return await self._service.members(mesh, query.get("after", ""))
 
     async def _leave(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         del request

@@ -196,7 +196,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             next_after=TEXT,
             has_more=FLAG,
         ),
-        parameters=(Parameter("after", "The key to begin behind."),),
+        parameters=(
+            Parameter("after", "The key to begin after."),
+            Parameter("name", "Only the member that has this name."),
+        ),
     ),
     ("POST", f"{MESH}/members"): _operation(
         "Join with an invite; 200 for the member that it made.",

@@ -61,6 +61,10 @@ class Existing(Struct, frozen=True):
     broker_message_id: str | None
     history_id: int | None
     last_error: str | None
+    asked_to: str | None = None
+    """The destination as its caller wrote it."""
+    destination_ref: str | None = None
+    """What that was taken for."""
 
 
 class Verdict(Struct, frozen=True):

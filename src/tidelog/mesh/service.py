@@ -462,14 +462,12 @@ class MeshService:
         """A page of the members behind a key."""
         rows = await self.store.rows("mesh_members", (mesh.id, after, MEMBERS_PAGE + 1))
         items = [{"member_pubkey": key, "name": name} for key, name in rows[:MEMBERS_PAGE]]
-        return Reply(
-            200,
-            {
-                "items": items,
-                "next_after": items[-1]["member_pubkey"] if items else after,
-                "has_more": len(rows) > MEMBERS_PAGE,
-            },
-        )
+        return _members_page(items, after, has_more=len(rows) > MEMBERS_PAGE)
+
+    async def member_named(self, mesh: Mesh, name: str) -> Reply:
+        """A page with the member that has a name, or with nobody."""
+        rows = () if "\0" in name else await self.store.rows("mesh_member_named", (mesh.id, name))
+        return _members_page([{"member_pubkey": key, "name": name} for (key,) in rows])
 
     async def revoke(self, mesh: Mesh, public_hex: str) -> Reply:
         """End a membership and its connections."""
@@ -526,6 +524,13 @@ class MeshService:
     async def remove_webhook(self, mesh: Mesh, endpoint_id: str) -> Reply:
         """Send nothing more to an endpoint."""
         return await self.commit(RemoveWebhook(mesh.id, endpoint_id))
+
+
+def _members_page(
+    items: Sequence[Mapping[str, str]], after: str = "", *, has_more: bool = False
+) -> Reply:
+    next_after = items[-1]["member_pubkey"] if items else after
+    return Reply(200, {"items": items, "next_after": next_after, "has_more": has_more})
 
 
 def _envelope(fields: Mapping[str, Any]) -> Envelope:

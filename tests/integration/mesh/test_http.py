@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from unittest.mock import patch
+from urllib.parse import quote
 
 import pytest
 
@@ -147,6 +148,26 @@ async def test_names_are_unique_among_members(broker: Broker) -> None:
     rivals = [Member(broker, slug, MemberKey.generate(), "ana") for _ in range(4)]
     answers = await asyncio.gather(*(rival.join() for rival in rivals))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
+
+
+async def test_a_member_is_found_by_its_name(broker: Broker) -> None:
+    """The one that has it now; a name that nobody has, or can have, is nobody's."""
+    slug = await broker.mesh()
+    ana, old = await broker.member(slug, "ana"), await broker.member(slug, "Gr\u00fc\u00dfe & co")
+
+    async def keys(name: str) -> list[str]:
+        page = (await ana.request("GET", f"/members?name={quote(name)}&after=")).json()
+        assert page["has_more"] is False
+        assert {item["name"] for item in page["items"]} <= {name}
+        return [item["member_pubkey"] for item in page["items"]]
+
+    assert await keys(old.name) == [old.address]
+    await broker.admin("DELETE", f"/mesh/{slug}/members/{old.address}")
+    assert await keys(old.name) == []
+    new = await broker.member(slug, old.name)
+    assert await keys(old.name) == [new.address]
+    for name in ("", "nobody", "a\0b", "x" * 5000):
+        assert await keys(name) == []
 
 
 async def test_a_revoked_key_stays_revoked(broker: Broker) -> None:

@@ -12,11 +12,13 @@ from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreUnavailable
 from tidelog.daemon.outbox import MAX_DELAY_MS, Accept, Outbox, OutboxRefused, Settlement
 from tidelog.daemon.pressure import Level, Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
+from tidelog.mesh.fingerprint import make_envelope
 from tidelog.mesh.negotiation import Parameters
 from tidelog.mesh.policy import MaxAgeRefused, Verdict
 from tidelog.testing.clock import FakeClock
 
 HOUR_MS = 3_600_000
+ANA, BOB = "a0" * 32, "b0" * 32
 Open = Callable[[], Outbox]
 
 
@@ -59,6 +61,35 @@ def accept(outbox: Outbox, *ids: str, content: bytes = b"f") -> list[int]:
 def statuses(outbox: Outbox) -> dict[str, str]:
     """Id to status."""
     return {row.client_message_id: row.status for row in outbox.rows()}
+
+
+def addressed(to: str | None, key: str, text: str = "x") -> Accept:
+    """A send under one id to a member, as it was asked for and as that was taken."""
+    envelope = make_envelope(destination_kind="dm", destination_ref=key, body=text.encode())
+    return Accept("a", envelope.fingerprint(), envelope.payload(), to, key)
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "status"),
+    [
+        (addressed("dm:bob", ANA), addressed("dm:bob", BOB), 202),
+        (addressed("dm:bob", ANA), addressed("bob", BOB), 202),
+        (addressed("dm:bob", ANA), addressed("dm:bob", BOB, "y"), 409),
+        (addressed("dm:bob", ANA), addressed("dm:ana", BOB), 409),
+        (addressed("dm:bob", ANA), addressed(f"dm:{ANA}", ANA), 202),
+        (addressed(None, ANA), addressed("dm:bob", BOB), 409),
+    ],
+)
+def test_the_same_words_are_judged_under_the_rows_own_destination(
+    outbox: Outbox, first: Accept, again: Accept, status: int
+) -> None:
+    """In the transaction: a name may get another meaning while its send is on the way."""
+    assert [answer.status for answer in outbox.accept([first]) if isinstance(answer, Verdict)]
+    [answer] = outbox.accept([again])
+    assert isinstance(answer, Verdict)
+    assert answer.status == status
+    row, _ = outbox.inspect("a")
+    assert (row.to, row.destination_ref) == (first.to, ANA)
 
 
 def test_rows_are_attempted_in_the_order_they_came(outbox: Outbox) -> None:

@@ -95,11 +95,15 @@ def test_a_delivery_that_no_inbox_can_hold_does_not_block_the_others(desk: Desk)
     assert (desk.told, desk.metrics.invalid_inbound) == (["b"], 1)
 
 
-def test_members_are_known_by_their_messages(desk: Desk) -> None:
-    """A name leads to the keys that have used it."""
-    desk.receiver.receive([delivery("a"), delivery("b", sender_name="carol", sender_pubkey=ME)])
-    assert desk.receiver.named("bob") == {OTHER}
-    assert desk.receiver.named("nobody") == set()
+def test_who_sent_a_new_message_is_told(desk: Desk) -> None:
+    """With the key the name had; the inbox knows the newest of each name."""
+    heard: list[tuple[str, str]] = []
+    desk.receiver.on_sender = lambda name, key: heard.append((name, key))
+    desk.receiver.receive([delivery("a", sender_pubkey=ME), delivery("b"), delivery("b")])
+    desk.receiver.receive([delivery("c", sender_name="carol", sender_pubkey=ME)])
+    assert heard == [("bob", ME), ("bob", OTHER), ("carol", ME)]
+    assert desk.inbox.senders(10) == {"bob": OTHER, "carol": ME}
+    assert desk.inbox.senders(1) == {"carol": ME}
 
 
 class History:

@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,56 @@ def test_one_damaged_page_frees_no_id(folder: Path, seed: int) -> None:
             assert (row.status, row.aborted_by) == ("aborted", "auto")
         else:
             assert row.status == "pending"
+    outbox.close()
+
+
+@pytest.fixture
+def first_version(tmp_path: Path) -> Path:
+    """A folder with an outbox of the first version of the schema."""
+    script = (files("tidelog.daemon") / "migrations" / "0001_outbox.sql").read_text()
+    with sqlite3.connect(tmp_path / "outbox.db") as connection:
+        connection.executescript(script)
+        connection.execute("PRAGMA user_version = 1")
+        for number in range(ROWS):
+            envelope = make_envelope(
+                destination_kind="dm", destination_ref="1f" * 32, body=b"%d " % number * 100
+            )
+            connection.execute(
+                "INSERT INTO outbox (id, client_message_id, request_fingerprint, payload,"
+                " enqueued_at, next_attempt_at, status) VALUES (?, ?, ?, ?, 0, 0, 'pending')",
+                (f"id-{number}", f"m{number}", envelope.fingerprint(), envelope.payload()),
+            )
+    connection.close()
+    return tmp_path
+
+
+def test_a_damaged_outbox_of_the_first_version_is_recovered(first_version: Path) -> None:
+    """It cannot be migrated before; its rows lack what came later."""
+    pages = (first_version / "outbox.db").stat().st_size // PAGE
+    damage(first_version, pages - 1, bytes(PAGE))
+    report = run(first_version)
+    assert report.copied + report.retired_count == ROWS
+    assert report.copied > ROWS * 9 // 10
+    outbox = open_outbox(first_version)
+    copied = next(n for n in range(ROWS) if f"m{n}" not in report.retired)
+    row, _ = outbox.inspect(f"m{copied}")
+    assert (row.status, row.to, row.destination_ref) == ("pending", None, None)
+    outbox.close()
+
+
+def test_the_first_page_of_a_migrated_outbox_is_lost(first_version: Path) -> None:
+    """What a migration adds does not move what was there."""
+    outbox = open_outbox(first_version)
+    outbox.accept([Accept("new", b"\1" * 32, b"{}", "dm:bob", "1f" * 32)])
+    outbox.drop(outbox.inspect("new")[0].id)
+    outbox.close()
+    damage(first_version, 0, bytes(PAGE))
+    report = run(first_version)
+    assert (report.copied, report.retired_count, report.unreadable_rows) == (ROWS + 1, 0, 0)
+    outbox = open_outbox(first_version)
+    assert outbox.counts()["pending"] == ROWS
+    row, _ = outbox.inspect("new")
+    assert (row.to, row.destination_ref) == ("dm:bob", "1f" * 32)
     outbox.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.mesh_broker import SLUG, ScriptedBroker
-from tidelog.daemon.uplink import MAX_PEERS, Uplink
+from tidelog.daemon.uplink import Uplink
 from tidelog.daemon.uplink_protocol import BrokerUnreachable
 from tidelog.mesh import negotiation, wire
 from tidelog.mesh.fingerprint import Envelope, make_envelope
@@ -25,7 +25,6 @@ class Recorder:
         self.events: list[tuple[str, Any]] = []
         self.parameters: list[Parameters] = []
         self.is_storing = True
-        self.asked: list[str] = []
 
     def receive(self, frames: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
         """Store, or say that it cannot be."""
@@ -34,10 +33,10 @@ class Recorder:
         self.received += frames
         return frames
 
-    async def directory(self, name: str) -> set[str]:
-        """Nobody is listed."""
-        self.asked.append(name)
-        return set()
+    async def key_of(self, name: str) -> str | None:
+        """Nobody has a name."""
+        del name
+        return None
 
     async def members(self) -> dict[str, str]:
         """Nobody is listed here either."""
@@ -53,7 +52,7 @@ def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> 
         receive=recorder.receive,
         on_negotiated=settings.pop("on_negotiated", recorder.parameters.append),
         publish=lambda kind, data: recorder.events.append((kind, data)),
-        directory=recorder.directory,
+        key_of=recorder.key_of,
         members=recorder.members,
         request_timeout_ms=300,
         jitter=lambda: 0.1,
@@ -66,7 +65,13 @@ async def connected(
     broker: ScriptedBroker, recorder: Recorder, **settings: Any
 ) -> AsyncIterator[Uplink]:
     """A running uplink."""
-    uplink = make_uplink(broker, recorder, **settings)
+    async with started(make_uplink(broker, recorder, **settings)) as uplink:
+        yield uplink
+
+
+@asynccontextmanager
+async def started(uplink: Uplink) -> AsyncIterator[Uplink]:
+    """It runs, and is connected."""
     running = asyncio.create_task(uplink.run())
     try:
         await until(lambda: uplink.connected)
@@ -152,13 +157,15 @@ async def test_an_unreachable_broker_is_tried_again() -> None:
     await broker.stop()
     uplink = make_uplink(broker, recorder)
     running = asyncio.create_task(uplink.run())
-    await asyncio.sleep(0.1)
-    assert not uplink.connected
+    await until(lambda: uplink.trouble)
+    assert (uplink.connected, uplink.is_away) == (False, True)
+    assert "is the broker running?" in (uplink.trouble or "")
     assert (await send(uplink, "a")).error == "not connected"
     with pytest.raises(BrokerUnreachable):
         await uplink.subscribe("tides")
     await broker.start()
     await until(lambda: uplink.connected)
+    assert (uplink.trouble, uplink.is_away) == (None, False)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await broker.stop()
@@ -233,31 +240,23 @@ async def test_topics_and_history_are_asked_of_the_broker() -> None:
         assert broker.topics["tides"] == set()
 
 
-async def test_names_are_resolved_from_what_was_heard() -> None:
-    """One member of a name is found; two of one name are none."""
-    recorder = Recorder()
-    async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
-        for key in ("a" * 64, "b" * 64):
-            await broker.push({"type": "peer_join", "member_pubkey": key, "name": f"name-{key[0]}"})
-        await broker.push({"type": "peer_leave", "member_pubkey": "b" * 64, "name": "name-b"})
-        await until(lambda: len(recorder.events) == 3)
-        assert [kind for kind, _ in recorder.events] == ["peer_join", "peer_join", "peer_leave"]
-        assert await uplink.resolve("name-a") == "a" * 64
-        assert await uplink.resolve("nobody") is None
-        assert recorder.asked == ["nobody"]
-        uplink.remember("c" * 64, "name-a")
-        assert await uplink.resolve("name-a") is None
-
-
-async def test_remembered_names_are_bounded() -> None:
-    """A mesh of strangers does not fill the memory."""
-    broker = ScriptedBroker()
-    broker.port = 1
-    uplink = make_uplink(broker, Recorder())
-    for number in range(MAX_PEERS + 10):
-        uplink.remember(f"{number:064x}", f"name{number}")
-    assert await uplink.resolve("name5") is None
-    assert await uplink.resolve(f"name{MAX_PEERS}") == f"{MAX_PEERS:064x}"
+async def test_who_connects_is_told_and_noted() -> None:
+    """Listeners hear of both; a name is noted with the key it has now, this member's own too."""
+    recorder, key = Recorder(), MemberKey.generate()
+    heard: list[tuple[str, str]] = []
+    async with ScriptedBroker() as broker:
+        uplink = make_uplink(broker, recorder, key=key)
+        uplink.on_heard = lambda name, key: heard.append((name, key))
+        async with started(uplink):
+            for other in ("a" * 64, "b" * 64):
+                frame = {"type": "peer_join", "member_pubkey": other, "name": f"name-{other[0]}"}
+                await broker.push(frame)
+            await broker.push({"type": "peer_leave", "member_pubkey": "b" * 64, "name": "name-b"})
+            await until(lambda: len(recorder.events) == 3)
+            kinds = [kind for kind, _ in recorder.events]
+    assert kinds == ["peer_join", "peer_join", "peer_leave"]
+    assert heard[0][1] == key.public_hex
+    assert heard[1:] == [("name-a", "a" * 64), ("name-b", "b" * 64)]
 
 
 async def test_frames_nobody_understands_are_survived() -> None:
@@ -277,9 +276,11 @@ async def test_a_refused_signature_is_logged_with_a_remedy(
 ) -> None:
     """The daemon goes on; its log says what to do."""
     async with ScriptedBroker("another") as broker:
-        running = asyncio.create_task(make_uplink(broker, Recorder()).run())
+        uplink = make_uplink(broker, Recorder())
+        running = asyncio.create_task(uplink.run())
         await until(lambda: broker.closes)
         await until(lambda: caplog.records)
+        assert "check that the slug and the clock are right" in (uplink.trouble or "")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert "4401" in caplog.text

@@ -27,6 +27,12 @@ WHERE (received_at, id) > (:after_at, :after_id) AND received_at >= :since
   AND (:sender IS NULL OR sender_pubkey = :sender OR sender_name = :sender)
 ORDER BY received_at, id LIMIT :limit;
 
+-- name: inbox_senders
+-- Whose the newest message under each name is; of the columns without a function, SQLite gives those of that row.
+SELECT sender_name, sender_pubkey FROM (
+  SELECT sender_name, sender_pubkey, max(id) AS newest FROM inbox GROUP BY sender_name
+) ORDER BY newest DESC LIMIT ?;
+
 -- name: inbox_count
 -- How many rows are kept.
 SELECT count(*) FROM inbox;

@@ -1,12 +1,13 @@
 -- name: outbox_find
 -- The row that has a client's id; what the lookup of an accept needs.
-SELECT request_fingerprint, status, broker_message_id, history_id, last_error
+SELECT request_fingerprint, status, broker_message_id, history_id, last_error, asked_to, destination_ref
 FROM outbox WHERE client_message_id = ?;
 
 -- name: outbox_insert
 -- A new send. No upsert: a conflict must be reported, never overwritten.
-INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, enqueued_at, next_attempt_at, status)
-VALUES (?, ?, ?, ?, ?, ?, 'pending');
+INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, asked_to, destination_ref,
+                    enqueued_at, next_attempt_at, status)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending');
 
 -- name: outbox_due
 -- Pending rows whose time has come, oldest first; a time too far ahead comes from a clock that was.
@@ -55,25 +56,29 @@ UPDATE outbox SET status = 'pending', attempts = attempts + 1, next_attempt_at =
 -- name: outbox_row
 -- All columns of a row by its own id.
 SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
-       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
+       asked_to, destination_ref
 FROM outbox WHERE id = ?;
 
 -- name: outbox_row_by_client_id
 -- All columns of a row by its client's id.
 SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
-       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
+       asked_to, destination_ref
 FROM outbox WHERE client_message_id = ?;
 
 -- name: outbox_predecessor
 -- The row that another one replaced.
 SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
-       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
+       asked_to, destination_ref
 FROM outbox WHERE superseded_by = ?;
 
 -- name: outbox_list
 -- Newest first, without payloads.
 SELECT id, client_message_id, request_fingerprint, x'', enqueued_at, attempts, next_attempt_at, status,
-       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
+       asked_to, destination_ref
 FROM outbox WHERE :status IS NULL OR status = :status
 ORDER BY rowid DESC LIMIT :limit;
 

@@ -2,8 +2,8 @@
 -- A row as it was.
 INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at,
                     status, last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by,
-                    superseded_by)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                    superseded_by, asked_to, destination_ref)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: recovery_retire
 -- A row of which little more than the id could be read: the id stays taken.
@@ -13,10 +13,8 @@ VALUES (:id, :client_message_id, :request_fingerprint, x'', :now, :now, 'aborted
         'auto');
 
 -- name: recovery_row
--- The row behind a rowid, whole; read from the damaged file.
-SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
-       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by
-FROM outbox NOT INDEXED WHERE rowid = ?;
+-- The row behind a rowid, whole; read from the damaged file, which may have fewer columns than this version.
+SELECT * FROM outbox NOT INDEXED WHERE rowid = ?;
 
 -- name: recovery_head
 -- What lies before the payload, which may be in pages of its own.
