@@ -42,6 +42,10 @@ SEND_PATIENCE_S = 15.0
 """How long a send does: the daemon may just be starting, and the message is wanted."""
 
 
+EXIT_LATE = 3
+"""Exit code of `send --wait` when the time is over and the message still waits."""
+
+
 def daemon_dir(data_dir: Path | None, mesh: str | None) -> Path:
     """The directory a command means."""
     from tidelog.client import mesh_place
@@ -162,7 +166,7 @@ def _join(data_dir: Path | None, link: str, name: str | None) -> str:
 def status(
     *, data_dir: DaemonDirOption = None, mesh: MeshOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show whether the daemon runs and is connected, and what waits in its outbox.
+    """Show whether the daemon runs and is connected, or why not, and what waits in its outbox.
 
     Exits with 1 when it does not answer.
 
@@ -179,6 +183,14 @@ def status(
         f"{health['inflight']} under way, storage {health['pressure']}, "
         f"up {health['uptime_s']} s\nmember {health['member_pubkey']}"
     )
+    if not health["connected"]:
+        typer.echo(printable(_why_not_connected(health)))
+
+
+def _why_not_connected(health: dict[str, Any]) -> str:
+    """For people; a daemon of an earlier version does not say."""
+    why = health.get("connection_error") or "it has not been tried yet; ask again in a moment"
+    return f"not connected because: {why}"
 
 
 @app.command()
@@ -208,7 +220,10 @@ def send(
 ) -> None:
     """Send a message through the daemon; when this returns it is on the disk.
 
-    Example: tidelog daemon send dm:bob "the tide is in" --key tide-17
+    With --wait it exits with 0 when the broker has the message, with 1 when it was refused, and
+    with 3 when neither is known in time: the message stays in the outbox and goes on.
+
+    Example: tidelog daemon send dm:bob "the tide is in" --key tide-17 --wait 10
     """
     text = sys.stdin.read() if message == "-" else message
     with client(data_dir, mesh, SEND_PATIENCE_S) as daemon:
@@ -221,14 +236,31 @@ def send(
             reply_to=reply_to,
         )
         shown: dict[str, Any] = dict(sent._asdict())
+        is_late = False
         if wait is not None:
             shown |= _waited(daemon, sent.client_message_id, wait)
+            is_late = shown["status"] in ("pending", "inflight")
+        health = daemon.health() if is_late else None
     if as_json:
         typer.echo(json.dumps(shown))
     else:
         typer.echo(f"{shown['client_message_id']} {shown['status']}")
+    if health is not None:
+        typer.echo(printable(_late(shown, health)), err=True)
+        raise typer.Exit(EXIT_LATE)
     if shown["status"] in ("dead", "aborted"):
         raise typer.Exit(1)
+
+
+def _late(shown: dict[str, Any], health: dict[str, Any]) -> str:
+    """What to say of a message that the broker does not have in time."""
+    why = f"its last attempt: {shown['last_error']}" if shown["last_error"] else "no answer yet"
+    if not health["connected"]:
+        why = _why_not_connected(health)
+    return (
+        f"the broker does not have it yet ({why}). It stays in the outbox and is sent when that "
+        f"is possible: tidelog mesh outbox inspect {shown['client_message_id']}"
+    )
 
 
 def _waited(daemon: "BlockingMeshClient", client_message_id: str, wait_s: float) -> dict[str, Any]:
