@@ -320,7 +320,10 @@ class States:
         self._store = store
         self._tail = tail
         self._room = max_text_bytes
-        self._channels: OrderedDict[str, ChannelState] = OrderedDict()
+        self._channels: dict[str, ChannelState] = {}
+        self._idle: OrderedDict[str, ChannelState] = OrderedDict()
+        """Those of them that nobody holds, the least recently used first: what is subscribed to is
+        never looked through for what may be forgotten."""
         self._messages: OrderedDict[int, MessageState] = OrderedDict()
         self._loading: dict[int, list[Version]] = {}
         """Messages being loaded, and what left the tail meanwhile."""
@@ -334,8 +337,7 @@ class States:
         state = self._channels.get(stream)
         if state is None or not state.ready.done():
             return None
-        self._channels.move_to_end(stream)
-        state.pins += 1
+        self._pin(state)
         return state
 
     async def load_channel(self, stream: str) -> ChannelState:
@@ -343,17 +345,22 @@ class States:
         state = self._channels.get(stream)
         if state is None:
             state = self._channels[stream] = ChannelState(stream)
-            state.pins += 1
+            self._pin(state)
             await self._read_channel(state)
         else:
-            state.pins += 1
+            self._pin(state)
             try:
                 if not state.ready.done():
                     await asyncio.shield(state.ready)
             except BaseException:
-                state.pins -= 1
+                self.release(state)
                 raise
         return state
+
+    def _pin(self, state: ChannelState) -> None:
+        state.pins += 1
+        if state.pins == 1:
+            self._idle.pop(state.stream, None)
 
     async def _read_channel(self, state: ChannelState) -> None:
         try:
@@ -384,11 +391,11 @@ class States:
     def release(self, state: ChannelState) -> None:
         """The counterpart of `channel` and `load_channel`."""
         state.pins -= 1
-        if len(self._channels) > MAX_IDLE_CHANNELS:
-            for stream, old in self._channels.items():
-                if old.pins == 0 and old.ready.done():
-                    del self._channels[stream]
-                    break
+        if state.pins == 0 and self._channels.get(state.stream) is state:
+            self._idle[state.stream] = state
+            if len(self._idle) > MAX_IDLE_CHANNELS:
+                stream, _ = self._idle.popitem(last=False)
+                del self._channels[stream]
 
     def streams(self) -> list[str]:
         """The channels whose state is kept."""
@@ -409,6 +416,7 @@ class States:
                 return  # whoever loads it from now on reads what there is now
             if state.pins == 0:
                 del self._channels[stream]
+                self._idle.pop(stream, None)
                 return
             [row] = await self._store.rows("channels_channel", (stream, self._tail.position))
             epoch, _, history_floor, replay_floor, open_streams, serial, *_ = row
