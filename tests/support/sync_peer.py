@@ -246,7 +246,11 @@ async def open_peer(url: str, **options: Any) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def connected(
-    url: str, client_id: str = "c", profile: str = EVENT, **options: Any
+    url: str,
+    client_id: str = "c",
+    profile: str = EVENT,
+    incarnation: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[Peer]:
     """A connection after its handshake."""
     async with open_peer(url, **options) as peer:
@@ -254,6 +258,7 @@ async def connected(
             "token": token(client_id),
             "client_id": client_id,
             "supported_profiles": [profile],
+            **({} if incarnation is None else {"incarnation": incarnation}),
         }
         await peer.send("connect", payload)
         assert (await peer.expect("connected"))["capabilities"]["profile"] == profile

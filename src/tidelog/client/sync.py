@@ -316,6 +316,13 @@ class SyncClient:
             consumer.add(change)
         if change.name == "error":
             _log.warning("sync: %s: %s", change.data["code"], change.data["message"])
+        elif change.name == "history_reset":
+            _log.warning(
+                "sync: the log has another history after %s; %s committed events were dropped and "
+                "are fetched anew, drafts stay",
+                change.data["began"],
+                change.data["dropped"],
+            )
         elif change.name in ("committed", "rejected") and self._opened is not None:
             self._decided(self._opened.store, change.data["id"])
         elif change.name == "status_changed":

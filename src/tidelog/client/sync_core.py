@@ -175,6 +175,9 @@ class SyncCore:
             "supported_profiles": [self.profile],
             "required_profile": self.profile,
         }
+        incarnation = self.store.incarnation
+        if incarnation is not None:
+            payload["incarnation"] = incarnation
         self._out.send("connect", payload)
         self._asked_at = self._now()
         self.tell()
@@ -403,6 +406,7 @@ class SyncCore:
         self.limits = connected.limits
         self._out.emit("connected", (), {"profile": self.profile})
         self._become("active")
+        self._adopt_history(connected.incarnation, connected.began)
         self._adopt_version(connected.model_version)
         if self.partitions:
             self._cycles.want(self.partitions, self.partitions)
@@ -616,6 +620,20 @@ class SyncCore:
         self._refetch(self.partitions)
         if self._cycles.is_idle:
             self._complete()
+
+    def _adopt_history(self, incarnation: str | None, began: int) -> None:
+        """Where the log is not the one that was followed here, keep what both share (17.6)."""
+        old = self.store.incarnation
+        if incarnation is None or incarnation == old:
+            return
+        if old is None:
+            self.store.follow(incarnation)
+            return
+        dropped = self.store.rewind(incarnation, began)
+        self._views.clear()
+        self._diverged.clear()
+        data = {"incarnation": incarnation, "began": began, "dropped": dropped}
+        self._out.emit("history_reset", self.partitions, data)
 
     def _adopt_version(self, version: int | None) -> bool:
         """Whether the model version is a new one; then everything derived is made anew (17.8)."""

@@ -87,6 +87,10 @@ class Connected(Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     limits: Limits = Limits()
     model_version: int | None = None
+    incarnation: str | None = None
+    """Names the history of the log; None if the server is older than that."""
+    began: int = 0
+    """Up to where it is the history that this client named."""
 
 
 class VersionChanged(Struct, frozen=True):

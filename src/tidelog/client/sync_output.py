@@ -10,7 +10,7 @@ from tidelog.sync.wire import VERSION
 
 EVENTS = (
     *("connected", "sync_page", "committed", "rejected", "broadcast", "version_changed"),
-    *("error", "status_changed"),
+    *("history_reset", "error", "status_changed"),
 )
 
 

@@ -373,6 +373,31 @@ class SyncStore:
         found = self._row("sync_cursor", partition)
         return 0 if found is None else int(found[0])
 
+    @property
+    def incarnation(self) -> str | None:
+        """The history of the log that what is committed here belongs to; None if unknown."""
+        found = self._row("sync_bound", "incarnation")
+        return None if found is None else str(found[0])
+
+    def follow(self, incarnation: str) -> None:
+        """Remember the history that a log has, where none was known."""
+        with self._transaction():
+            self._run("sync_bind", "incarnation", incarnation)
+
+    def rewind(self, incarnation: str, began: int) -> int:
+        """Forget what the log does not have any more: everything after `began` (17.6).
+
+        Returns:
+            How many committed events were here and are not part of that history.
+        """
+        with self._transaction():
+            dropped = self._run("sync_drop_committed_after", began).rowcount
+            for (partition,) in self._all("sync_snapshots_after", began):
+                self._drop_snapshot(partition)
+            self._run("sync_lower_cursors", began, began)
+            self._run("sync_bind", "incarnation", incarnation)
+        return dropped
+
     def reset(self) -> None:
         """Forget the log after an integrity violation; what the application wrote stays (17.6)."""
         with self._transaction():

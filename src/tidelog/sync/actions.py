@@ -24,6 +24,8 @@ class Connected(Struct, frozen=True):
     """The handshake succeeded: register, send `connected`, then call `done`."""
 
     capabilities: dict[str, Any]
+    incarnation: str | None = None
+    """The history that the client has followed so far; None if it did not say."""
 
 
 class Submit(Struct, frozen=True):

@@ -39,6 +39,10 @@ class ConnectPayload(Struct, kw_only=True):
     supported_profiles: list[str] | UnsetType = UNSET
     required_profile: str | UnsetType = UNSET
     required_tree_policy: str | UnsetType = UNSET
+    incarnation: (
+        Annotated[str, Meta(min_length=1, description="The history that the client has followed.")]
+        | UnsetType
+    ) = UNSET
 
 
 class Connect(_Envelope, tag="connect"):
@@ -128,6 +132,13 @@ class ConnectedPayload(Struct, kw_only=True):
     client_id: str
     server_time: int
     server_last_committed_id: Count
+    incarnation: Annotated[str, Meta(description="Names the history of the log.")]
+    began: Annotated[
+        int,
+        Meta(
+            ge=0, description="Up to where it is the history that the client named; 0 if unknown."
+        ),
+    ]
     capabilities: SyncCapabilities
     limits: SyncLimits
     model_version: int | UnsetType = UNSET

@@ -4,7 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tidelog.base.openapi import TEXT, WHOLE, Operation, Parameter, Schema, bearer, listing, record
+from tidelog.base.openapi import (
+    FLAG,
+    TEXT,
+    WHOLE,
+    Operation,
+    Parameter,
+    Schema,
+    bearer,
+    listing,
+    record,
+)
 from tidelog.base.surface import Route
 from tidelog.sync.admin import ModelVersion, Retention, Snapshot
 
@@ -14,23 +24,47 @@ ADMIN_TOKEN = bearer("admin_token", "The setting admin_token.")
 _ERROR = record("error", error=TEXT)
 
 
-def _message(kind: str) -> Schema:
+def _message(kind: str, payload: Schema | None = None) -> Schema:
     return record(
         "type msg_id timestamp protocol_version payload",
         type={"const": kind},
         msg_id=TEXT,
         timestamp=WHOLE,
         protocol_version=TEXT,
-        payload={"type": "object"},
+        payload=payload or {"type": "object"},
     )
 
 
-def _poll(summary: str, asked: str, answered: str) -> Operation:
+_HISTORY = {
+    "incarnation": TEXT | {"description": "Names the history of the log."},
+    "began": WHOLE
+    | {"description": "Up to where it is the history that the client named; 0 if unknown."},
+}
+_ASKED = record(
+    "partitions since_committed_id",
+    partitions=listing(TEXT),
+    since_committed_id=WHOLE,
+    limit=WHOLE,
+    sync_to_committed_id=WHOLE | {"description": "That of the first page, on every later one."},
+    incarnation=TEXT | {"description": "The history that the client has followed."},
+)
+_PAGE = record(
+    "partitions events next_since_committed_id sync_to_committed_id has_more incarnation began",
+    partitions=listing(TEXT),
+    events=listing({"type": "object"}),
+    next_since_committed_id=WHOLE,
+    sync_to_committed_id=WHOLE,
+    has_more=FLAG,
+    **_HISTORY,
+)
+
+
+def _poll(summary: str, asked: Schema, answered: Schema) -> Operation:
     return Operation(
         summary=summary,
         tag="sync",
-        answer=_message(answered),
-        body=_message(asked),
+        answer=answered,
+        body=asked,
         security=CLIENT_TOKEN,
         error=_message("error"),
     )
@@ -49,9 +83,15 @@ def _admin(summary: str, answer: Schema, body: object = None) -> Operation:
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/sync/v1/submit"): _poll(
-        "Submit drafts without a socket.", "submit_events", "submit_events_result"
+        "Submit drafts without a socket.",
+        _message("submit_events"),
+        _message("submit_events_result"),
     ),
-    ("POST", "/sync/v1/sync"): _poll("Read a page without a socket.", "sync", "sync_response"),
+    ("POST", "/sync/v1/sync"): _poll(
+        "Read a page without a socket.",
+        _message("sync", _ASKED),
+        _message("sync_response", _PAGE),
+    ),
     ("GET", "/sync/admin/model-version"): _admin(
         "The current model version.", record("model_version", model_version=WHOLE)
     ),

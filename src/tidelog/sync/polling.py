@@ -17,7 +17,7 @@ from tidelog.log.decision import Answer
 from tidelog.sync.actions import Action, Send, Submit, Sync
 from tidelog.sync.profiles import COMPATIBILITY
 from tidelog.sync.service import SyncService
-from tidelog.sync.session import RETRY_AFTER_MS, Problem, Session, whole_number
+from tidelog.sync.session import RETRY_AFTER_MS, Problem, Session, read_incarnation, whole_number
 from tidelog.sync.tokens import TokenRefused
 from tidelog.sync.wire import envelope, error_payload, result_payload
 
@@ -114,15 +114,23 @@ class Polling:
                 raise Problem("bad_request", "this type has no meaning over HTTP")
 
     async def _page(self, action: Sync, payload: dict[str, Any]) -> bytes:
-        if "sync_to_committed_id" not in payload:
-            return await self._service.page(action)
-        repeated = whole_number(payload, "sync_to_committed_id", least=0)
+        service, incarnation = self._service, read_incarnation(payload)
+        repeated = None
+        if "sync_to_committed_id" in payload:
+            repeated = whole_number(payload, "sync_to_committed_id", least=0)
         # The page before may have come from another node that is ahead of this one.
-        await self._service.committer.catch_up()
-        watermark = min(repeated, self._service.last_event)
-        return await self._service.page(
-            Sync(action.partitions, None, action.since, action.limit, watermark)
-        )
+        await service.committer.catch_up()
+        history = service.history(incarnation)
+        since = action.since
+        if incarnation not in (None, history["incarnation"]) and since > history["began"]:
+            since, repeated = history["began"], None  # what the client has after it is not so here
+        last = service.last_event
+        watermark = last if repeated is None else min(repeated, last)
+        request = Sync(action.partitions, None, since, action.limit, watermark)
+        page = await service.page(request, history=history)
+        if service.committer.incarnations.current.id != history["incarnation"]:
+            raise Problem("server_error", "the log has another history now; ask again")
+        return page
 
     async def _commit(self, action: Submit) -> bytes:
         result: asyncio.Future[Sequence[Answer] | None] = asyncio.get_running_loop().create_future()

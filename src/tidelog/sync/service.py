@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -224,7 +224,15 @@ class SyncService:
             self._subscribers.setdefault(name, {})[connection] = outlet.push
         connection.subscriptions = tuple(partitions)
 
-    async def connect(self, connection: "_Connection", capabilities: dict[str, Any]) -> bytes:
+    def history(self, incarnation: str | None) -> dict[str, Any]:
+        """Which history this is, and up to where it is that of a client's `incarnation` (4.2)."""
+        incarnations = self.committer.incarnations
+        shared = incarnations.shared_with(incarnation)
+        if shared is None:  # all of it, or nobody can tell
+            shared = 0 if incarnation is None else self.last_event
+        return {"incarnation": incarnations.current.id, "began": shared}
+
+    async def connect(self, connection: "_Connection", action: Connected) -> bytes:
         """Register an authenticated client; answers the payload of `connected`."""
         await self.committer.catch_up()
         if not connection.session.closed:  # who has hung up by now supersedes nobody
@@ -236,7 +244,8 @@ class SyncService:
             "client_id": connection.client_id,
             "server_time": self.clock.now_ms(),
             "server_last_committed_id": self.last_event,
-            "capabilities": capabilities,
+            **self.history(action.incarnation),
+            "capabilities": action.capabilities,
             "limits": {
                 "max_batch_size": settings.max_batch_size,
                 "sync_limit_min": settings.sync_limit_min,
@@ -324,7 +333,12 @@ class SyncService:
 
     # Sync.
 
-    async def page(self, request: Sync, connection: "_Connection | None" = None) -> bytes:
+    async def page(
+        self,
+        request: Sync,
+        connection: "_Connection | None" = None,
+        history: Mapping[str, Any] | None = None,
+    ) -> bytes:
         """Read one page; the watermark and the subscriptions are taken in one step (D39)."""
         watermark = request.watermark
         if watermark is None:
@@ -348,6 +362,7 @@ class SyncService:
             watermark=watermark,
             has_more=has_more,
             model_version=self.announced_version,
+            history=history or {},
         )
 
     async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
@@ -557,8 +572,8 @@ class _Connection:
     async def _do(self, action: Connected | Submit | Sync) -> None:
         try:
             match action:
-                case Connected(capabilities):
-                    self.send("connected", await self._service.connect(self, capabilities))
+                case Connected():
+                    self.send("connected", await self._service.connect(self, action))
                     self._done()
                 case Submit():
                     await self._service.warm_and_submit(action, self.submitted, self)

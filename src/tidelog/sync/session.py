@@ -350,6 +350,7 @@ class Session:
         for name in ("required_profile", "required_tree_policy"):
             if not isinstance(payload.get(name, ""), str):
                 raise Problem("bad_request", f"{name}: a string")
+        incarnation = read_incarnation(payload)
         try:
             claims = self._tokens.verify(token)
         except TokenRefused as error:
@@ -375,7 +376,7 @@ class Session:
         }
         if profile == COMPATIBILITY:
             capabilities["tree_policy"] = "strict"
-        return Connected(capabilities)
+        return Connected(capabilities, incarnation)
 
     # submit_events
 
@@ -423,6 +424,14 @@ def whole_number(
         raise Problem("bad_request", f"{name}: an integer")
     if least is not None and value < least:
         raise Problem("bad_request", f"{name}: at least {least}")
+    return value
+
+
+def read_incarnation(payload: Mapping[str, Any]) -> str | None:
+    """The history that a client says it follows; None if it does not say."""
+    value = payload.get("incarnation")
+    if "incarnation" in payload and (not isinstance(value, str) or not value):
+        raise Problem("bad_request", "incarnation: a non-empty string")
     return value
 
 
@@ -549,8 +558,9 @@ def page_payload(
     watermark: int,
     has_more: bool,
     model_version: int | None,
+    history: Mapping[str, Any],
 ) -> bytes:
-    """Payload of `sync_response`."""
+    """Payload of `sync_response`; `history` tells which one it is, where every page must."""
     return b'{"partitions":%s,"effective_subscriptions":%s,"events":[%s],%s' % (
         encode(action.partitions),
         encode(subscriptions),
@@ -561,6 +571,7 @@ def page_payload(
                 "sync_to_committed_id": watermark,
                 "has_more": has_more,
                 **({} if model_version is None else {"model_version": model_version}),
+                **history,
             }
         )[1:],
     )

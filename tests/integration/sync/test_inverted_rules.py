@@ -292,10 +292,17 @@ INVERSIONS = (
         OF_PROFILES + "test_malformed",
     ),
     Inversion(
+        "D65",
+        STORE,
+        '_run("sync_lower_cursors", began, began)',
+        '_run("sync_lower_cursors", began + 9, began + 9)',
+        OF_CORE + "test_another_history_is_fetched_from_where_they_part",
+    ),
+    Inversion(
         "D54",
         VIEW,
-        "elif self.failure is None:",
-        "elif self.failure is not None:",
+        "if self.failure is None:",
+        "if self.failure is not None:",
         OF_CORE + "test_a_commit_that_cannot_happen_starts_over_once",
     ),
     Inversion(

@@ -123,8 +123,12 @@ async def test_submit_and_sync_mean_the_same_as_over_a_socket(
             "sync_to_committed_id": 1,
             "has_more": False,
             "model_version": 3,
+            "incarnation": polling.node.service.committer.incarnations.current.id,
+            "began": 0,
         }
+        history = {name: page.pop(name) for name in ("incarnation", "began")}
         assert page == await same_client.sync("p") | {"effective_subscriptions": []}
+        assert history.items() <= same_client.received[0]["payload"].items()
         assert await same_client.is_quiet(), "polling evicts nobody"
 
 
@@ -229,6 +233,10 @@ async def test_paging_is_stateless(engine: str, store_location: str, tmp_path: P
         wrongs: list[Any] = [-1, 1.5, "5", True, None, []]
         for wrong in wrongs:
             body = sync_text(sync_to_committed_id=wrong)
+            assert await polling.code("sync", body) == (400, "bad_request"), wrong
+        for wrong in (None, "", 1):
+            payload = {"partitions": ["p"], "since_committed_id": 0, "incarnation": wrong}
+            body = envelope("sync", payload)
             assert await polling.code("sync", body) == (400, "bad_request"), wrong
         page = await polling.sync("p", since=99)
         assert (page["events"], page["next_since_committed_id"]) == ([], 6)

@@ -1117,6 +1117,8 @@ async def test_the_handshake_tells_what_a_client_needs(tmp_path: Path) -> None:
         assert payload == {
             "client_id": "c",
             "server_last_committed_id": 0,
+            "incarnation": node.service.committer.incarnations.current.id,
+            "began": 0,
             "capabilities": {"profile": EVENT, "accepted_event_types": ["event"]},
             "model_version": 3,
         }

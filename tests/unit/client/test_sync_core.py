@@ -638,6 +638,100 @@ def test_leaving_replaces_the_subscriptions(tmp_path: Path) -> None:
     bench.store.close()
 
 
+# Histories: a log that is not the one that was followed
+
+
+def test_the_history_is_remembered_and_named(bench: Bench) -> None:
+    """The first one is taken as it is; from then on `connect` names it."""
+    bench.store.store_page([], ["p"], 8)
+    bench.connect(incarnation="one", began=0)
+    assert bench.store.incarnation == "one"
+    assert bench.sent()[-1][1]["since_committed_id"] == 8
+    bench.core.disconnected()
+    bench.connect(incarnation="one", began=8)
+    messages = dict(bench.sent())
+    assert messages["connect"]["incarnation"] == "one"
+    assert messages["sync"]["since_committed_id"] == 8
+    assert bench.told("history_reset") == []
+
+
+def test_a_server_that_names_no_history_resets_nothing(bench: Bench) -> None:
+    """One of an earlier version: absent means unknown."""
+    bench.store.follow("one")
+    bench.store.store_page([], ["p"], 8)
+    bench.connect()
+    assert bench.sent()[-1][1]["since_committed_id"] == 8
+    assert bench.store.incarnation == "one"
+    assert bench.told("history_reset") == []
+
+
+@pytest.mark.parametrize(
+    ("cursor", "began", "since", "kept"),
+    [(8, 3, 3, [2, 3]), (8, 0, 0, []), (2, 3, 2, [2]), (5, 3, 3, [2, 3]), (3, 9, 3, [2, 3])],
+)
+def test_another_history_is_fetched_from_where_they_part(
+    bench: Bench, cursor: int, began: int, since: int, kept: list[int]
+) -> None:
+    """Events after it go, from the views too; drafts and what was rejected stay."""
+    bench.store.follow("one")
+    places = [place for place in (2, 3, 5, 8) if place <= cursor]
+    bench.connect(incarnation="one")
+    bench.say(
+        "sync_response",
+        page(*(committed(place, value(f"v{place}")) for place in places), through=cursor),
+    )
+    bench.draft(value("refused"), "refused")
+    bench.result(id="refused", status="rejected", reason="forbidden")
+    assert bench.settings() == {f"v{place}": 1 for place in places}
+    bench.core.disconnected()
+    bench.draft(value("mine"), "mine")
+    bench.sent()
+    bench.connect(incarnation="two", began=began)
+    kind, payload = bench.sent()[-1]
+    assert (kind, payload["since_committed_id"]) == ("sync", since)
+    assert bench.told("history_reset") == [
+        {"incarnation": "two", "began": began, "dropped": len(places) - len(kept)}
+    ]
+    assert bench.settings() == {f"v{place}": 1 for place in kept} | {"mine": 1}
+    events = [committed(place, value(f"n{place}"), id=f"n{place}") for place in (11, 12)]
+    bench.say("sync_response", page(*events, through=12))
+    assert bench.settings() == {f"v{place}": 1 for place in kept} | {"n11": 1, "n12": 1, "mine": 1}
+    assert bench.submitted() == [["mine"]]
+    assert bench.store.row("refused").status == "rejected"
+    assert bench.codes() == []
+
+
+def test_a_snapshot_of_another_history_is_dropped(bench: Bench) -> None:
+    """One that ends before they part is kept; one that hides pruned rows makes all be fetched."""
+    bench.store.follow("one")
+    bench.core.sync(["q"])
+    bench.connect(incarnation="one")
+    both = {"partitions": ["p", "q"], "effective_subscriptions": ["p", "q"]}
+    events = [
+        committed(2, value("a"), "p", "q"),
+        committed(3, value("b"), "q"),
+        committed(8, value("c"), "p"),
+    ]
+    bench.say("sync_response", page(*events, through=8) | both)
+    assert bench.core.save_snapshot("p") == 8
+    assert bench.core.save_snapshot("q") == 3
+    assert bench.store.prune() == 3
+    bench.core.disconnected()
+    bench.sent()
+    bench.connect(incarnation="two", began=5)
+    [snapshot] = bench.store.snapshots()
+    assert (snapshot.partition, snapshot.committed_id) == ("q", 3)
+    _, payload = bench.sent()[-1]
+    assert (payload["partitions"], payload["since_committed_id"]) == (["q"], 5)
+    bench.say("sync_response", page(through=9) | both | {"partitions": ["q"]})
+    _, payload = bench.sent()[-1]
+    assert (payload["partitions"], payload["since_committed_id"]) == (["p"], 0)
+    events = [committed(2, value("a"), "p", "q"), committed(9, value("d"), "p")]
+    bench.say("sync_response", page(*events, through=9) | both | {"partitions": ["p"]})
+    assert bench.settings("p") == {"a": 1, "d": 1}
+    assert bench.settings("q") == {"a": 1, "b": 1}
+
+
 # Integrity
 
 

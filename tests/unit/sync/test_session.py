@@ -566,6 +566,9 @@ def test_the_peer_waits_when_too_much_waits() -> None:
         {"required_profile": []},
         {"required_tree_policy": None},
         {"required_tree_policy": 1},
+        {"incarnation": None},
+        {"incarnation": ""},
+        {"incarnation": 1},
     ],
 )
 def test_a_malformed_connect_can_be_corrected(change: dict[str, Any]) -> None:
@@ -580,6 +583,17 @@ def test_a_malformed_connect_can_be_corrected(change: dict[str, Any]) -> None:
 def test_the_clients_position_is_only_information(last: object) -> None:
     """Any integer of at least 0 will do, and none at all too (D12)."""
     assert isinstance(Peer().connect(last_committed_id=last)[0], Connected)
+
+
+def test_a_client_may_name_the_history_it_follows() -> None:
+    """Any text: one that is unknown is answered by `connected`, not refused."""
+    for named in ("1f", "never heard of"):
+        [action] = Peer().connect(incarnation=named)
+        assert isinstance(action, Connected)
+        assert action.incarnation == named
+    [action] = Peer().connect()
+    assert isinstance(action, Connected)
+    assert action.incarnation is None
 
 
 def test_shape_comes_before_authentication_and_that_before_the_profile() -> None:

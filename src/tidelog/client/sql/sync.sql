@@ -113,6 +113,10 @@ DELETE FROM cursors WHERE partition = ?;
 -- Fetch everything from 0 again.
 DELETE FROM cursors;
 
+-- name: sync_lower_cursors
+-- The log was taken back: nothing after this place has been fetched.
+UPDATE cursors SET committed_id = ? WHERE committed_id > ?;
+
 -- name: sync_drop_pruned_cursors
 -- Partitions whose early rows are gone can only be rebuilt from the server.
 DELETE FROM cursors WHERE partition IN (SELECT partition FROM pruned);
@@ -128,6 +132,10 @@ SELECT partition, committed_id, created_at, model_version FROM snapshots ORDER B
 -- name: sync_snapshots_from
 -- Snapshots that a commit at this place or behind it could contradict.
 SELECT partition, committed_id FROM snapshots WHERE committed_id >= ?;
+
+-- name: sync_snapshots_after
+-- Partitions whose state includes events after a place.
+SELECT partition FROM snapshots WHERE committed_id > ?;
 
 -- name: sync_save_snapshot
 -- The newest state of a partition replaces the one before.
@@ -184,6 +192,10 @@ DELETE FROM pruned;
 -- name: sync_drop_committed
 -- Forget the log; the server tells it again.
 DELETE FROM events WHERE committed_id IS NOT NULL;
+
+-- name: sync_drop_committed_after
+-- Forget the part of the log that is another one now.
+DELETE FROM events WHERE committed_id > ?;
 
 -- name: sync_drop_rejected
 -- The application has seen its rejections and wants the room back.
