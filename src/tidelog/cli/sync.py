@@ -1,48 +1,15 @@
 """`tidelog sync`: administer the sync surface of a running server."""
 
 import json
-import urllib.error
-import urllib.request
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
-from tidelog.cli.options import ConfigOption, JsonOption, settings_from
-from tidelog.cli.running_server import administration
+from tidelog.cli.admin_api import UrlOption, ask
+from tidelog.cli.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="Administer the sync surface of a running server.", no_args_is_help=True)
-
-UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
-]
-
-
-def call(
-    config: Path | None, url: str | None, method: str, path: str, body: object = None
-) -> dict[str, Any]:
-    """Ask the server's admin API."""
-    base, token = administration(settings_from(config), url)
-    request = urllib.request.Request(  # noqa: S310 - the operator names the server
-        f"{base}/sync/admin/{path}",
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"authorization": f"Bearer {token}"},
-        method=method,
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
-            result: dict[str, Any] = json.load(answer)
-            return result
-    except urllib.error.HTTPError as error:
-        with error:
-            text = printable(error.read().decode("utf-8", "replace")[:300])
-        raise TidelogError(f"{base} answered {error.code}: {text}") from error
-    except OSError as error:
-        raise TidelogError(
-            f"{base} does not answer ({error}). Is the server running? Name another with --url."
-        ) from error
 
 
 @app.command("model-version")
@@ -58,10 +25,10 @@ def model_version(
     Example: tidelog sync model-version 4
     """
     if version is None:
-        result = call(config, url, "GET", "model-version")
+        result = ask(config, url, "GET", "sync/admin/model-version")
         text = str(result["model_version"])
     else:
-        result = call(config, url, "PUT", "model-version", {"model_version": version})
+        result = ask(config, url, "PUT", "sync/admin/model-version", {"model_version": version})
         text = f"{result['old_model_version']} -> {result['new_model_version']}"
     typer.echo(json.dumps(result) if as_json else text)
 
@@ -77,7 +44,7 @@ def connections(
 
     Example: tidelog sync connections --json
     """
-    result = call(config, url, "GET", "connections")
+    result = ask(config, url, "GET", "sync/admin/connections")
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -112,7 +79,7 @@ def snapshot(
 
     Example: tidelog sync snapshot team-7
     """
-    result = call(config, url, "PUT", "snapshot", {"partition": partition})
+    result = ask(config, url, "PUT", "sync/admin/snapshot", {"partition": partition})
     text = f"{printable(result['partition'])} stored as of {result['committed_id']}"
     if not result["committed_id"]:
         text += ": it has no events yet; is its name right?"
@@ -133,5 +100,5 @@ def retention(
 
     Example: tidelog sync retention 100000
     """
-    result = call(config, url, "POST", "retention", {"through": through})
+    result = ask(config, url, "POST", "sync/admin/retention", {"through": through})
     typer.echo(json.dumps(result) if as_json else f"{result['archived']} events archived")

@@ -1,0 +1,43 @@
+"""How a command asks the administration of a running server."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidelog.base.errors import TidelogError
+from tidelog.base.terminal import printable
+from tidelog.cli.options import settings_from
+from tidelog.cli.running_server import administration
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
+]
+
+
+def ask(
+    config: Path | None, url: str | None, method: str, path: str, body: object = None
+) -> dict[str, Any]:
+    """Ask for something that the admin token opens; `path` is below the server's address."""
+    base, token = administration(settings_from(config), url)
+    request = urllib.request.Request(  # noqa: S310 - the operator names the server
+        f"{base}/{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"authorization": f"Bearer {token}"},
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+            result: dict[str, Any] = json.load(answer)
+            return result
+    except urllib.error.HTTPError as error:
+        with error:
+            text = printable(error.read().decode("utf-8", "replace")[:300])
+        raise TidelogError(f"{base} answered {error.code}: {text}") from error
+    except OSError as error:
+        raise TidelogError(
+            f"{base} does not answer ({error}). Is the server running? Name another with --url."
+        ) from error
