@@ -436,6 +436,7 @@ async def channels_server(
     limits: Limits | None = None,
     apps: tuple[App, ...] = (APP, PLAIN, CLOSED),
     clock: ServerClock | None = None,
+    admin_token: str = "",
     **options: Any,
 ) -> AsyncIterator[ChannelsNode]:
     """A server with channels for the length of the block; `options` are those of `[channels]`.
@@ -446,7 +447,12 @@ async def channels_server(
     for name, section in _SECTIONS.items():
         if name in options:
             options[name] = section(**options[name])
-    settings = Settings(apps=list(apps), channels=Channels(**options), limits=limits or Limits())
+    settings = Settings(
+        apps=list(apps),
+        channels=Channels(**options),
+        limits=limits or Limits(),
+        admin_token=admin_token,
+    )
     mounted: list[ChannelsSurface] = []
 
     async def mount(node: Node) -> ChannelsSurface:

@@ -99,6 +99,11 @@ class AiTransport(Section, frozen=True, kw_only=True):
     max_open_streaming_messages_per_channel: Count = 1024
     """Messages of one channel whose status is `streaming`: they stay in memory until they end."""
 
+    orphan_timeout_seconds: Seconds = 60
+    """A message whose status is `streaming` and that got no new version for so long has lost its
+    writer: the server ends it with the status `cancelled` and the error code `orphan_timeout`. It
+    would count against the limit above for ever. Longer for writers that pause longer."""
+
     channels: list[str] = field(default_factory=list)
     """Beginnings of the names of the channels these limits hold for; empty for all channels."""
 

@@ -74,6 +74,13 @@ class Metrics:
             "tidelog_http_requests", "HTTP requests answered", ["status"], registry=r
         )
 
+        self.channels_streams_closed = Counter(
+            "tidelog_channels_streams_closed",
+            "Streaming messages that the server ended: their writer was gone, or an operator asked",
+            ["reason"],
+            registry=r,
+        )
+
         self.plugin_seconds = Histogram(
             "tidelog_sync_plugin_seconds",
             "One call of the application's plug-in",

@@ -3,10 +3,10 @@
 Application values stay raw. The OpenAPI document is made from these too.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 PurgeMode = Literal["all", "before_serial", "before_time_ms"]
 
@@ -80,6 +80,16 @@ class RevocationBody(Struct):
     client_id: str | None = None
 
 
+class CloseStreamBody(Struct):
+    """`POST /channels/admin/streams/close`."""
+
+    app_id: str
+    channel: str
+    message_serial: str
+    silent_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0
+    """The stream ends only if nothing was written for so long."""
+
+
 class SocketBody(Struct):
     """Body of a request that says nothing but on whose behalf it is made."""
 
@@ -120,6 +130,7 @@ read_update = msgspec.json.Decoder(UpdateBody).decode
 read_reset = msgspec.json.Decoder(ResetBody).decode
 read_purge = msgspec.json.Decoder(PurgeBody).decode
 read_revocation = msgspec.json.Decoder(RevocationBody).decode
+read_close_stream = msgspec.json.Decoder(CloseStreamBody).decode
 read_socket = msgspec.json.Decoder(SocketBody).decode
 read_proxy = msgspec.json.Decoder(ProxyBody).decode
 read_proxy_history = msgspec.json.Decoder(ProxyHistoryBody).decode

@@ -51,6 +51,7 @@ _text = msgspec.json.Decoder(str).decode
 _flag = msgspec.json.Decoder(bool).decode
 _headers = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode
 _ai = msgspec.json.Decoder(_Ai).decode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def compact(text: bytes) -> bytes:
@@ -88,6 +89,20 @@ def read_extras(members: Mapping[str, Raw] | None) -> Extras:
         codec_status=ai.codec.get("status") if ai and ai.codec else None,
         is_ephemeral=is_ephemeral,
     )
+
+
+def with_transport(extras: bytes | Raw, **changes: str) -> bytes:
+    """Extras that hold an `ai.transport` with some of its members changed, all else as it was.
+
+    An underscore in the name of a change stands for the hyphen of the member's name.
+    """
+    whole = _members(extras)
+    ai = _members(whole["ai"])
+    transport = _members(ai["transport"])
+    transport |= {name.replace("_", "-"): Raw(_encode(text)) for name, text in changes.items()}
+    ai["transport"] = Raw(_encode(transport))
+    whole["ai"] = Raw(_encode(ai))
+    return _encode(whole)
 
 
 def _member(

@@ -20,6 +20,7 @@ APP = "/apps/{app_id}"
 CHANNEL = f"{APP}/channels/{{channel}}"
 MESSAGE = f"{CHANNEL}/messages/{{message_serial}}"
 PROXY = "/proxy/{app_id}"
+ADMIN = "/channels/admin"
 
 SIGNATURE = Security(
     "signature",
@@ -31,6 +32,7 @@ SIGNATURE = Security(
         "sent and the sorted query, each on a line of its own.",
     },
 )
+ADMIN_TOKEN = bearer("admin_token", "The setting admin_token.")
 PROXY_TOKEN = bearer("proxy_token", "The setting channels.proxy_token.")
 
 _SIGNED = (
@@ -118,6 +120,15 @@ _SUMMARY = record(
     appends=WHOLE,
     data_bytes=WHOLE,
     deleted=FLAG,
+)
+_STREAM = record(
+    "app_id channel message_serial published_at_ms written_at_ms silent_seconds",
+    app_id=TEXT,
+    channel=TEXT,
+    message_serial=TEXT,
+    published_at_ms=WHOLE,
+    written_at_ms=WHOLE,
+    silent_seconds={"type": "number"},
 )
 _PAGE: Schema = record(
     "items direction limit has_more",
@@ -237,6 +248,29 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", f"{MESSAGE}/update"): _post("Replace fields.", _MUTATED, bodies.UpdateBody),
     ("POST", f"{MESSAGE}/delete"): _post("Mark as deleted.", _MUTATED, bodies.DeleteBody),
     ("POST", f"{MESSAGE}/append"): _post("Append to the data.", _MUTATED, bodies.AppendBody),
+    ("GET", f"{ADMIN}/streams"): Operation(
+        summary="Messages that are being streamed, in the order of channels.",
+        tag="channels administration",
+        answer=record(
+            "streams next_cursor",
+            streams=listing(_STREAM),
+            next_cursor={"type": ["string", "null"]},
+        ),
+        parameters=(
+            Parameter("app_id", "Of this app only."),
+            Parameter("channel", "Of this channel only; with app_id."),
+            _CURSOR,
+            _LIMIT,
+        ),
+        security=ADMIN_TOKEN,
+    ),
+    ("POST", f"{ADMIN}/streams/close"): Operation(
+        summary="End a stream whose writer is gone.",
+        tag="channels administration",
+        answer=record("closed", closed=FLAG),
+        body=bodies.CloseStreamBody,
+        security=ADMIN_TOKEN,
+    ),
     ("POST", f"{PROXY}/history"): Operation(
         summary="Channel history for client libraries.",
         tag="proxy",

@@ -333,7 +333,7 @@ class Mutate:
         self,
         mutation: Mutation,
         *,
-        app_id: str,
+        author: str,
         stream: str,
         channel: ChannelState,
         message: MessageState,
@@ -345,7 +345,8 @@ class Mutate:
         is_shared: bool,
     ) -> None:
         self._wanted = mutation
-        self._app_id = app_id
+        self._author = author
+        """Whom the log names where the actor has no client id."""
         self._stream = stream
         self._channel = channel
         self._message = message
@@ -534,7 +535,7 @@ class Mutate:
 
     def _actor_name(self) -> str:
         client_id = None if self._actor is None else self._actor.client_id
-        return client_id or self._app_id
+        return client_id or self._author
 
 
 def _after(change: Any, before: Any, nothing: Any) -> Any:

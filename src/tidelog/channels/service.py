@@ -40,6 +40,7 @@ from tidelog.channels.rules import (
     Target,
 )
 from tidelog.channels.states import ChannelState, MessageState, States
+from tidelog.channels.streams import Streams
 from tidelog.channels.tokens import Claims
 from tidelog.channels.upgrade import parse_upgrade
 from tidelog.channels.version import SURFACE, Projector, position_of
@@ -133,6 +134,15 @@ class ChannelsService:
             self.settings.versioned_messages,
             lambda streams, gone: self._nodes.tell(HistoryChanged(streams, gone)),
         )
+        self.streams = Streams(
+            committer,
+            store,
+            self._states,
+            clock,
+            self.settings.ai_transport,
+            log_tag=self._tag,
+            is_limited=self._is_limited,
+        )
         committer.tail.subscribe(SURFACE, self._delivery.sink)
 
     @classmethod
@@ -143,6 +153,8 @@ class ChannelsService:
         head = await store.head()
         service = cls(committer, store, settings, clock, head.log_id)
         service.retention.start()
+        if service.settings.versioned_messages.enabled:
+            service.streams.start()
         await service._nodes.start()
         return service
 
@@ -426,7 +438,7 @@ class ChannelsService:
                 return fault.not_found(mutation.message_serial, mutation.channel)
             item = Mutate(
                 mutation,
-                app_id=app.id,
+                author=app.id,
                 stream=stream,
                 channel=channel,
                 message=message,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tidelog.base.clock import Clock
 from tidelog.base.settings import Settings
 from tidelog.base.surface import Endpoint, Route
+from tidelog.channels.admin import Admin
 from tidelog.channels.http import ChannelsHttp
 from tidelog.channels.proxy import Proxy
 from tidelog.channels.service import ChannelsService
@@ -23,6 +24,7 @@ class ChannelsSurface:
         apps = settings.served_apps
         self._http = ChannelsHttp(service, apps, settings.channels, clock)
         self._proxy = Proxy(service, apps, settings.channels)
+        self._admin = Admin(service.streams, clock, settings.administration_token)
 
     @classmethod
     async def open(
@@ -34,7 +36,7 @@ class ChannelsSurface:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        return (*self._http.routes(), *self._proxy.routes())
+        return (*self._http.routes(), *self._proxy.routes(), *self._admin.routes())
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""

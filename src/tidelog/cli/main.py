@@ -10,6 +10,7 @@ from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import printable_lines
 from tidelog.cli import (
     backup,
+    channels,
     config,
     daemon,
     demo,
@@ -35,6 +36,7 @@ app.command("top")(top.top)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.add_typer(log.app, name="log")
+app.add_typer(channels.app, name="channels")
 app.add_typer(sync.app, name="sync")
 app.add_typer(mesh.app, name="mesh")
 app.add_typer(daemon.app, name="daemon")

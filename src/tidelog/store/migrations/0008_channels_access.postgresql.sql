@@ -1,2 +1,17 @@
--- Reserved: filled by the change that needs it.
-SELECT 1;
+-- Channels: streams that are being written are found without looking at every message of a channel,
+-- and revoked tokens stay revoked.
+
+CREATE INDEX channels_message_open ON tidelog.channels_message (stream, message, published_at)
+WHERE is_open = 1;
+
+-- `at` is when it was revoked, in ms. A row is needed only as long as a token of before could be valid.
+CREATE TABLE tidelog.channels_revocation (
+  app_id TEXT COLLATE "C" NOT NULL,
+  kind   TEXT COLLATE "C" NOT NULL,
+  value  TEXT COLLATE "C" NOT NULL,
+  at     BIGINT NOT NULL,
+  PRIMARY KEY (app_id, kind, value)
+);
+
+-- Nodes read what was revoked since they last looked, and the oldest go first.
+CREATE INDEX channels_revocation_at ON tidelog.channels_revocation (at, app_id, kind, value);

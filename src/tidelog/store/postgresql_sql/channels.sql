@@ -212,3 +212,19 @@ DELETE FROM tidelog.channels_message WHERE message = ANY($1::bigint[]);
 -- The receipts of versions end with them.
 DELETE FROM tidelog.dedupe WHERE committed_id = ANY($1::bigint[])
 AND scope >= 'channels/' AND scope < 'channels0';
+
+-- name: channels_open_streams
+-- Messages that are being streamed, behind a place, up to a stream, published at or before a time;
+-- and when each got its last version.
+SELECT named.number, found.*
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+  WITH ORDINALITY AS named (after, after_message, last, until, most, number),
+LATERAL (
+  SELECT m.stream, m.message, m.published_at,
+         (SELECT l.committed_at FROM tidelog.log l WHERE l.committed_id =
+          (SELECT max(v.committed_id) FROM tidelog.channels_version v WHERE v.message = m.message))
+  FROM tidelog.channels_message m
+  WHERE m.is_open = 1 AND (m.stream, m.message) > (named.after, named.after_message)
+    AND m.stream <= named.last AND m.published_at <= named.until
+  ORDER BY m.stream, m.message LIMIT named.most
+) AS found ORDER BY named.number, found.stream, found.message;

@@ -131,3 +131,13 @@ DELETE FROM channels_message WHERE message = ?;
 -- name: channels_remove_receipts
 -- The receipts of a version end with it.
 DELETE FROM dedupe WHERE committed_id = ? AND scope >= 'channels/' AND scope < 'channels0';
+
+-- name: channels_open_streams
+-- Messages that are being streamed, behind a place, up to a stream, published at or before a time;
+-- and when each got its last version.
+SELECT m.stream, m.message, m.published_at,
+       (SELECT l.committed_at FROM log l WHERE l.committed_id =
+        (SELECT max(v.committed_id) FROM channels_version v WHERE v.message = m.message))
+FROM channels_message m
+WHERE m.is_open = 1 AND (m.stream, m.message) > (?, ?) AND m.stream <= ? AND m.published_at <= ?
+ORDER BY m.stream, m.message LIMIT ?;
