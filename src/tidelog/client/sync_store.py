@@ -631,22 +631,26 @@ def _lock(path: Path) -> sqlitefile.DirectoryLock:
 def _open(path: Path) -> sqlite3.Connection:
     try:
         connection = sqlitefile.connect(path)
+        try:
+            _recognize(connection, path)
+        except BaseException:
+            connection.close()
+            raise
     except sqlite3.Error as error:
         raise StoreUnavailable(
             f"{path} cannot be opened: {error}. Move it aside and start again: the client fetches "
             "everything but unsent drafts from the server."
         ) from error
-    try:
-        [(application_id,)] = connection.execute("PRAGMA application_id")
-        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_schema")
-        if application_id != APPLICATION_ID and (application_id or tables):
-            raise StoreUnavailable(
-                f"{path} is an SQLite file of another application. Name another file."
-            )
-    except BaseException:
-        connection.close()
-        raise
     return connection
+
+
+def _recognize(connection: sqlite3.Connection, path: Path) -> None:
+    [(application_id,)] = connection.execute("PRAGMA application_id")
+    [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_schema")
+    if application_id != APPLICATION_ID and (application_id or tables):
+        raise StoreUnavailable(
+            f"{path} is an SQLite file of another application. Name another file."
+        )
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -775,7 +775,6 @@ async def test_a_damaged_page_does_not_end_the_client(
         ada._core.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         damage_pages(path, b"settings.v77")
         ada._core.store._connection.execute("PRAGMA cache_size = 0")
-        await until(lambda: ada.state == "active")
         row = await ada.wait("d1")
         assert row.status == "committed"
         await ada.sync()
@@ -788,6 +787,27 @@ async def test_a_damaged_page_does_not_end_the_client(
     async with asyncio.timeout(20), client() as ada:
         await ada.sync()
         assert len(ada.view("p")["settings"]) == 201
+
+
+async def test_a_damaged_page_hides_its_own_events_only(
+    client: Callable[..., SyncClient], server: FakeServer, tmp_path: Path
+) -> None:
+    """Without a server there is nothing to fetch: what can be read is shown, and the rest told."""
+    fill(server, 200)
+    async with asyncio.timeout(20), client() as ada:
+        await ada.sync()
+    async with client(url=None) as ada:
+        changes = ada.changes()
+        ada._core.store._connection.execute("PRAGMA cache_size = 0")
+        damage_pages(tmp_path / "client.db", b"settings.v77")
+        shown = ada.view("p")["settings"]
+        assert {"v1", "v200"} < shown.keys()
+        assert "v77" not in shown
+        [told] = await errors_of(changes, "store_damaged")
+        assert told["details"]["count"] == 200 - len(shown)
+        draft = await ada.submit(partitions=["p"], event=value("mine"))
+        assert ada.view("p")["settings"].keys() == {*shown, "mine"}
+        assert ada.pending() == [draft]
 
 
 async def test_a_damaged_file_is_replaced_at_the_start(

@@ -519,6 +519,18 @@ def test_a_replacement_can_be_interrupted(
     store.close()
 
 
+def test_a_file_without_a_head_is_refused_with_a_way_out(path: Path) -> None:
+    """Nothing of it can be read, so nothing is done with it."""
+    open_store(path).close()
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xa5" * 3996
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="Move it aside"):
+            open_store(path)
+    assert path.read_bytes() == content
+
+
 def test_a_file_is_replaced_once(path: Path) -> None:
     """A disk that spoils everything must not fill up with what it spoilt."""
     damaged_store(path, 100)
