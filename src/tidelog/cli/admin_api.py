@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidelog.base import direct
 from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
 from tidelog.cli.options import settings_from
@@ -30,13 +31,14 @@ def ask(
         method=method,
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+        with direct.opened(request, 60) as answer:
             result: dict[str, Any] = json.load(answer)
             return result
     except urllib.error.HTTPError as error:
         with error:
             text = printable(error.read().decode("utf-8", "replace")[:300])
-        raise TidelogError(f"{base} answered {error.code}: {text}") from error
+        advice = direct.advice(error)
+        raise TidelogError(f"{base} answered {error.code}: {text} {advice}".rstrip()) from error
     except OSError as error:
         raise TidelogError(
             f"{base} does not answer ({error}). Is the server running? Name another with --url."

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import (
     ConnectionClosed,
     ConnectionClosedError,
@@ -14,6 +14,7 @@ from websockets.exceptions import (
     WebSocketException,
 )
 
+from tidelog.base.direct_socket import connect
 from tidelog.base.errors import TidelogError
 from tidelog.channels.wire import CHANNEL_ERROR, OVER_CAPACITY, RECONNECT, UNAUTHORIZED
 from tidelog.client.backoff import Backoff

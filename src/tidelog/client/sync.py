@@ -60,8 +60,7 @@ class PartitionsRefused(TidelogError):  # noqa: N818 - the failure is the noun
 
     def __init__(self, partitions: Sequence[str], reason: str) -> None:
         self.partitions = tuple(partitions)
-        names = ", ".join(map(repr, self.partitions)) or "nothing was asked for"
-        super().__init__(f"not fetched: {names} ({reason})")
+        super().__init__(f"not fetched: {', '.join([*map(repr, self.partitions), reason])}")
 
 
 class SyncClient:
@@ -354,8 +353,7 @@ class SyncClient:
         unfetched = self._core.unfetched(names)
         if not unfetched:
             return None
-        reasons = "; ".join(sorted(set(unfetched.values())))
-        return PartitionsRefused(list(unfetched), f"{reasons}. leave() them to sync the others")
+        return PartitionsRefused(list(unfetched), "; ".join(sorted(set(unfetched.values()))))
 
     def _halted(self, code: str) -> None:
         self._fail_waiters(_refused(code))

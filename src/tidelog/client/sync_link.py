@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, WebSocketException
 
+from tidelog.base.direct_socket import connect
 from tidelog.base.errors import InvalidJson, StoreDamaged, StoreError
 from tidelog.base.strictjson import read
 from tidelog.client.backoff import Backoff

@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
+from tidelog.base import direct
 from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
 
@@ -37,7 +38,8 @@ def call(
     except urllib.error.HTTPError as error:
         with error:
             text = printable(error.read().decode("utf-8", "replace")[:300])
-        raise TidelogError(f"{base} answered {error.code}: {text}{_advice(text)}") from error
+        advice = direct.advice(error) or _advice(text)
+        raise TidelogError(f"{base} answered {error.code}: {text} {advice}".rstrip()) from error
     except OSError as error:
         raise TidelogError(
             f"{base} does not answer ({error}). Is the broker running? Start it with "
@@ -51,7 +53,7 @@ def _opened(request: urllib.request.Request, patience_s: float) -> Any:
     is_told = False
     while True:
         try:
-            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
+            return direct.opened(request, _TIMEOUT_S)
         except urllib.error.HTTPError:
             raise
         except urllib.error.URLError as error:
@@ -82,4 +84,4 @@ def _advice(text: str) -> str:
         code = json.loads(text).get("error")
     except (ValueError, AttributeError):
         return ""
-    return f" {_ADVICE[code]}" if code in _ADVICE else ""
+    return _ADVICE.get(code, "")

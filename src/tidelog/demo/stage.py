@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from tidelog.base import direct
 from tidelog.base.errors import TidelogError
 from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.testing.process import ServerProcess
@@ -165,7 +166,7 @@ class Stage:
         request = urllib.request.Request(  # noqa: S310 - our own server
             f"{self.url}{path}", headers={"authorization": f"Bearer {DEVELOPMENT_ADMIN_TOKEN}"}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        with direct.opened(request, 10) as answer:
             return json.load(answer)
 
 

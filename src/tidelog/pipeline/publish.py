@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from tidelog.base import direct
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.lake import Lake, forgotten_partitions
 
@@ -93,7 +94,7 @@ def _put(url: str, admin_token: str, snapshot: dict[str, Any]) -> dict[str, Any]
         method="PUT",
     )
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):  # noqa: S310 - as above
+        with direct.opened(request, TIMEOUT_SECONDS):
             return None
     except urllib.error.HTTPError as error:
         with error:
@@ -103,7 +104,7 @@ def _put(url: str, admin_token: str, snapshot: dict[str, Any]) -> dict[str, Any]
         advice = {
             401: "Its admin_token is another one: set TIDELOG_ADMIN_TOKEN to that.",
             404: "It serves no sync: set [sync] in its settings.",
-        }.get(error.code, "Try again.")
+        }.get(error.code, direct.advice(error) or "Try again.")
         raise PublishError(f"{url} answered {error.code}: {text[:200]}. {advice}") from error
     except (OSError, ValueError) as error:
         raise PublishError(f"{url} does not answer ({error}). Is the server running?") from error
