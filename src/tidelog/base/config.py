@@ -102,7 +102,7 @@ def load_as(
     given: dict[str, Any] = {}
     if file is not None or default_file.exists():
         path = file or default_file
-        given = _tagged(schema, _parsed(path), str(path), "", _known(schema))
+        given = _tagged(schema, parsed(path), str(path), "", _known(schema))
     leaves = dict(_leaves(schema))
     warnings: list[str] = []
     for key, value in _from_environment(environ, leaves, prefix, warnings):
@@ -164,7 +164,8 @@ def _known(schema: type[Struct], prefix: str = "") -> list[str]:
 # whose value is a list of dicts.
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def parsed(path: Path) -> dict[str, Any]:
+    """What a TOML file says, unchecked; `ConfigError` if it cannot be read."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tidelog.base import config
 from tidelog.base.errors import ConfigError
-from tidelog.daemon.address import resource_url
+from tidelog.base.terminal import printable
+from tidelog.daemon.address import dialled, is_same_broker, resource_url
 from tidelog.daemon.broker_http import call
+from tidelog.daemon.settings import FILE_NAME
 from tidelog.mesh.identity import MemberKey, read_key, write_key
+from tidelog.mesh.slug import is_slug
 
 LEAVE_PATIENCE_S = 2.0
 """How long a daemon that ends waits for a broker that nobody hears."""
@@ -33,6 +37,11 @@ def read_invite(link: str) -> Invite:
             "that is no invite. It looks like https://broker/mesh/SLUG#SECRET; put it in quotes, "
             "because a shell may take # for a comment."
         )
+    if not is_slug(slug):  # a directory is named after it
+        raise ConfigError(
+            f"{slug[:80]!r} in that invite is no name of a mesh, which has 1 to 63 of a-z, 0-9, - "
+            "and _. Copy the invite as `tidelog mesh invite` printed it."
+        )
     return Invite(f"{parts.scheme}://{parts.netloc}{before}", slug, parts.fragment)
 
 
@@ -47,9 +56,15 @@ def register(invite: Invite, name: str, key: MemberKey) -> dict[str, Any]:
     return call(resource_url(invite.broker, invite.slug, "members"), "POST", request, None)
 
 
-def leave(invite: Invite, key: MemberKey) -> None:
+def leave(invite: Invite, key: MemberKey, *, names_host: bool) -> None:
     """End the membership of a key; its name is free again."""
-    token = key.token(invite.slug, unix_now=time.time(), jti=secrets.token_hex(16), lifetime_s=60)
+    token = key.token(
+        invite.slug,
+        unix_now=time.time(),
+        jti=secrets.token_hex(16),
+        lifetime_s=60,
+        host=dialled(invite.broker) if names_host else None,
+    )
     url = resource_url(invite.broker, invite.slug, "membership")
     call(url, "DELETE", None, token, LEAVE_PATIENCE_S)
 
@@ -60,14 +75,31 @@ def join(
     """Make the key of a daemon's directory a member's: the one that is there, or a new one.
 
     `daemon.toml` says where the daemon belongs; one that an operator has made is left alone.
+
+    Raises:
+        ConfigError: the directory belongs to another mesh or broker.
     """
+    _refuse_another(directory / FILE_NAME, invite)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not key_path.exists():
         write_key(key_path, MemberKey.generate())
     key = read_key(key_path)
     answer = register(invite, name, key)
-    path = directory / "daemon.toml"
+    path = directory / FILE_NAME
     if not path.exists():
         lines = [f"mesh = {json.dumps(invite.slug)}", f"broker = {json.dumps(invite.broker)}"]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return key, answer
+
+
+def _refuse_another(path: Path, invite: Invite) -> None:
+    """One directory, one key, one broker: a second one could pose as this member at the first."""
+    settings = config.parsed(path) if path.exists() else {}
+    mesh, broker = settings.get("mesh", invite.slug), settings.get("broker", invite.broker)
+    if mesh == invite.slug and is_same_broker(str(broker), invite.broker):
+        return
+    joined = printable(f"{path.parent} has joined mesh {mesh} at {broker} already.")
+    raise ConfigError(
+        f"{joined} To join {invite.slug} at {invite.broker} too, name another directory with "
+        f"--data-dir; if it is the same broker at a new address, change `broker` in {path}."
+    )

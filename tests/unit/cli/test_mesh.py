@@ -145,6 +145,51 @@ def test_what_is_no_invite_is_refused(link: str, tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("slug", ["..", ".", "Harbour", "%2e%2e", "-harbour", "a" * 64, "a\\b"])
+def test_a_link_to_no_mesh_is_refused(
+    slug: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon's directory is named after the mesh: nothing is made outside its place, or asked."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    link = f"{broker.url}/mesh/{slug}#s3cret"
+    for command in (("mesh", "join", link), ("daemon", "up", "--persistent", "--invite", link)):
+        with pytest.raises(ConfigError, match="no name of a mesh") as refused:
+            invoke(*command, "--name", "alice")
+        assert "s3cret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    assert broker.requests == []
+
+
+def test_a_second_broker_needs_a_directory_of_its_own(broker: Broker, tmp_path: Path) -> None:
+    """Its member has another key: what is signed for one broker is worth nothing at the other."""
+    folder = tmp_path / "alice"
+    join = ("--name", "alice", "--data-dir", str(folder))
+    invoke("mesh", "join", f"{broker.url}/mesh/harbour#s3cret", *join)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for link in ("http://other.example/mesh/harbour#s3cret", f"{broker.url}/mesh/docks#s3cret"):
+        with pytest.raises(ConfigError, match=f"joined mesh harbour at {broker.url}") as refused:
+            invoke("mesh", "join", link, *join)
+        assert "--data-dir" in str(refused.value)
+        assert "daemon.toml" in str(refused.value)
+        assert "s3cret" not in str(refused.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert len(broker.requests) == 1
+    again = broker.url.replace("http://", "HTTP://") + "/mesh/harbour#s3cret"
+    invoke("mesh", "join", again, *join)
+    assert len(broker.requests) == 2
+
+
+def test_settings_without_a_broker_belong_to_none(broker: Broker, tmp_path: Path) -> None:
+    """What an operator has put there before is left alone; what cannot be read is not ignored."""
+    (tmp_path / "daemon.toml").write_text("[ipc]\ntcp_port = 0\n")
+    join = ("--name", "alice", "--data-dir", str(tmp_path))
+    invoke("mesh", "join", f"{broker.url}/mesh/harbour#s3cret", *join)
+    assert (tmp_path / "daemon.toml").read_text() == "[ipc]\ntcp_port = 0\n"
+    (tmp_path / "daemon.toml").write_text("mesh = ")
+    with pytest.raises(ConfigError, match=r"daemon\.toml"):
+        invoke("mesh", "join", f"{broker.url}/mesh/harbour#s3cret", *join)
+
+
 def test_a_broker_elsewhere_needs_a_token(tmp_path: Path) -> None:
     """The development token is for this machine only."""
     with pytest.raises(ConfigError, match="TIDELOG_ADMIN_TOKEN"):
