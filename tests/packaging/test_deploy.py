@@ -251,6 +251,8 @@ def test_compose_starts_a_server_that_accepts_its_settings() -> None:
         assert SECRETS["TIDELOG_POSTGRES_PASSWORD"] in settings.store
         if name == "server":
             require_credentials(settings)
+            [port] = compose()["services"][name]["ports"]
+            assert port.rpartition(":")[0] in settings.mesh.listed_hosts, "as daemons dial it"
         else:
             assert settings.admin_token == "", "the pipeline needs no token"
 

@@ -33,6 +33,10 @@ class ScriptedBroker:
     def __init__(self, slug: str = SLUG) -> None:
         self.slug = slug
         self.port = 0
+        self.hello_versions: list[int] | None = [1, 2]
+        """What its hello says it takes; None for a broker that is older than version 2."""
+        self.hellos: list[Json] = []
+        """What daemons answered to its hello."""
         self.offer: Json = negotiation.offered(mode="retention_scoped", dedupe_retention_days=365)
         self.members: dict[str, str] = {}
         """Name of each member by key; a key that is not here is added as it comes."""
@@ -151,16 +155,20 @@ class ScriptedBroker:
     async def _introduced(self, socket: ServerConnection) -> str:
         assert socket.request is not None
         challenge = os.urandom(identity.CHALLENGE_BYTES)
-        hello = {
+        hello: Json = {
             "type": "hello",
             "challenge": identity.to_base64url(challenge),
             "server_time": "2026-01-01T00:00:00Z",
             "broker_version": "scripted",
         }
+        if self.hello_versions is not None:
+            hello["hello_versions"] = self.hello_versions
         await socket.send(json.dumps(hello))
         answer = json.loads(await socket.recv())
+        self.hellos.append(answer)
         key = str(answer["member_pubkey"])
-        signed = identity.hello_message(self.slug, challenge)
+        host = answer["host"] if answer.get("hello_version") == 2 else None
+        signed = identity.hello_message(self.slug, challenge, host)
         if not identity.is_signed(key, signed, answer["signature"]):
             await socket.close(4401, "bad signature")
             return ""

@@ -42,6 +42,7 @@ class DaemonProcess:
         key: MemberKey | None = None,
         data_dir: Path | None = None,
         program: tuple[str, ...] = PROGRAM,
+        hello_version: int | None = None,
     ) -> None:
         """Make the directory and the key; nothing runs before `start`.
 
@@ -52,6 +53,7 @@ class DaemonProcess:
             key: its key, if it is a member's already.
             data_dir: an empty directory; one is made if none is given.
             program: what Python is given instead of the daemon's module.
+            hello_version: what it is told to sign, if it is told.
         """
         # A Unix socket's path may have 107 bytes; pytest's directories are longer.
         self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="tdl-"))
@@ -59,6 +61,8 @@ class DaemonProcess:
         write_key(self.data_dir / "key.json", self.key)
         self._program = program
         self._arguments = ["--mesh", slug, "--broker", broker_url]
+        if hello_version is not None:
+            self._arguments += ["--hello-version", str(hello_version)]
         (self.data_dir / "daemon.toml").write_text(settings)
         self.clock_file = self.data_dir / "clock_offset"
         self.clock_file.write_text("0")

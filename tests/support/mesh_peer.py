@@ -257,14 +257,24 @@ class Wire:
         self.challenge = from_base64url(hello["challenge"])
         return hello
 
-    async def hello(self, signature: str | None = None, instance: str = "") -> Json:
-        """Prove the key; answers the welcome."""
+    async def hello(
+        self, signature: str | None = None, instance: str = "", host: str | None = None
+    ) -> Json:
+        """Prove the key, with a host by version 2; answers the welcome."""
+        await self.prove(signature, instance, host)
+        return await self.until("welcome")
+
+    async def prove(
+        self, signature: str | None = None, instance: str = "", host: str | None = None
+    ) -> None:
+        """Answer the challenge."""
         if not self.challenge:
             await self.greeting()
-        signed = signature or self.member.key.sign_hello(self.member.slug, self.challenge)
-        proof = {"member_pubkey": self.member.address, "signature": signed}
+        signed = signature or self.member.key.sign_hello(self.member.slug, self.challenge, host)
+        proof: Json = {"member_pubkey": self.member.address, "signature": signed}
+        if host is not None:
+            proof |= {"hello_version": 2, "host": host}
         await self.send({"type": "hello", **proof, "daemon_instance": instance})
-        return await self.until("welcome")
 
     async def negotiate(self, *require: str) -> Json:
         """Ask for the features; answers the response."""
@@ -292,12 +302,16 @@ class Wire:
 
     async def close_code(self) -> int:
         """Why the broker closed the connection."""
+        return (await self.closing())[0]
+
+    async def closing(self) -> tuple[int, str]:
+        """Code and reason of the broker's close."""
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while True:
                     await self.socket.recv()
         except ConnectionClosed as closed:
-            return closed.rcvd.code if closed.rcvd is not None else 1006
+            return (1006, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
 
 
 def _fits(frame: Json, kind: str, fields: Mapping[str, Any]) -> bool:

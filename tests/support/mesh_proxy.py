@@ -20,7 +20,7 @@ class MeshProxy:
     """Passes everything on, except the answers to sends that it is told to lose or to hold."""
 
     def __init__(self, broker_url: str) -> None:
-        self._upstream = broker_url.replace("http://", "ws://")
+        self.lead_to(broker_url)
         self.admitted: int | None = None
         """How many sends may still pass, one after the answer of the other; None: all, at once."""
         self._held_sends: list[tuple[ClientConnection, str | bytes]] = []
@@ -45,6 +45,10 @@ class MeshProxy:
     def url(self) -> str:
         """What a daemon is given as its broker."""
         return f"http://127.0.0.1:{self.port}"
+
+    def lead_to(self, broker_url: str) -> None:
+        """Connections from now on are passed on to this broker."""
+        self._upstream = broker_url.replace("http://", "ws://")
 
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something on the proxy's loop, from another thread."""

@@ -62,6 +62,8 @@ class RealMesh:
         self.is_sqlite = not self.location.startswith("postgresql://")
         self._settings = settings
         self._faults = faults
+        self.token_host: str | None = None
+        """What the tokens of its members name as dialled, if they do."""
         self._clock_file = data_dir / "clock_offset"
         self._environment = {
             "TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN,
@@ -148,16 +150,21 @@ class RealMesh:
     def daemon(
         self, name: str, *, slug: str = SLUG, settings: str = "", broker_url: str | None = None
     ) -> DaemonProcess:
-        """A daemon whose key is a member's; it is not started."""
+        """A daemon whose key is a member's; it is not started.
+
+        Before a proxy, whose address the broker was not told, it has to be told to sign none.
+        """
         key = self.member(name, slug)
         url = broker_url or self.server.url
-        return DaemonProcess(url, slug=slug, settings=settings, key=key)
+        version = None if broker_url is None else 1
+        return DaemonProcess(url, slug=slug, settings=settings, key=key, hello_version=version)
 
     def as_member(
         self, key: MemberKey, method: str, path: str, body: object = None, slug: str = SLUG
     ) -> Any:
         """One request with a member's token."""
-        token = key.token(slug, unix_now=self.now_ms() / 1000, jti=secrets.token_hex(8))
+        now, jti = self.now_ms() / 1000, secrets.token_hex(8)
+        token = key.token(slug, unix_now=now, jti=jti, host=self.token_host)
         return self.call(method, path, body, token)
 
     def call(self, method: str, path: str, body: object, token: str = ADMIN_TOKEN) -> Any:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from tidelog.base import authority
 from tidelog.base.channels_settings import App, Channels, FirstApp
 from tidelog.base.errors import ConfigError
 from tidelog.base.setting_kinds import (
@@ -189,6 +190,15 @@ class Mesh(Section, frozen=True, kw_only=True):
     hello_timeout_ms: Milliseconds = 10_000
     """A connection that has not proved its key for so long is closed with 4401 (mesh 9.3)."""
 
+    public_hosts: list[str] | str = ""
+    """Every address at which daemons dial this broker, as `broker.example` or `10.0.0.5:8080`: a
+    list, or text with commas. Needed behind a proxy, and where it is dialled by name. Empty for
+    the address that a connection came in at (mesh 9.7)."""
+
+    require_hello_2: bool = False
+    """Whether members must sign where they dialled: hellos of version 1 and tokens without `host`,
+    which another broker could have passed on, are refused (mesh 9.7)."""
+
     max_inline_bytes: Annotated[int, Meta(ge=1024, le=8_388_608)] = 65_536
     """Largest body of a send. Each is stored, and copied to every receiver; daemons are told it."""
 
@@ -253,6 +263,24 @@ class Mesh(Section, frozen=True, kw_only=True):
 
     orphan_check_interval_seconds: Seconds = 86_400
     """How often the stored relations are compared (mesh 6.5)."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address before anything is opened."""
+        for listed in self.listed_hosts:
+            try:
+                authority.read(listed)
+            except ValueError:
+                raise ConfigError(
+                    f"mesh.public_hosts: {listed[:100]!r} is no address that daemons dial. Write "
+                    "broker.example, broker.example:8443 or [2001:db8::1]:8080, without https://"
+                ) from None
+
+    @property
+    def listed_hosts(self) -> tuple[str, ...]:
+        """`public_hosts`, one by one."""
+        given = self.public_hosts
+        listed = given.split(",") if isinstance(given, str) else given
+        return tuple(host.strip() for host in listed if host.strip())
 
 
 class Pipeline(Section, frozen=True, kw_only=True):

@@ -26,6 +26,8 @@ class HttpRequest(Struct, frozen=True):
     peer: str
     params: Mapping[str, str] = {}
     """Path parameters of the matched route, percent-decoded once."""
+    local: tuple[str, int] | None = None
+    """Address and port of this machine that the connection came in at."""
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that lower-case name."""
@@ -109,6 +111,8 @@ class Upgrade(Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...]
     peer: str
     params: Mapping[str, str] = {}
+    local: tuple[str, int] | None = None
+    """Address and port of this machine that the connection came in at."""
 
 
 class Endpoint(Struct, frozen=True):

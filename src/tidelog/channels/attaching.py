@@ -19,8 +19,7 @@ from tidelog.channels import fault, wire
 from tidelog.channels.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.capabilities import keeps_history
 from tidelog.channels.connection import Connection, ResumedTo
-from tidelog.channels.continuity import Continuity, StreamIds
-from tidelog.channels.delivery import Delivery, HotBuffer
+from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
 from tidelog.channels.history import HistoryReader, Place, Window, pages_of
 from tidelog.channels.hub import Channel, Hub, Subscription
 from tidelog.channels.names import is_cache, kind_of, needs_auth, stream_name
@@ -75,7 +74,6 @@ class Attaching:
         settings: ChannelsSettings,
         projector: Projector,
         stream_ids: StreamIds,
-        continuity: Continuity,
         delivery: Delivery,
         history: HistoryReader,
         hot: HotBuffer | None,
@@ -88,7 +86,6 @@ class Attaching:
         self._settings = settings
         self._projector = projector
         self._stream_ids = stream_ids
-        self._continuity = continuity
         self._delivery = delivery
         self._history = history
         self._hot = hot
@@ -494,15 +491,11 @@ class Attaching:
             )
         try:
             stream_id = self._stream_ids.of(stream, state.epoch)
-            try:
-                broken_by = await self._continuity.broken_by(stream, state.epoch, position)
-            except StoreError:
-                return failure("persistence_unavailable", "store_unavailable", state)
-            if broken_by is not None:
+            if position.stream_id is not None and position.stream_id != stream_id:
                 return wire.Failed(
                     channel=name,
                     code="stream_reset",
-                    reason=broken_by,
+                    reason="stream_id_mismatch",
                     expected_stream_id=position.stream_id,
                     current_stream_id=stream_id if subscription is not None else None,
                 )

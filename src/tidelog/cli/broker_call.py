@@ -19,5 +19,11 @@ def call_as_member(directory: Path, method: str, resource: str, body: object) ->
     require_joined(directory)
     key = read_key(directory / KEY_NAME)
     settings = daemon_settings.load(directory, {}, os.environ).settings
-    token = key.token(settings.mesh, unix_now=time.time(), jti=secrets.token_hex(16), lifetime_s=60)
+    token = key.token(
+        settings.mesh,
+        unix_now=time.time(),
+        jti=secrets.token_hex(16),
+        lifetime_s=60,
+        host=settings.signed_host,
+    )
     return call(resource_url(settings.broker, settings.mesh, resource), method, body, token)

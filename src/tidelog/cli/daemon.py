@@ -76,6 +76,14 @@ def up(
     container: Annotated[
         bool, typer.Option("--container", help="This is a container: Unix socket only.")
     ] = False,
+    hello_version: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2,
+            help="1 for a broker that does not take 2; default from daemon.toml, or 2.",
+        ),
+    ] = None,
     invite: Annotated[
         str | None,
         typer.Option(envvar="TIDELOG_INVITE", help="Join first, with what `mesh invite` printed."),
@@ -144,6 +152,8 @@ def up(
         command += ["--tcp-port", str(tcp_port)]
     if container:
         command.append("--container")
+    if hello_version is not None:
+        command += ["--hello-version", str(hello_version)]
     sys.stdout.flush()
     # A process of its own, not a call: the daemon must not carry this command's libraries.
     os.execv(sys.executable, command)  # noqa: S606 - our own module

@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         "broker": given.broker,
         "container": given.container or None,
         "ipc.tcp_port": given.tcp_port,
+        "uplink.hello_version": given.hello_version,
     }
     try:
         if given.ephemeral:
@@ -70,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", help="directory of everything it writes")
     parser.add_argument("--mesh", help="slug of the mesh; default from daemon.toml")
     parser.add_argument("--broker", help="URL of the broker; default from daemon.toml")
+    parser.add_argument(
+        "--hello-version",
+        type=int,
+        choices=(1, 2),
+        help="1 for a broker that does not take 2; default from daemon.toml, or 2",
+    )
     parser.add_argument("--tcp-port", type=int, help="also listen on 127.0.0.1; 0 takes any port")
     parser.add_argument("--container", action="store_true", help="Unix socket only")
     parser.add_argument(

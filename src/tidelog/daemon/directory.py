@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from tidelog.base import direct
 from tidelog.daemon.address import resource_url
 from tidelog.daemon.names import Names
 from tidelog.daemon.uplink_protocol import BrokerUnreachable
@@ -52,6 +53,7 @@ class Directory:
         key: MemberKey,
         names: Names,
         *,
+        host: str | None = None,
         is_away: Callable[[], bool] = lambda: False,
         fetch: Fetch | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class Directory:
             slug: name of the mesh.
             key: proves who asks.
             names: what was said before.
+            host: what tokens name as dialled, if they do (mesh 9.7).
             is_away: whether the broker is known not to answer; a name that is kept costs no wait
                 then.
             fetch: asks one URL.
@@ -70,6 +73,7 @@ class Directory:
         self._slug = slug
         self._key = key
         self._names = names
+        self._host = host
         self._is_away = is_away
         self._fetch = fetch or _fetch
         self._members: dict[str, str] = {}
@@ -154,12 +158,16 @@ class Directory:
     def _headers(self) -> dict[str, str]:
         """A token of its own for every request: the broker takes each once."""
         token = self._key.token(
-            self._slug, unix_now=time.time(), jti=secrets.token_hex(16), lifetime_s=60
+            self._slug,
+            unix_now=time.time(),
+            jti=secrets.token_hex(16),
+            lifetime_s=60,
+            host=self._host,
         )
         return {"authorization": f"Bearer {token}"}
 
 
 def _fetch(url: str, headers: dict[str, str]) -> Any:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the operator's broker
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - as above
+    with direct.opened(request, TIMEOUT_S) as answer:
         return json.loads(answer.read(MAX_PAGE_BYTES))

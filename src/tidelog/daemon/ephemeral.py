@@ -20,6 +20,7 @@ from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.daemon import process
 from tidelog.daemon import settings as daemon_settings
 from tidelog.daemon.joining import Invite, leave, read_invite, register
+from tidelog.daemon.settings import DaemonSettings
 from tidelog.mesh.identity import MemberKey
 
 INVITE_VARIABLE = "TIDELOG_INVITE"
@@ -51,7 +52,7 @@ def run(
         try:
             return process.run(directory, settings, process.Mode(key=key, ttl_s=ttl_s))
         finally:
-            _leave(invite, key)
+            _leave(invite, key, settings)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -69,9 +70,9 @@ def _make(data_dir: Path | None) -> Path:
     return data_dir
 
 
-def _leave(invite: Invite, key: MemberKey) -> None:
+def _leave(invite: Invite, key: MemberKey, settings: DaemonSettings) -> None:
     try:
-        leave(invite, key)
+        leave(invite, key, names_host=settings.uplink.hello_version == 2)
     except TidelogError as error:
         _log.warning(
             "the membership of %s was not ended, an administrator can revoke it: %s",

@@ -201,6 +201,7 @@ class Daemon:
             settings.mesh,
             self.key,
             self.names,
+            host=settings.signed_host,
             is_away=lambda: self.uplink.is_away,
         )
         self.uplink = Uplink(
@@ -212,6 +213,7 @@ class Daemon:
             publish=self.events.publish,
             key_of=self._directory.key_of,
             members=self._directory.members,
+            signed_host=settings.signed_host,
             require=tuple(settings.features.require),
             request_timeout_ms=settings.uplink.request_timeout_ms,
         )

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from tidelog.base import config
 from tidelog.base.config import Loaded
 from tidelog.base.setting_kinds import Bytes, Count, Milliseconds, Section
+from tidelog.daemon.address import dialled
 from tidelog.mesh.negotiation import REQUIRED
 from tidelog.mesh.policy import REQUEST_TIMEOUT_MS
 from tidelog.mesh.slug import PATTERN as SLUG_PATTERN
@@ -104,6 +105,10 @@ class IpcSettings(Section, frozen=True, kw_only=True):
 class UplinkSettings(Section, frozen=True, kw_only=True):
     """`[uplink]`: the connection to the broker."""
 
+    hello_version: Literal[1, 2] = 2
+    """How this daemon proves its key. 2 signs the host and port it dialled. 1 is for brokers that
+    know nothing else; who is dialled can pass it on to another broker (mesh 9.7)."""
+
     request_timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS
     """An attempt without an answer for so long has failed, and its row is tried again."""
 
@@ -133,6 +138,11 @@ class DaemonSettings(Section, frozen=True, kw_only=True):
     ipc: IpcSettings = field(default_factory=IpcSettings)
     uplink: UplinkSettings = field(default_factory=UplinkSettings)
     features: FeatureSettings = field(default_factory=FeatureSettings)
+
+    @property
+    def signed_host(self) -> str | None:
+        """What this member signs as dialled, in hellos and tokens; None if it is told not to."""
+        return dialled(self.broker) if self.uplink.hello_version == 2 else None
 
 
 def load(

@@ -18,12 +18,14 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 import tidelog
+from tidelog.base.direct_socket import Redirected, connect
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.terminal import printable
 from tidelog.daemon.address import socket_url
 from tidelog.daemon.uplink_protocol import BrokerUnreachable, Reply
 from tidelog.mesh import negotiation, policy, wire
@@ -42,6 +44,9 @@ MAX_FRAME_BYTES = 32 * 1024**2
 
 HISTORY_PAGE = 50
 
+LASTING_FAILURES = 16
+"""A refusal that lasts counts as so many: the next try is as far away as tries ever are."""
+
 DELIVERIES_AHEAD = 256
 """Deliveries read ahead of the inbox, and the most that share a transaction. When it is full the
 daemon stops reading, and TCP tells the broker."""
@@ -53,6 +58,9 @@ _LASTING = {
     "ask for an invite and run `tidelog mesh join`",
     wire.UNKNOWN_MESH: "the broker has no mesh of this name; "
     "check --mesh, or run `tidelog mesh create`",
+    wire.MISDIRECTED: "the broker does not answer to the address that this daemon dialled. If that "
+    "is the broker you meant, its operator adds the address to mesh.public_hosts in tidelog.toml; "
+    "if not, another broker has passed on what this daemon signed: check `broker` in daemon.toml",
 }
 """Refusals that trying again soon does not mend."""
 
@@ -110,6 +118,7 @@ class Uplink:
         publish: Publish,
         key_of: Callable[[str], Awaitable[str | None]],
         members: Callable[[], Awaitable[dict[str, str]]],
+        signed_host: str | None,
         require: tuple[str, ...] = negotiation.REQUIRED,
         request_timeout_ms: int = policy.REQUEST_TIMEOUT_MS,
         jitter: Callable[[], float] = lambda: random.uniform(*policy.JITTER),  # noqa: S311 - spread
@@ -125,6 +134,7 @@ class Uplink:
             publish: tells listeners on `/v1/events`.
             key_of: the key of the member of a name.
             members: name of each member by key, as the broker lists them.
+            signed_host: `host:port` as dialled, for a hello of version 2; None for version 1.
             require: features without which the daemon must not run.
             request_timeout_ms: an attempt without an answer for so long has failed.
             jitter: factor on the wait before connecting again.
@@ -137,6 +147,7 @@ class Uplink:
         self._publish = publish
         self._key_of = key_of
         self._members = members
+        self._signed_host = signed_host
         self._require = require
         self._timeout_s = request_timeout_ms / 1000
         self._jitter = jitter
@@ -257,6 +268,9 @@ class Uplink:
                     await conversation.run()
             except ConnectionClosed as error:
                 failures = self._note_close(error, failures)
+            except _OtherHello as error:
+                self._note_lasting(str(error))
+                failures = LASTING_FAILURES
             except (OSError, WebSocketException, TimeoutError, _Unfit, wire.FrameInvalid) as error:
                 self._note(_reason(error))
             finally:
@@ -272,11 +286,16 @@ class Uplink:
         if code in _RIVALS:
             raise Displaced(code) from error
         if code in _LASTING:
-            self.trouble = f"the broker closed the connection ({code}): {_LASTING[code]}"
-            _log.error("broker %s: %s", self._url, self.trouble)
-            return 16
+            reason = printable(error.rcvd.reason) if error.rcvd is not None else ""
+            told = f"{code}, {reason}" if reason else str(code)
+            self._note_lasting(f"the broker closed the connection ({told}): {_LASTING[code]}")
+            return LASTING_FAILURES
         self._note(_closed(error))
         return failures
+
+    def _note_lasting(self, trouble: str) -> None:
+        self.trouble = trouble
+        _log.error("broker %s: %s", self._url, trouble)
 
     def _note(self, trouble: str) -> None:
         self.trouble = trouble
@@ -329,9 +348,15 @@ class Uplink:
         if len(challenge) != CHALLENGE_BYTES:
             raise _Unfit("the hello has no challenge of 32 bytes")
         self.broker_version = hello.broker_version
+        host = self._signed_host
+        version = 1 if host is None else 2
+        if version not in hello.hello_versions:
+            raise _OtherHello(version)
         answer = wire.DaemonHello(
             member_pubkey=self._key.public_hex,
-            signature=self._key.sign_hello(self._slug, challenge),
+            signature=self._key.sign_hello(self._slug, challenge, host),
+            hello_version=version,
+            host=host or "",
             daemon_version=tidelog.__version__,
             daemon_instance=self._instance,
         )
@@ -393,6 +418,21 @@ class Uplink:
 
 class _Unfit(TidelogError):  # noqa: N818 - the failure is the noun
     """The other side does not speak this protocol."""
+
+
+class _OtherHello(TidelogError):  # noqa: N818 - the fact is the noun
+    """The broker takes no hello of the version that this daemon signs: nothing was signed."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            {
+                1: "it takes no hello of version 1 (mesh.require_hello_2). Remove hello_version "
+                "from [uplink] in daemon.toml, or say --hello-version 2",
+                2: "it is older than this daemon and takes no hello of version 2. Upgrade the "
+                "broker. Until then, and only if you trust it with whatever this member may do "
+                "elsewhere, say --hello-version 1, or hello_version = 1 in [uplink] of daemon.toml",
+            }[version]
+        )
 
 
 class _Conversation:
@@ -522,6 +562,8 @@ def _reason(error: Exception) -> str:
             return "nobody listens there; is the broker running?"
         case InvalidStatus():
             return f"there is no broker there: HTTP {error.response.status_code}"
+        case Redirected():
+            return str(error)
         case SSLError():
             return f"TLS failed: {_one_line(error)}"
         case gaierror():
@@ -534,7 +576,7 @@ def _closed(error: ConnectionClosed) -> str:
     """How a connection ended."""
     if error.rcvd is None:
         return "the connection was lost"
-    reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
+    reason = f": {printable(error.rcvd.reason)}" if error.rcvd.reason else ""
     return f"the broker closed the connection ({error.rcvd.code}{reason})"
 
 

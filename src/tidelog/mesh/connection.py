@@ -48,9 +48,11 @@ _log = logging.getLogger(__name__)
 class Connection:
     """A `Conversation`, and the `Receiver` that delivery pushes to."""
 
-    def __init__(self, service: "MeshService", slug: str) -> None:
+    def __init__(self, service: "MeshService", slug: str, public_hosts: frozenset[str]) -> None:
+        """A connection to the mesh of a slug; see `Session` for what may have been dialled."""
         self._service = service
         self._slug = slug
+        self._public_hosts = public_hosts
         self._session: Session | None = None
         self._outlet: Outlet | None = None
         self._inbox: deque[tuple[bytes, bool]] = deque()
@@ -159,7 +161,13 @@ class Connection:
             return
         settings = self._service.settings
         challenge = os.urandom(CHALLENGE_BYTES)
-        session = Session(mesh, challenge, inline_bytes=settings.max_inline_bytes)
+        session = Session(
+            mesh,
+            challenge,
+            inline_bytes=settings.max_inline_bytes,
+            public_hosts=self._public_hosts,
+            requires_host=settings.require_hello_2,
+        )
         self._session = session
         self._hello_timer = asyncio.get_running_loop().call_later(
             settings.hello_timeout_ms / 1000, lambda: self._act(session.timed_out())
@@ -278,6 +286,10 @@ class Connection:
         member = await self._service.member(session.mesh, public_hex)
         if member is None:
             self.end(wire.NOT_A_MEMBER, "not_a_member")
+            return
+        if session.misdirected is not None:
+            self._service.note_misdirected(member, session.mesh, session.misdirected)
+            self.end(wire.MISDIRECTED, f"{session.misdirected[:60]} is not in mesh.public_hosts")
             return
         if await self._service.mesh(self._slug) != session.mesh:
             self.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)

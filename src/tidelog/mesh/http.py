@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from tidelog.base import authority
 from tidelog.base.errors import TidelogError
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
 from tidelog.mesh import answers, settings
@@ -22,7 +23,7 @@ from tidelog.mesh.fingerprint import (
     read_object,
 )
 from tidelog.mesh.history import MAX_PLACE
-from tidelog.mesh.identity import TokenRefused, verify_token
+from tidelog.mesh.identity import MemberClaims, TokenRefused, verify_token
 from tidelog.mesh.once import UsedTokens
 from tidelog.mesh.openapi import MESH, OPERATIONS
 from tidelog.mesh.rules import Member, Mesh
@@ -149,9 +150,24 @@ class MeshHttp:
         member = await self._service.member(mesh, claims.public_hex)
         if member is None:
             raise Refused(answers.not_a_member())
+        self._check_host(request, claims, mesh, member)
         if not await self._used_tokens.use(mesh, claims, unix_now):
             raise Refused(answers.unauthenticated("the token was used before"))
         return mesh, member
+
+    def _check_host(
+        self, request: HttpRequest, claims: MemberClaims, mesh: Mesh, member: Member
+    ) -> None:
+        """Refuse a token that was made for another broker, or may have been (mesh 9.7)."""
+        dialled = claims.host
+        if dialled is None:
+            if self._service.settings.require_hello_2:
+                detail = "mesh.require_hello_2: the token does not say in host where it is for"
+                raise Refused(answers.unauthenticated(detail))
+        elif not authority.is_same(dialled, self._service.public_hosts.at(request.local)):
+            self._service.note_misdirected(member, mesh, dialled)
+            detail = f"the token is for {dialled[:100]}, which is not in mesh.public_hosts"
+            raise Refused(answers.unauthenticated(detail))
 
     # What is asked by members.
 

@@ -29,6 +29,7 @@ SKEW_SECONDS = 30
 """How far a member's clock may be ahead of the broker's."""
 
 _HELLO: Final = b"tidelog-mesh-hello"
+_HELLO_2: Final = b"tidelog-mesh-hello-2"
 _JOIN: Final = b"tidelog-mesh-join"
 _TOKEN_HEADER: Final = b'{"alg":"EdDSA","typ":"JWT"}'
 
@@ -68,24 +69,32 @@ class MemberKey:
         """The signature in hex."""
         return self._private.sign(message).hex()
 
-    def sign_hello(self, slug: str, challenge: bytes) -> str:
-        """Answer to the broker's challenge."""
-        return self.sign(hello_message(slug, challenge))
+    def sign_hello(self, slug: str, challenge: bytes, host: str | None = None) -> str:
+        """Answer to the broker's challenge: of version 2 with a host, of version 1 without."""
+        return self.sign(hello_message(slug, challenge, host))
 
     def sign_join(self, slug: str, invite: str, name: str) -> str:
         """Proof, in a join, that the joining member has this key."""
         return self.sign(join_message(slug, invite, name))
 
     def token(
-        self, slug: str, *, unix_now: float, jti: str, lifetime_s: int = MAX_TOKEN_SECONDS
+        self,
+        slug: str,
+        *,
+        unix_now: float,
+        jti: str,
+        lifetime_s: int = MAX_TOKEN_SECONDS,
+        host: str | None = None,
     ) -> str:
-        """A member token for one HTTP request."""
-        claims = {
+        """A member token for one HTTP request; with a host, at the broker dialled there only."""
+        claims: dict[str, Any] = {
             "sub": self.public_hex,
             "aud": slug,
             "exp": int(unix_now) + min(lifetime_s, MAX_TOKEN_SECONDS),
             "jti": jti,
         }
+        if host is not None:
+            claims["host"] = host
         signed = f"{_to_base64(_TOKEN_HEADER)}.{_to_base64(msgspec.json.encode(claims))}"
         return f"{signed}.{_to_base64(self._private.sign(signed.encode()))}"
 
@@ -98,11 +107,19 @@ class MemberClaims(Struct, frozen=True):
     """Used once: the broker remembers it until `expires_at`."""
     expires_at: int
     """Unix seconds."""
+    host: str | None = None
+    """Where the member dialled; None if the token does not say."""
 
 
-def hello_message(slug: str, challenge: bytes) -> bytes:
-    """What a member signs to open a connection."""
-    return b"\0".join((_HELLO, slug.encode(), challenge))
+def hello_message(slug: str, challenge: bytes, host: str | None = None) -> bytes:
+    """What a member signs to open a connection (mesh 9.7).
+
+    With the `host:port` that it dialled, which is version 2, nobody can pass the signature on to
+    the broker of another address.
+    """
+    if host is None:
+        return b"\0".join((_HELLO, slug.encode(), challenge))
+    return b"\0".join((_HELLO_2, host.encode(), slug.encode(), challenge))
 
 
 def join_message(slug: str, invite: str, name: str) -> bytes:
@@ -125,7 +142,8 @@ def is_signed(public_hex: str, message: bytes, signature_hex: str) -> bool:
 def verify_token(token: str, slug: str, unix_now: float) -> MemberClaims:
     """The claims of a token that is genuine, in time and for this mesh.
 
-    Whether the key is a member's, and whether the `jti` is new, is for the caller to look up.
+    Whether the key is a member's, whether the `jti` is new, and whether the host is this broker's,
+    is for the caller to look up.
     """
     parts = token.split(".")
     if len(token) > MAX_TOKEN_BYTES or len(parts) != 3 or not token.isascii():
@@ -147,7 +165,10 @@ def verify_token(token: str, slug: str, unix_now: float) -> MemberClaims:
         raise TokenRefused(f"it is valid for more than {MAX_TOKEN_SECONDS} s")
     if not isinstance(jti, str) or not 0 < len(jti.encode()) <= MAX_JTI_BYTES:
         raise TokenRefused("it has no jti")
-    return MemberClaims(subject, jti, expires_at)
+    host = claims.get("host")
+    if host is not None and not isinstance(host, str):
+        raise TokenRefused("its host is no text")
+    return MemberClaims(subject, jti, expires_at, host)
 
 
 # Key files.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tidelog import __version__
+from tidelog.base import authority
 from tidelog.base.clock import ServerClock
 from tidelog.base.errors import (
     DataError,
@@ -56,6 +57,7 @@ from tidelog.mesh.membership import (
     Subscribe,
 )
 from tidelog.mesh.peers import SETTINGS_CHANGED, Peers
+from tidelog.mesh.public_hosts import PublicHosts
 from tidelog.mesh.rules import (
     SURFACE,
     Member,
@@ -116,8 +118,10 @@ class MeshService:
         settings: MeshSettings,
         clock: ServerClock,
         delivery: Delivery,
+        public_hosts: PublicHosts,
     ) -> None:
         self.committer = committer
+        self.public_hosts = public_hosts
         self.store = store
         self.settings = settings
         self.clock = clock
@@ -158,7 +162,18 @@ class MeshService:
         )
 
     def _open_connection(self, upgrade: Upgrade) -> Conversation | HttpResponse:
-        return Connection(self, upgrade.params["slug"])
+        return Connection(self, upgrade.params["slug"], self.public_hosts.at(upgrade.local))
+
+    def note_misdirected(self, member: Member, mesh: Mesh, dialled: str) -> None:
+        """A member's signature is for another address: an address to be listed, or a relay."""
+        _log.warning(
+            "%r of mesh %s dialled %r, which is no address of this broker, and was refused. If "
+            "daemons reach this broker there, add it to mesh.public_hosts. If not, somebody passes "
+            "on what that daemon signed.",
+            member.name,
+            mesh.slug,
+            dialled[: authority.MAX_CHARACTERS],
+        )
 
     def proved(self, connection: Connection, mesh: Mesh, public_hex: str) -> None:
         """A connection has proved a key."""

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import Struct
 
+from tidelog.base import authority
 from tidelog.mesh import negotiation, wire
 from tidelog.mesh.answers import Reply
 from tidelog.mesh.identity import hello_message, is_signed, to_base64url
@@ -119,10 +120,31 @@ def ack(ref: int, reply: Reply) -> bytes:
 class Session:
     """The state of one connection to a mesh that exists."""
 
-    def __init__(self, mesh: Mesh, challenge: bytes, *, inline_bytes: int) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        challenge: bytes,
+        *,
+        inline_bytes: int,
+        public_hosts: frozenset[str] = frozenset(),
+        requires_host: bool = False,
+    ) -> None:
+        """A connection that is to be greeted.
+
+        Args:
+            mesh: where it came to.
+            challenge: what the daemon has to sign.
+            inline_bytes: largest body of a send.
+            public_hosts: what a daemon that came here may have dialled (mesh 9.7).
+            requires_host: whether it must sign that.
+        """
         self.mesh = mesh
         self.member: Member | None = None
         """Set when it was admitted."""
+        self.misdirected: str | None = None
+        """What the daemon dialled, if it signed an address that is none of this broker's."""
+        self._public_hosts = public_hosts
+        self._requires_host = requires_host
         self.instance = ""
         """Which process it is, as its hello says; see `tidelog.mesh.rivals`."""
         self._challenge = challenge
@@ -145,6 +167,7 @@ class Session:
             challenge=to_base64url(self._challenge),
             server_time=server_time,
             broker_version=broker_version,
+            hello_versions=[2] if self._requires_host else [1, 2],
         )
         return [Send(wire.encode(hello))]
 
@@ -202,9 +225,16 @@ class Session:
         """A challenge is answered once: right or wrong, it is worth nothing afterwards."""
         if self._state is not _State.GREETED:
             return self.end(wire.UNAUTHENTICATED, "the challenge was answered already")
-        message = hello_message(self.mesh.slug, self._challenge)
+        if frame.hello_version not in (1, 2):
+            return self.end(wire.UNAUTHENTICATED, "hello_version is neither 1 nor 2")
+        host = frame.host if frame.hello_version == 2 else None
+        if host is None and self._requires_host:
+            return self.end(wire.UNAUTHENTICATED, "mesh.require_hello_2: sign hello version 2")
+        message = hello_message(self.mesh.slug, self._challenge, host)
         if not is_signed(frame.member_pubkey, message, frame.signature):
             return self.end(wire.UNAUTHENTICATED, "the signature is not right")
+        if host is not None and not authority.is_same(host, self._public_hosts):
+            self.misdirected = host
         self._state = _State.PROVED
         self.instance = instance_in(frame.daemon_instance)
         return [Authenticate(frame.member_pubkey)]

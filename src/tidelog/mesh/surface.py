@@ -9,6 +9,7 @@ from tidelog.log.committer import Committer
 from tidelog.mesh.chores import Chores
 from tidelog.mesh.delivery import PushDelivery
 from tidelog.mesh.http import MeshHttp
+from tidelog.mesh.public_hosts import PublicHosts
 from tidelog.mesh.retention import Retention
 from tidelog.mesh.rules import SURFACE
 from tidelog.mesh.service import MeshService
@@ -34,7 +35,8 @@ class MeshSurface:
         mesh = settings.mesh
         webhooks = Webhooks(committer, store, mesh, clock)
         delivery = PushDelivery(committer, store, mesh, clock, on_wake=webhooks.nudge)
-        service = MeshService(committer, store, mesh, clock, delivery)
+        public_hosts = PublicHosts(mesh.listed_hosts, settings.host)
+        service = MeshService(committer, store, mesh, clock, delivery, public_hosts)
         chores = Chores(
             committer,
             store,

@@ -28,6 +28,8 @@ MALFORMED = 4400
 UNAUTHENTICATED = 4401
 NOT_A_MEMBER = 4403
 UNKNOWN_MESH = 4404
+MISDIRECTED = 4421
+"""The daemon dialled an address that is none of this broker's."""
 TRY_AGAIN_LATER = 1013
 """A slow consumer, as WebSocket has it."""
 
@@ -54,6 +56,8 @@ class BrokerHello(Struct, frozen=True, kw_only=True, tag="hello"):
     """32 random bytes in base64url; valid for this connection only."""
     server_time: str
     broker_version: str
+    hello_versions: list[int] = field(default_factory=lambda: [1])
+    """Versions of the daemon's hello that this broker takes; one that does not say takes 1."""
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
@@ -151,6 +155,9 @@ class DaemonHello(Struct, frozen=True, kw_only=True, tag="hello"):
     member_pubkey: str
     signature: str
     """Hex, over `tidelog.mesh.identity.hello_message`."""
+    hello_version: int = 1
+    host: str = ""
+    """`host:port` as it was dialled; signed from version 2 on."""
     daemon_version: str = ""
     daemon_instance: str = ""
     """Random text of this process: its next connection is known by it as the same daemon's."""

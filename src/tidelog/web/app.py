@@ -87,7 +87,7 @@ class HttpApp:
             body = await self._read_body(scope, cycle.receive)
             if isinstance(body, HttpResponse):
                 return body
-        client = scope.get("client")
+        client, server = scope.get("client"), scope.get("server")
         request = HttpRequest(
             method=scope["method"],
             raw_path=scope["raw_path"],
@@ -96,6 +96,7 @@ class HttpApp:
             body=body,
             peer=client[0] if client else "",
             params=params,
+            local=(server[0], server[1]) if server and server[1] is not None else None,
         )
         try:
             return await route.handle(request)

@@ -58,6 +58,7 @@ class WebSocket(Spout, asyncio.Protocol):
         "_endpoint",
         "_held",
         "_late_ping",
+        "_local",
         "_neighbours",
         "_pinged_at",
         "_pings",
@@ -73,6 +74,8 @@ class WebSocket(Spout, asyncio.Protocol):
         self._neighbours = neighbours
         """Uvicorn's set of connections: it calls `shutdown` on each when it stops, and waits."""
         self.peer = ""
+        self._local: tuple[str, int] | None = None
+        """Address and port of this machine that the connection came in at."""
         self.heard_at = 0.0
         """Event-loop time at which the peer's last bytes came; part of a frame counts, because a
         peer cannot answer a ping in the middle of sending a large frame."""
@@ -103,6 +106,9 @@ class WebSocket(Spout, asyncio.Protocol):
         self._neighbours.add(self)
         peername = transport.get_extra_info("peername")
         self.peer = str(peername[0]) if isinstance(peername, tuple) else ""
+        sockname = transport.get_extra_info("sockname")
+        if isinstance(sockname, tuple):
+            self._local = (str(sockname[0]), int(sockname[1]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: tell the conversation, once."""
@@ -184,7 +190,7 @@ class WebSocket(Spout, asyncio.Protocol):
 
     def _open(self, request: bytes) -> None:
         assert self._transport is not None  # noqa: S101 - uvicorn has called connection_made
-        answer = self._service.admit(request, self.peer)
+        answer = self._service.admit(request, self.peer, self._local)
         if isinstance(answer, HttpResponse):
             self._transport.write(handshake.encode(answer))
             self._transport.close()
@@ -339,7 +345,7 @@ class WebSocketService:
             self._paths.add(endpoint.path, endpoint)
 
     def admit(
-        self, request: bytes, peer: str
+        self, request: bytes, peer: str, local: tuple[str, int] | None
     ) -> tuple[Endpoint, Conversation, bytes] | HttpResponse:
         """Judge an upgrade request: a conversation and the answer to send, or a refusal."""
         opening = handshake.parse(request)
@@ -363,6 +369,7 @@ class WebSocketService:
             headers=opening.headers,
             peer=peer,
             params=params,
+            local=local,
         )
         try:
             conversation = endpoint.accept(upgrade)

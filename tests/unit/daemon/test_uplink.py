@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.mesh_broker import SLUG, ScriptedBroker
+from tidelog.daemon.address import dialled
 from tidelog.daemon.uplink import Uplink
 from tidelog.daemon.uplink_protocol import BrokerUnreachable
 from tidelog.mesh import negotiation, wire
@@ -54,6 +55,7 @@ def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> 
         publish=lambda kind, data: recorder.events.append((kind, data)),
         key_of=recorder.key_of,
         members=recorder.members,
+        signed_host=dialled(broker.url),
         request_timeout_ms=300,
         jitter=lambda: 0.1,
         **settings,

@@ -217,6 +217,7 @@ def test_the_close_codes() -> None:
         wire.UNAUTHENTICATED,
         wire.NOT_A_MEMBER,
         wire.UNKNOWN_MESH,
+        wire.MISDIRECTED,
         wire.TRY_AGAIN_LATER,
     }
     assert set(listed) == constants | set(negotiation.CLOSE_CODES.values())
