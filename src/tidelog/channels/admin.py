@@ -11,7 +11,7 @@ from tidelog.channels import bodies, fault, requests
 from tidelog.channels.fault import Fault
 from tidelog.channels.names import STREAM_PREFIX, split_stream, stream_name
 from tidelog.channels.openapi import ADMIN, OPERATIONS
-from tidelog.channels.streams import BEHIND_ALL, PAGE_STREAMS, Place, Streams
+from tidelog.channels.streams import AFTER_ALL, PAGE_STREAMS, Place, Streams
 
 Handler = Callable[[HttpRequest], Awaitable[object]]
 
@@ -90,7 +90,7 @@ def _range(app_id: str | None, channel: str | None) -> tuple[str, str]:
         return (stream_name(app_id, channel),) * 2
     if app_id is not None:
         return stream_name(app_id, ""), f"{STREAM_PREFIX}{app_id}0"  # what follows the `/`
-    return STREAM_PREFIX, BEHIND_ALL
+    return STREAM_PREFIX, AFTER_ALL
 
 
 def _limit(query: Mapping[str, str]) -> int:

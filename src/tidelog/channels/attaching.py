@@ -19,7 +19,8 @@ from tidelog.channels import fault, wire
 from tidelog.channels.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.capabilities import keeps_history
 from tidelog.channels.connection import Connection, ResumedTo
-from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds
+from tidelog.channels.continuity import Continuity, StreamIds
+from tidelog.channels.delivery import Delivery, HotBuffer
 from tidelog.channels.history import HistoryReader, Place, Window, pages_of
 from tidelog.channels.hub import Channel, Hub, Subscription
 from tidelog.channels.names import is_cache, kind_of, needs_auth, stream_name
@@ -74,6 +75,7 @@ class Attaching:
         settings: ChannelsSettings,
         projector: Projector,
         stream_ids: StreamIds,
+        continuity: Continuity,
         delivery: Delivery,
         history: HistoryReader,
         hot: HotBuffer | None,
@@ -86,6 +88,7 @@ class Attaching:
         self._settings = settings
         self._projector = projector
         self._stream_ids = stream_ids
+        self._continuity = continuity
         self._delivery = delivery
         self._history = history
         self._hot = hot
@@ -491,11 +494,15 @@ class Attaching:
             )
         try:
             stream_id = self._stream_ids.of(stream, state.epoch)
-            if position.stream_id is not None and position.stream_id != stream_id:
+            try:
+                broken_by = await self._continuity.broken_by(stream, state.epoch, position)
+            except StoreError:
+                return failure("persistence_unavailable", "store_unavailable", state)
+            if broken_by is not None:
                 return wire.Failed(
                     channel=name,
                     code="stream_reset",
-                    reason="stream_id_mismatch",
+                    reason=broken_by,
                     expected_stream_id=position.stream_id,
                     current_stream_id=stream_id if subscription is not None else None,
                 )

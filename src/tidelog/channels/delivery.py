@@ -1,15 +1,14 @@
 """From the tail to the subscribers: every version becomes a frame once per wire form."""
 
-import hmac
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import msgspec
 
 from tidelog.base.frame import text_frame
 from tidelog.channels import wire
+from tidelog.channels.continuity import StreamIds
 from tidelog.channels.hub import Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.rules import LiveEvent
@@ -35,32 +34,8 @@ HOT_BYTES = 33_554_432
 VERSION_BYTES = 1000
 """What a version weighs in memory besides its content."""
 
-MAX_STREAM_IDS = 20_000
-
 MAX_LIVE_CACHED = 1000
 """Cache channels without a history whose last event is kept in memory, 100 KiB at most each."""
-
-
-class StreamIds:
-    """The continuity tokens of channels.
-
-    Derived, not stored: nobody without the app's secret can guess one, an untouched channel has
-    one, and it stays the same until the channel's history is reset.
-    """
-
-    def __init__(self, log_id: str, secret_of: Callable[[str], str]) -> None:
-        self._log_id = log_id
-        self._secret_of = secret_of
-        self.of = lru_cache(MAX_STREAM_IDS)(self._derive)
-
-    def _derive(self, stream: str, epoch: int) -> str:
-        app_id = stream.split("/", 2)[1]
-        text = f"stream_id/{self._log_id}/{epoch}/{stream}"
-        digest = hmac.digest(self._secret_of(app_id).encode(), text.encode(), "sha256").hex()
-        variant = "89ab"[int(digest[16], 16) & 3]
-        return (
-            f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
-        )
 
 
 class HotBuffer:

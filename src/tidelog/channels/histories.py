@@ -12,7 +12,7 @@ import msgspec
 from tidelog.base.channels_settings import App
 from tidelog.base.clock import Clock
 from tidelog.channels.bodies import PurgeMode
-from tidelog.channels.delivery import StreamIds
+from tidelog.channels.continuity import StreamIds
 from tidelog.channels.floors import Floors
 from tidelog.channels.history import HistoryReader, Place
 from tidelog.channels.names import stream_name

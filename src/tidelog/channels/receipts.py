@@ -21,6 +21,11 @@ def batch_scope(app_id: str) -> str:
     return f"channels/{app_id}//batches"
 
 
+def batch_item_scope(app_id: str, index: int) -> str:
+    """Where the answers to single items of batches are, under the key of the whole."""
+    return f"{batch_scope(app_id)}/{index}"
+
+
 def fingerprint(*parts: bytes | str | None) -> bytes:
     """Over values of known number and order; no two different lists of parts look the same."""
     digest = sha256()

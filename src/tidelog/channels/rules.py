@@ -13,7 +13,14 @@ from tidelog.base.channels_settings import AiTransport
 from tidelog.channels import fault
 from tidelog.channels.capabilities import Actor, Denied, grant
 from tidelog.channels.fault import AI_LIMIT, Fault
-from tidelog.channels.receipts import event_scope, fingerprint, receipt_scope, remember, unexpired
+from tidelog.channels.receipts import (
+    batch_item_scope,
+    event_scope,
+    fingerprint,
+    receipt_scope,
+    remember,
+    unexpired,
+)
 from tidelog.channels.requests import Change, Mutation, MutationResult, Publication
 from tidelog.channels.states import Changed, ChannelState, Created, MessageState, States
 from tidelog.channels.version import (
@@ -36,6 +43,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 OK = b'{"ok":true}'
+NO_RESULT = b"null"
+"""Outcome of an item of a batch that has no entry in the answer."""
+
 Mode = Literal["versioned", "history", "live"]
 """What becomes of a publish: a message that can change, an event that history keeps, or frames."""
 
@@ -79,7 +89,8 @@ class PublishContext:
     ) -> None:
         self._count = count
         self._is_batch = is_batch
-        self._key = key
+        self.key = key
+        """Scope and key of a batch that may be repeated under it."""
         self._ttl_ms = ttl_ms
         self._results: list[bytes | None] = []
         self.cached: bytes | None = None
@@ -90,8 +101,8 @@ class PublishContext:
         self._results = []
         self.has_failed = False
         self.cached = None
-        if self._key is not None:
-            known = unexpired(view.dedupe(*self._key), view.now_ms)
+        if self.key is not None:
+            known = unexpired(view.dedupe(*self.key), view.now_ms)
             self.cached = None if known is None else known.outcome
 
     def finish(self, view: View, result: bytes | None, accept: Accept) -> Accept:
@@ -107,8 +118,8 @@ class PublishContext:
             body = b'{"batch":[' + b",".join(found or b"{}" for found in self._results) + b"]}"
         if not self._is_batch:
             body = accept.answer.body
-        elif self._key is not None:
-            remember(view, accept, self._key, body, self._ttl_ms)
+        elif self.key is not None:
+            remember(view, accept, self.key, body, self._ttl_ms)
         accept.answer = PublishAnswer(accept.answer.live, body)
         return accept
 
@@ -148,13 +159,17 @@ class Publish:
         self._ttl_ms = ttl_ms
         key = publication.idempotency_key
         self._own_key = None if key is None else (event_scope(app_id), key)
+        self._item_key = (
+            None if context.key is None else (batch_item_scope(app_id, index), context.key[1])
+        )
+        """A batch may be refused at a later item; when it is repeated, this one was published."""
         named = publication.message_id or publication.extras_key or key
         self._receipt_key = named
         self._receipt_ttl_ms = None if publication.message_id is not None else ttl_ms
 
     def names(self) -> Names:
         """What the decision reads, besides the key of a whole batch."""
-        dedupe: list[tuple[str, str]] = [] if self._own_key is None else [self._own_key]
+        dedupe = [key for key in (self._own_key, self._item_key) if key is not None]
         if self._receipt_key is not None:
             dedupe += [(receipt_scope(t.stream), self._receipt_key) for t in self.targets]
         streams = tuple(t.stream for t in self.targets if t.mode != "live")
@@ -169,18 +184,21 @@ class Publish:
             return Refuse(PublishAnswer(body=context.cached))
         if context.has_failed:
             return Refuse(PublishAnswer())
-        known = None
-        if self._own_key is not None:
-            known = unexpired(view.dedupe(*self._own_key), view.now_ms)
-        if known is not None:
+        if known := self._known(view, self._item_key):
+            result = None if known.outcome == NO_RESULT else known.outcome
+            return context.finish(view, result, Accept(PublishAnswer()))
+        if known := self._known(view, self._own_key):
             # Used before: the answer of then; in a batch, an empty entry.
-            answered = PublishAnswer(body=known.outcome)
-            return context.finish(view, None, Accept(answered))
+            accept = Accept(PublishAnswer(body=known.outcome))
+            return self._finish(view, None, accept)
         decision = self._publish(view)
         if isinstance(decision, Fault):
             context.has_failed = True
             return Refuse(decision)
         return decision
+
+    def _known(self, view: View, key: tuple[str, str] | None) -> DedupeRow | None:
+        return None if key is None else unexpired(view.dedupe(*key), view.now_ms)
 
     def _publish(self, view: View) -> Accept | Fault:
         accept = Accept(None)
@@ -235,7 +253,12 @@ class Publish:
         accept.answer = PublishAnswer(tuple(live), body)
         if self._own_key is not None:
             remember(view, accept, self._own_key, body, self._ttl_ms)
-        return self._context.finish(view, body if is_detailed else None, accept)
+        return self._finish(view, body if is_detailed else None, accept)
+
+    def _finish(self, view: View, result: bytes | None, accept: Accept) -> Accept:
+        if self._item_key is not None:
+            remember(view, accept, self._item_key, result or NO_RESULT, self._ttl_ms)
+        return self._context.finish(view, result, accept)
 
     def _proof(self, target: Target) -> bytes:
         wanted = self.publication

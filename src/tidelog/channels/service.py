@@ -16,7 +16,8 @@ from tidelog.channels.actions import ClientEvent, Subscribe
 from tidelog.channels.attaching import Attaching
 from tidelog.channels.capabilities import Actor, keeps_history
 from tidelog.channels.connection import Connection
-from tidelog.channels.delivery import Delivery, HotBuffer, StreamIds, live_version
+from tidelog.channels.continuity import Continuity, StreamIds
+from tidelog.channels.delivery import Delivery, HotBuffer, live_version
 from tidelog.channels.elsewhere import Elsewhere, Revocation
 from tidelog.channels.fault import Fault
 from tidelog.channels.histories import Histories
@@ -83,7 +84,9 @@ class ChannelsService:
         self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery
         hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
-        self._stream_ids = StreamIds(log_id, lambda app_id: self._apps_by_id[app_id].secret)
+        self._stream_ids = StreamIds(
+            log_id, committer.incarnations, lambda app_id: self._apps_by_id[app_id].secret
+        )
         self._delivery = Delivery(
             self.hub,
             self._states,
@@ -103,6 +106,7 @@ class ChannelsService:
             settings=self.settings,
             projector=self._projector,
             stream_ids=self._stream_ids,
+            continuity=Continuity(store, committer.incarnations, self._stream_ids),
             delivery=self._delivery,
             history=history,
             hot=hot if recovery.enabled else None,

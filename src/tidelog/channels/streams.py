@@ -30,12 +30,12 @@ PAGE_STREAMS = 256
 """Open streams read at once."""
 
 SWEEP_PAGES = 16
-"""Pages read in one sweep; the next one goes on behind them."""
+"""Pages read in one sweep; the next one goes on after them."""
 
 CLOSED_AT_ONCE = 16
 """Streams that are ended side by side: each holds all of its text meanwhile."""
 
-BEHIND_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
+AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
 """Greater than the name of every channel's stream."""
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Streams:
                 pass
 
     async def sweep(self) -> int:
-        """End the streams nobody has written to for too long; answers how many that were."""
+        """End the streams nobody has written to for too long; returns how many that were."""
         closed = 0
         for _ in range(SWEEP_PAGES):
             if self._committer.ended.is_set():
@@ -124,7 +124,7 @@ class Streams:
             latest = self._clock.now_ms() - self._timeout_ms
             if latest < self._able_since:
                 break
-            page = await self._read(self._place, BEHIND_ALL, latest, PAGE_STREAMS)
+            page = await self._read(self._place, AFTER_ALL, latest, PAGE_STREAMS)
             is_last = len(page) < PAGE_STREAMS
             self._place = ("", 0) if is_last else (page[-1].stream, page[-1].message)
             orphans = [
@@ -154,7 +154,7 @@ class Streams:
         return closed
 
     async def page(self, first: str, last: str, after: Place | None, limit: int) -> Page:
-        """Open streams between two names, in the order of names, the first or those behind a place.
+        """Open streams between two names, in the order of names, the first or those after a place.
 
         Not more than `PAGE_STREAMS`.
         """

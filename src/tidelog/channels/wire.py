@@ -6,6 +6,7 @@ carry a `message_id` each, made here unless given; a frame that is sent to many 
 once. Ping and pong carry none.
 """
 
+import hmac
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -38,29 +39,66 @@ encode = msgspec.json.Encoder().encode
 
 _PREFIXES = {V1: "pusher", V2: "sockudo"}
 _ID_BYTES = 16
+_HALF_BYTES = 8
 _BLOCK_IDS = 256
 
 
-class _Ids:
+class _Random:
     """Random bytes taken from the system in blocks: one call for each id costs more than it."""
 
     def __init__(self) -> None:
         self._block = b""
         self._at = 0
 
-    def take(self) -> str:
+    def take(self) -> bytes:
         if self._at == len(self._block):
             self._block, self._at = os.urandom(_ID_BYTES * _BLOCK_IDS), 0
-        raw = int.from_bytes(self._block[self._at : self._at + _ID_BYTES], "big")
+        taken = self._block[self._at : self._at + _ID_BYTES]
         self._at += _ID_BYTES
-        # version 4 and variant 10 at their places (RFC 9562, section 5.4)
-        raw = raw & ~(0xF000 << 64 | 0xC000 << 48) | 0x4000 << 64 | 0x8000 << 48
-        text = f"{raw:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return taken
 
 
-new_message_id = _Ids().take
-"""A new UUIDv4 as text. Not for other threads than the event loop's."""
+_random = _Random()
+
+
+def _uuid(given: bytes) -> str:
+    # version 4 and variant 10 at their places (RFC 9562, section 5.4)
+    raw = int.from_bytes(given, "big")
+    raw = raw & ~(0xF000 << 64 | 0xC000 << 48) | 0x4000 << 64 | 0x8000 << 48
+    text = f"{raw:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_message_id() -> str:
+    """A new UUIDv4 as text. Not for other threads than the event loop's."""
+    return _uuid(_random.take())
+
+
+_SYSTEM_KEY = b"tidelog/channels/system frame"
+"""No secret: who forges an id of a system frame misleads nobody but itself."""
+
+
+def new_system_id() -> str:
+    """The `message_id` of a system frame: a new UUIDv4 whose second half vouches for the first.
+
+    Some clients send it back as the id of the last message, which it is not.
+    """
+    return _system_id(_random.take()[:_HALF_BYTES])
+
+
+def is_system_id(message_id: str) -> bool:
+    """Whether `new_system_id` made it, on any node and at any time."""
+    try:
+        first = bytes.fromhex(message_id.replace("-", ""))[:_HALF_BYTES]
+    except ValueError:
+        return False
+    return len(first) == _HALF_BYTES and message_id == _system_id(first)
+
+
+def _system_id(first: bytes) -> str:
+    # Signed as it appears: the version's four bits are in the first half.
+    first = bytes((*first[:6], first[6] & 0x0F | 0x40, first[7]))
+    return _uuid(first + hmac.digest(_SYSTEM_KEY, first, "sha256")[:_HALF_BYTES])
 
 
 def system_event(version: Version, name: str, *, is_internal: bool = False) -> str:
@@ -100,7 +138,7 @@ def event_frame(
             parts += b',"stream_id":', encode(stream_id)
         if serial is not None:
             parts.append(b',"serial":%d' % serial)
-        parts += b',"message_id":', encode(message_id or new_message_id())
+        parts += b',"message_id":', encode(message_id or new_system_id())
     parts.append(b"}")
     return b"".join(parts)
 

@@ -134,6 +134,7 @@ def _secrets(settings: "Settings") -> Sequence[str]:
 async def _run(settings: "Settings", *, as_json: bool) -> None:
     from tidelog.base.garbage import spare_what_stays
     from tidelog.web.server import Server
+    from tidelog.web.watchdog import Watchdog
 
     mounts, extensions = _surfaces(settings)
     server = await Server.open(settings, mounts=mounts, extensions=extensions)
@@ -157,7 +158,12 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
         loop.add_signal_handler(number, server.stop)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-    await server.run()
+    watchdog = Watchdog()
+    watchdog.start()
+    try:
+        await server.run()
+    finally:
+        watchdog.stop()
 
 
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":

@@ -124,6 +124,8 @@ class Subscription:
         self.members: dict[str, Any] = {}
         """Of a presence channel: user id to `user_info`."""
         self.phase = Phase.DETACHED
+        self.is_resumed = False
+        """Whether the server found the position good that the subscribe goes on from."""
         self.has_begun = False
         """Whether the caller has been shown a beginning, to which everything must connect."""
         self.recovered_at = -1
@@ -201,6 +203,7 @@ class ChannelCore:
         self._unanswered.clear()
         for subscription in self._subscriptions.values():
             subscription.phase = Phase.DETACHED
+            subscription.is_resumed = False
             subscription.reading = None
             subscription.view.detached()
 
@@ -362,7 +365,11 @@ class ChannelCore:
         if presence is not None:
             subscription.members = dict(presence["hash"])
         rewinds = subscription.rewind is not None and view.position is None
-        verdict = view.attached(frame.get("stream_id"), frame.get("serial"), rewinds=rewinds)
+        serial = frame.get("serial")
+        if subscription.is_resumed and view.position is not None and serial == view.position.serial:
+            view.continues_as(frame.get("stream_id"))
+        subscription.is_resumed = False
+        verdict = view.attached(frame.get("stream_id"), serial, rewinds=rewinds)
         subscription.phase = Phase.REWINDING if rewinds else Phase.LIVE
         self._judge(subscription, verdict)
         if subscription.phase is Phase.LIVE:
@@ -390,6 +397,8 @@ class ChannelCore:
     def _operation(self, subscription: Subscription, operation: Operation) -> None:
         if subscription.phase in (Phase.DETACHED, Phase.SUBSCRIBING):
             return  # of a subscription that was given up
+        if subscription.phase is Phase.RESUMING:  # sent only because the position is good
+            subscription.view.continues_as(operation.stream_id)
         self._judge(subscription, subscription.view.receive(operation))
         self._tell(subscription)
 
@@ -417,6 +426,7 @@ class ChannelCore:
             if subscription is None:
                 continue
             if subscription.phase is Phase.RESUMING:
+                subscription.is_resumed = True
                 self._ask(subscription)
             elif subscription.phase is Phase.RECOVERING:
                 subscription.phase = Phase.LIVE
@@ -437,7 +447,7 @@ class ChannelCore:
     def _forget(self, subscription: Subscription, code: str, reason: str) -> None:
         subscription.view.reset()
         subscription.members.clear()
-        subscription.has_begun = False
+        subscription.has_begun = subscription.is_resumed = False
         subscription.reading = None
         subscription.recovered_at = -1
         subscription.listener.was_reset(Reset(subscription.channel, code, reason))

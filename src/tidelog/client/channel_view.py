@@ -187,6 +187,11 @@ class ChannelView:
         self._rewound = [] if rewinds else None
         return Verdict.APPLIED
 
+    def continues_as(self, stream_id: str | None) -> None:
+        """The server resumes this position under another id: the log was restored after it."""
+        if self.position is not None and stream_id is not None:
+            self.position = msgspec.structs.replace(self.position, stream_id=stream_id)
+
     def detached(self) -> None:
         """The connection is gone; a rewind that had not ended begins anew."""
         if self._rewound is not None:

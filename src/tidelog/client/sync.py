@@ -60,7 +60,8 @@ class PartitionsRefused(TidelogError):  # noqa: N818 - the failure is the noun
 
     def __init__(self, partitions: Sequence[str], reason: str) -> None:
         self.partitions = tuple(partitions)
-        super().__init__(f"not fetched: {', '.join([*map(repr, self.partitions), reason])}")
+        names = ", ".join(map(repr, self.partitions)) or "nothing was asked for"
+        super().__init__(f"not fetched: {names} ({reason})")
 
 
 class SyncClient:
@@ -353,7 +354,8 @@ class SyncClient:
         unfetched = self._core.unfetched(names)
         if not unfetched:
             return None
-        return PartitionsRefused(list(unfetched), "; ".join(sorted(set(unfetched.values()))))
+        reasons = "; ".join(sorted(set(unfetched.values())))
+        return PartitionsRefused(list(unfetched), f"{reasons}. leave() them to sync the others")
 
     def _halted(self, code: str) -> None:
         self._fail_waiters(_refused(code))

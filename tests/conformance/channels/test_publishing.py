@@ -5,6 +5,7 @@ import json
 import time
 from typing import Any
 
+import httpx
 import pytest
 from sockudo_http_python import (
     AsyncSockudo,
@@ -391,6 +392,49 @@ async def test_batches(node: ChannelsNode, api: Api) -> None:
         await nothing_else(api, channel, v1)
     refused(await api.post("/batch_events", {}), 400, "invalid_input")
     refused(await api.post("/batch_events", {"batch": {}}), 400, "invalid_input")
+
+
+async def test_a_batch_that_is_repeated_publishes_what_it_published_once(
+    node: ChannelsNode, api: Api
+) -> None:
+    """Under a key: accepted items are answered again, refused ones are decided again (4.3, 4.5)."""
+    channel, live = unique(), unique()
+    taken = unique("id")
+    ok(await api.events(channel, name="taken", message_id=taken))
+    pay = {"name": "pay", "channel": channel, "data": "5", "info": "subscription_count"}
+    fleeting = {"name": "typing", "channel": live, "extras": {"ephemeral": True}}
+    bad = {"name": "bad", "channel": channel, "data": "x", "message_id": taken}
+    last = {"name": "last", "channel": channel, "data": "6"}
+    headers = {"X-Idempotency-Key": unique("batch")}
+
+    async def post(*batch: dict[str, Any]) -> httpx.Response:
+        return await api.post("/batch_events", {"batch": batch}, headers=headers)
+
+    async def names() -> list[str]:
+        rows = (await api.history(channel, direction="oldest_first"))["items"]
+        return [row["message"]["name"] for row in rows]
+
+    async with node.v2() as v2:
+        await v2.subscribe(live)
+        for _ in range(3):
+            response = await post(pay, fleeting, bad, last)
+            assert CONFLICT in refused(response, 400, "invalid_input", index=2)
+        assert await names() == ["taken", "pay"], "three tries, one payment"
+        mended = {**bad, "message_id": unique("id")}
+        whole = await post(
+            {**pay, "data": "other data, which is not compared"}, fleeting, mended, last
+        )
+        answers = ok(whole)["batch"]
+        assert [bool(answer) for answer in answers] == [True, False, True, False]
+        assert answers[0]["channels"][channel]["delivery_serial"] == 2, (
+            "the payment of the first try"
+        )
+        assert await names() == ["taken", "pay", "bad", "last"]
+        again = await post(pay, fleeting, mended, last, last)
+        assert again.content == whole.content
+        assert await names() == ["taken", "pay", "bad", "last"]
+        await v2.expect("typing", live)
+        await nothing_else(api, live, v2)
 
 
 async def test_batch_keys(api: Api) -> None:

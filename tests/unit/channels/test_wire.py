@@ -36,6 +36,30 @@ def test_message_ids_are_distinct_version_4_uuids() -> None:
         )
 
 
+def test_ids_of_system_frames_are_recognised_and_no_others_are() -> None:
+    """They are distinct UUIDs like all others; whoever made them, wherever they come back."""
+    ids = [wire.new_system_id() for _ in range(2000)]
+    assert len(set(ids)) == 2000
+    assert all(uuid.UUID(each).version == 4 and wire.is_system_id(each) for each in ids)
+    assert wire.is_system_id("00000000-0000-4000-8600-20e69fbf3e30"), "the same on every node"
+    assert not any(wire.is_system_id(wire.new_message_id()) for _ in range(2000))
+    one = ids[0]
+    flipped = one[:-1] + ("0" if one[-1] != "0" else "1")
+    for other in (
+        flipped,
+        one.upper(),
+        one.replace("-", ""),
+        one[:18],
+        "",
+        "m",
+        "\u00e9",
+        one + "0",
+    ):
+        assert not wire.is_system_id(other), other
+    frame = wire.subscription_succeeded(V2, "c", stream_id="s", serial=3)
+    assert wire.is_system_id(json.loads(frame)["message_id"])
+
+
 @pytest.mark.parametrize(("version", "prefix"), [(V1, "pusher"), (V2, "sockudo")], ids=["V1", "V2"])
 def test_system_frames_of_both_protocols(version: Version, prefix: str) -> None:
     """Prefix, place and type of `data` follow the table of 1.3."""

@@ -71,9 +71,15 @@ class Server:
         data = {"socket_id": socket_id, "activity_timeout": 120}
         self.say("sockudo:connection_established", data=data)
 
-    def accept(self, channel: str = "room", serial: int | None = 0, **data: Any) -> None:
+    def accept(
+        self,
+        channel: str = "room",
+        serial: int | None = 0,
+        stream_id: str = STREAM,
+        **data: Any,
+    ) -> None:
         """A subscription succeeds."""
-        place = {} if serial is None else {"stream_id": STREAM, "serial": serial}
+        place = {} if serial is None else {"stream_id": stream_id, "serial": serial}
         self.say("sockudo_internal:subscription_succeeded", channel, data, **place)
 
     def publish(
@@ -151,6 +157,27 @@ def test_a_lost_connection_resumes_then_subscribes() -> None:
     assert not core.is_waiting
 
 
+def test_a_good_position_goes_on_under_another_stream_id() -> None:
+    """The log was restored after the position: the server says so by resuming it."""
+    core, server, caller, room = started(rewind=5)
+    server.publish(1, "a")
+    core.disconnected()
+    server.connect("2.2")
+    server.publish(2, "b", stream_id="s-2")
+    server.resumed("room")
+    server.accept(serial=2, stream_id="s-2")
+    server.publish(3, "c", stream_id="s-2")
+    core.disconnected()
+    server.connect("3.3")
+    position = {"stream_id": "s-2", "serial": 3, "last_message_id": "id-3"}
+    assert server.heard()[-1] == ("resume", {"channel_positions": {"room": position}})
+    server.resumed("room")
+    server.accept(serial=3, stream_id="s-3")  # nothing was missed, so only this says it
+    server.publish(4, "d", stream_id="s-3")
+    assert texts(room) == ["a", "b", "c", "d"]
+    assert not caller.resets
+
+
 @pytest.mark.parametrize("code", ["stream_reset", "position_expired", "persistence_unavailable"])
 def test_a_failed_resume_is_a_reset_and_a_rewind(code: str) -> None:
     """Nothing that was known is kept."""
@@ -214,7 +241,7 @@ def test_a_gap_is_resumed_over_the_same_connection() -> None:
 
 
 def test_another_stream_is_a_reset() -> None:
-    """In a frame or in the answer to a subscribe."""
+    """In a frame, or in the answer to a subscribe at another place than the resumed one."""
     core, server, caller, _ = started()
     server.publish(1, stream_id="s-2")
     assert server.heard() == [
@@ -227,7 +254,7 @@ def test_another_stream_is_a_reset() -> None:
     server.connect()
     server.resumed("room")
     server.heard()
-    server.say("sockudo_internal:subscription_succeeded", "room", {}, stream_id="s-2", serial=1)
+    server.say("sockudo_internal:subscription_succeeded", "room", {}, stream_id="s-2", serial=2)
     assert [said for said, _ in server.heard()] == ["unsubscribe", "subscribe"]
     assert [reset.code for reset in caller.resets] == ["stream_reset"] * 2
 

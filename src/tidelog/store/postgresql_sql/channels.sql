@@ -214,7 +214,7 @@ DELETE FROM tidelog.dedupe WHERE committed_id = ANY($1::bigint[])
 AND scope >= 'channels/' AND scope < 'channels0';
 
 -- name: channels_open_streams
--- Messages that are being streamed, behind a place, up to a stream, published at or before a time;
+-- Messages that are being streamed, after a place, up to a stream, published at or before a time;
 -- and when each got its last version.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])

@@ -133,7 +133,7 @@ DELETE FROM channels_message WHERE message = ?;
 DELETE FROM dedupe WHERE committed_id = ? AND scope >= 'channels/' AND scope < 'channels0';
 
 -- name: channels_open_streams
--- Messages that are being streamed, behind a place, up to a stream, published at or before a time;
+-- Messages that are being streamed, after a place, up to a stream, published at or before a time;
 -- and when each got its last version.
 SELECT m.stream, m.message, m.published_at,
        (SELECT l.committed_at FROM log l WHERE l.committed_id =

@@ -1,0 +1,76 @@
+"""The watchdog of the event loop: names what held it up.
+
+Everything a server does takes turns on one loop; whatever keeps a turn for long delays every
+connection, and leaves no trace of itself. So a thread looks whether the loop still moves, and when
+it does not, writes down where its thread is just then.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+
+_log = logging.getLogger(__name__)
+
+HELD_SECONDS = 0.1
+"""A turn of the loop that takes longer is logged."""
+
+LOOK_SECONDS = 0.05
+"""Pause between two looks, and between two signs of life of the loop."""
+
+LOG_SECONDS = 10.0
+"""Pause between two log lines with a stack: a loop that is always late needs to be told once."""
+
+
+class Watchdog:
+    """Watches the running loop from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._seen_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = threading.Event()
+        self._logged_at = -LOG_SECONDS
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._live()
+        threading.Thread(target=self._watch, name="tidelog-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more; on the loop."""
+        self._is_over.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _live(self) -> None:
+        self._seen_at = time.monotonic()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._live)
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS):
+            seen_at = self._seen_at
+            # The sign of life is due every LOOK_SECONDS; what is late beyond that is somebody's.
+            if time.monotonic() - seen_at > HELD_SECONDS + LOOK_SECONDS:
+                stack = self._stack()
+                while self._seen_at == seen_at and not self._is_over.wait(LOOK_SECONDS / 5):
+                    pass
+                self._tell(time.monotonic() - seen_at - LOOK_SECONDS, stack)
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - there is no other way
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
+    def _tell(self, seconds: float, stack: str) -> None:
+        now = time.monotonic()
+        if now - self._logged_at < LOG_SECONDS:
+            return
+        self._logged_at = now
+        _log.warning(
+            "the event loop was held up for %.0f ms; while it was, it stood here:\n%s",
+            seconds * 1000,
+            stack,
+        )
