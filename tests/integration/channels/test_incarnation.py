@@ -19,8 +19,10 @@ from support.balancer import Balancer
 from support.channels_peer import APP, V2_QUERY, Api, Peer, handshake, ok, refused, until
 from support.channels_process import channels_process, sdk_client, subscribed
 from support.command import tidelog
+from tidelog.base import sqlitefile
 from tidelog.client import ChannelClient
 from tidelog.client.backoff import Backoff
+from tidelog.store.engine import migrations
 from tidelog.testing.postgresql import create_database
 from tidelog.testing.process import ServerProcess
 
@@ -278,12 +280,27 @@ async def test_an_upgrade_resets_nobody(tmp_path: Path) -> None:
         succeeded = await peer.subscribe(CHANNEL)
     text = f"stream_id/{log_id(store)}/0/channels/{APP.id}/{CHANNEL}"
     assert stream_id_before(text) == succeeded["stream_id"]
-    with closing(sqlite3.connect(store)) as earlier:
-        earlier.executescript("DROP TABLE incarnation; PRAGMA user_version = 6;")
-    async with served(tmp_path, store) as server:
+    earlier = tmp_path / "earlier" / "tidelog.db"
+    make_earlier(store, earlier)
+    async with served(tmp_path, str(earlier)) as server:
         await server.publish(1, "after")
         given = position(succeeded) | {"last_message_id": "7d6d2d0e-8f4c-4d5e-9c3b-0d5a1b2c3d4e"}
         assert serials(await server.resume(given)) == [4]
+
+
+def make_earlier(store: str, earlier: Path) -> None:
+    """The same log in a file of the last version without incarnations."""
+    earlier.parent.mkdir()
+    with closing(sqlite3.connect(earlier, isolation_level=None)) as connection:
+        sqlitefile.migrate(connection, earlier, migrations("sqlite")[:6])
+        connection.execute("ATTACH ? AS later", (store,))
+        tables = connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")
+        for (table,) in tables.fetchall():
+            found = connection.execute(f"PRAGMA main.table_info({table})")
+            columns = ", ".join(row[1] for row in found)
+            connection.execute(
+                f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM later.{table}"
+            )
 
 
 def log_id(store: str) -> str:
