@@ -290,11 +290,16 @@ def _body(stored: Stored, target: Target) -> bytes:
 def _headers(
     target: Target, endpoint_id: str, message: str, body: bytes, now_ms: int
 ) -> dict[str, str]:
-    signature = hmac.new(target.secret.encode(), body, hashlib.sha256).hexdigest()
+    timestamp = str(now_ms // 1000)
     return {
         "Content-Type": "application/json",
         "User-Agent": f"tidelog/{__version__}",
         "Idempotency-Key": f"{message}:{endpoint_id}",
-        "X-Tidelog-Signature": f"sha256={signature}",
-        "X-Tidelog-Timestamp": str(now_ms // 1000),
+        "X-Tidelog-Timestamp": timestamp,
+        "X-Tidelog-Signature-2": _signature(target, timestamp.encode() + b"." + body),
+        "X-Tidelog-Signature": _signature(target, body),
     }
+
+
+def _signature(target: Target, signed: bytes) -> str:
+    return f"sha256={hmac.new(target.secret.encode(), signed, hashlib.sha256).hexdigest()}"

@@ -8,11 +8,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
+from support.markdown import Document
 from support.mesh_peer import Broker, Json, Member, envelope, running_broker, unique
 from tidelog.mesh.webhook_client import PostFailed, is_public, post
 from tidelog.mesh.webhooks import MAX_ATTEMPTS, Webhooks, backoff_ms
@@ -139,9 +142,50 @@ async def test_a_message_is_posted_and_signed(scene: Scene) -> None:
     assert headers["idempotency-key"] == f"{message}:{endpoint_id}"
     signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
     assert headers["x-tidelog-signature"] == f"sha256={signature}"
-    assert headers["x-tidelog-timestamp"] == str(scene.clock.now_ms() // 1000)
+    timestamp = str(scene.clock.now_ms() // 1000)
+    assert headers["x-tidelog-timestamp"] == timestamp
+    signed = timestamp.encode() + b"." + body
+    signature = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    assert headers["x-tidelog-signature-2"] == f"sha256={signature}"
     assert await scene.rows() == [("delivered", 1, None)]
     assert scene.counted("webhook_delivered") == 1
+
+
+async def test_a_receiver_verifies_as_printed(scene: Scene) -> None:
+    """The snippet of section 7.4: a post is genuine as it came, and for five minutes."""
+    [snippet] = [text for text in Document("protocol/mesh.md").blocks("7.4") if "def " in text]
+    written: Json = {}
+    exec(snippet, written)
+    written["time"] = SimpleNamespace(time=lambda: scene.clock.now_ms() / 1000)
+    await scene.add()
+    await scene.post(body="disk 91%")
+    scene.endpoint.will_answer(500)
+    await scene.work()
+    scene.endpoint.will_answer(200)
+    scene.clock.advance(2000)
+    await scene.work()
+    (first, body), (second, _) = [
+        (httpx.Headers(headers), body) for headers, body in scene.endpoint.requests
+    ]
+    assert first["x-tidelog-signature-2"] != second["x-tidelog-signature-2"]
+    assert first["x-tidelog-signature"] == second["x-tidelog-signature"]
+
+    def is_genuine(headers: httpx.Headers, body: bytes = body, secret: str = SECRET) -> bool:
+        return bool(written["is_genuine"](headers, body, secret))
+
+    assert is_genuine(first)
+    assert is_genuine(second)
+    assert not is_genuine(first, body + b" ")
+    assert not is_genuine(first, secret=SECRET + "x")
+    assert not is_genuine(httpx.Headers())
+    moved = str(int(first["x-tidelog-timestamp"]) + 1)
+    assert not is_genuine(httpx.Headers({**first, "x-tidelog-timestamp": moved}))
+    assert not is_genuine(httpx.Headers({**first, "x-tidelog-signature-2": "sha256="}))
+    scene.clock.advance(299_000)
+    assert not is_genuine(first)
+    assert is_genuine(second)
+    scene.clock.advance(2000)
+    assert not is_genuine(second)
 
 
 async def test_only_endpoints_of_the_topic_or_of_the_mesh(scene: Scene) -> None:
