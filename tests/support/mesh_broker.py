@@ -53,6 +53,8 @@ class ScriptedBroker:
         """`feature_negotiation_failed` frames."""
         self.acknowledged: list[str] = []
         """`broker_message_id` of every `client_ack`."""
+        self.history: tuple[str, int] | None = None
+        """`incarnation` and `began` of its welcomes; None for a broker that knows nothing of it."""
         self.connections = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self.judge: Callable[[Json], Json | None] = lambda frame: None
@@ -183,6 +185,8 @@ class ScriptedBroker:
             "name": name,
             "history_seq": len(self.messages),
         }
+        if self.history is not None:
+            welcome |= {"incarnation": self.history[0], "began": self.history[1]}
         await socket.send(json.dumps(welcome))
         return key
 

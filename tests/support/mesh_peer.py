@@ -258,14 +258,22 @@ class Wire:
         return hello
 
     async def hello(
-        self, signature: str | None = None, instance: str = "", host: str | None = None
+        self,
+        signature: str | None = None,
+        instance: str = "",
+        host: str | None = None,
+        incarnation: str = "",
     ) -> Json:
         """Prove the key, with a host by version 2; answers the welcome."""
-        await self.prove(signature, instance, host)
+        await self.prove(signature, instance, host, incarnation)
         return await self.until("welcome")
 
     async def prove(
-        self, signature: str | None = None, instance: str = "", host: str | None = None
+        self,
+        signature: str | None = None,
+        instance: str = "",
+        host: str | None = None,
+        incarnation: str = "",
     ) -> None:
         """Answer the challenge."""
         if not self.challenge:
@@ -274,7 +282,8 @@ class Wire:
         proof: Json = {"member_pubkey": self.member.address, "signature": signed}
         if host is not None:
             proof |= {"hello_version": 2, "host": host}
-        await self.send({"type": "hello", **proof, "daemon_instance": instance})
+        about = {"daemon_instance": instance, "incarnation": incarnation}
+        await self.send({"type": "hello", **proof, **about})
 
     async def negotiate(self, *require: str) -> Json:
         """Ask for the features; answers the response."""

@@ -22,6 +22,7 @@ from tidelog.base.clock import TEST_OFFSET_VARIABLE
 from tidelog.mesh.identity import MemberKey
 from tidelog.mesh.orphans import Finding, find_orphans
 from tidelog.store import open_store
+from tidelog.store.backup import back_up, restore
 from tidelog.testing.process import ServerProcess
 
 ADMIN_TOKEN = "harbour-lights-at-dusk-41"
@@ -178,6 +179,23 @@ class RealMesh:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
 
+    # Backups.
+
+    def back_up(self, target: Path) -> None:
+        """`tidelog backup`, beside the running broker."""
+        _result(back_up(self.location, target, _silent))
+
+    def restore(self, source: Path) -> None:
+        """Kill the broker, put a backup in the place of its log, and start it again."""
+        self.server.kill()
+        if self.is_sqlite:
+            for suffix in ("", "-wal", "-shm"):
+                Path(self.location + suffix).unlink(missing_ok=True)
+        else:
+            _result(self._ask_server("DROP SCHEMA tidelog, mesh CASCADE"))
+        _result(restore(source, self.location, _silent))
+        self.server.start()
+
     # What is stored.
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -245,6 +263,10 @@ def _result(work: Coroutine[Any, Any, T]) -> T:
     """Do it now, also where a loop runs, which stands still meanwhile."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result(60)
+
+
+def _silent(done: int, total: int) -> None:
+    """Nobody watches the progress."""
 
 
 def kinds(mesh: RealMesh) -> list[int]:

@@ -195,6 +195,11 @@ def status(
     )
     if not health["connected"]:
         typer.echo(printable(_why_not_connected(health)))
+    if health.get("possibly_lost"):
+        typer.echo(
+            f"{health['possibly_lost']} messages that the broker had may be lost, because its log "
+            "was restored or failed over. See: tidelog mesh outbox --lost"
+        )
 
 
 def _why_not_connected(health: dict[str, Any]) -> str:

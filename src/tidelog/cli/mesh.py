@@ -295,6 +295,13 @@ def recover(
 
 # The outbox.
 
+LostOption = Annotated[
+    bool,
+    typer.Option(
+        "--lost", help="List what the broker had and perhaps has lost, as after a restore."
+    ),
+]
+
 
 @outbox.callback(invoke_without_command=True)
 def outbox_command(
@@ -303,6 +310,7 @@ def outbox_command(
     failed: Annotated[
         bool, typer.Option("--failed", help="List what the broker will never have.")
     ] = False,
+    lost: LostOption = False,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
     as_json: JsonOption = False,
@@ -312,7 +320,9 @@ def outbox_command(
     Example: tidelog mesh outbox --failed
     """
     if context.invoked_subcommand is None:
-        _list("dead" if failed else None, 50, data_dir, mesh, as_json=as_json)
+        if failed and lost:
+            raise typer.BadParameter("give either --failed or --lost")
+        _list("dead" if failed else None, 50, data_dir, mesh, is_lost=lost, as_json=as_json)
 
 
 @outbox.command("list")
@@ -322,6 +332,7 @@ def list_rows(
         Literal["pending", "inflight", "done", "dead", "aborted"] | None,
         typer.Option(help="Only rows in this state."),
     ] = None,
+    lost: LostOption = False,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many, newest first.")] = 50,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
@@ -331,13 +342,20 @@ def list_rows(
 
     Example: tidelog mesh outbox list --status dead
     """
-    _list(status, limit, data_dir, mesh, as_json=as_json)
+    _list(status, limit, data_dir, mesh, is_lost=lost, as_json=as_json)
 
 
 def _list(
-    status: str | None, limit: int, data_dir: Path | None, mesh: str | None, *, as_json: bool
+    status: str | None,
+    limit: int,
+    data_dir: Path | None,
+    mesh: str | None,
+    *,
+    is_lost: bool,
+    as_json: bool,
 ) -> None:
     wanted = "" if status is None else f"&status={status}"
+    wanted += "&possibly_lost=true" if is_lost else ""
     with client(data_dir, mesh) as daemon:
         answer = daemon.ask("GET", f"/v1/outbox?limit={limit}{wanted}")
     if as_json:
@@ -401,7 +419,8 @@ def requeue(
         answer = daemon.ask("POST", "/v1/outbox/requeue", body)
     if answer.get("maybe_delivered"):
         typer.echo(
-            "warning: the broker may have the old message already; then there are two", err=True
+            "warning: the broker or a receiver may have the old message; then there are two",
+            err=True,
         )
     text = f"{answer['new_row_id']} is queued as {answer['new_client_message_id']}"
     _show(answer, text, as_json=as_json)
@@ -459,6 +478,8 @@ def prune(
 
 def _line(row: dict[str, Any]) -> str:
     error = f" ({row['last_error']})" if row["last_error"] else ""
+    if row.get("possibly_lost"):
+        error = " (possibly lost)"
     return f"{row['id']} {row['status']:8} {row['client_message_id']}{error}"
 
 

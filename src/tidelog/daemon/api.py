@@ -292,7 +292,12 @@ class Api:
         if status is None and "status" in query:
             raise RequestRefused(400, "schema_invalid", f"status is none of {', '.join(STATUSES)}")
         limit = _integer(query, "limit", DEFAULT_LIST, MAX_LIST)
-        rows = self._outbox.rows(status, limit)
+        lost = query.get("possibly_lost", "false")
+        if lost not in ("true", "false") or (lost == "true" and status not in (None, "done")):
+            raise RequestRefused(
+                400, "schema_invalid", "possibly_lost is true or false, and its rows are all done"
+            )
+        rows = self._outbox.lost_rows(limit) if lost == "true" else self._outbox.rows(status, limit)
         return answer(200, {"items": [_shown(row) for row in rows]})
 
     async def _inspect(self, request: Request) -> Response:
@@ -308,7 +313,7 @@ class Api:
             raise RequestRefused(400, "client_message_id_invalid", "new_client_id is no id")
         patch = to = None
         if fields.get("patch") is not None:
-            payload = self._outbox.row(row_id).payload
+            payload = self._outbox.requeueable(row_id).payload
             limit = self._outbox.parameters.inline_bytes
             draft, is_redirected = read_patch(payload, fields["patch"], limit)
             patch, to = await self._addressed(draft), draft.to if is_redirected else None
@@ -355,6 +360,7 @@ class Api:
             "lag_ms": self._outbox.oldest_age_ms(),
             "queue_depth": counts["pending"],
             "inflight": counts["inflight"],
+            "possibly_lost": self._outbox.possibly_lost(),
             "pressure": level.name.lower(),
             "mesh": self._settings.mesh,
             "member_pubkey": self._member_pubkey,
@@ -445,12 +451,13 @@ def _page(items: Sequence[bytes], cursor: str | None, *headers: tuple[str, str])
 def _shown(row: Row) -> dict[str, Any]:
     """Every column but the payload's bytes."""
     shown = row._asdict()
-    del shown["payload"]
+    del shown["payload"], shown["lost_in"]
     shown["request_fingerprint"] = row.request_fingerprint.hex()
     for name in ("enqueued_at", "next_attempt_at", "delivered_at", "aborted_at"):
         if shown[name] is not None:
             shown[name] = timestamp(shown[name])
-    return {**shown, "maybe_delivered": row.maybe_delivered}
+    doubts = {"maybe_delivered": row.maybe_delivered, "possibly_lost": row.is_possibly_lost}
+    return {**shown, **doubts}
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -24,6 +24,7 @@ KINDS: Final = (
     "hook_executed",
     "feature_negotiation_failed",
     "outbox_pressure_high",
+    "outbox_possibly_lost",
 )
 
 HEARTBEAT_SECONDS = 15

@@ -31,6 +31,7 @@ class DaemonMetrics:
         """Frames of the broker that could not be read."""
         self.connected: Callable[[], bool] = lambda: False
         self.outbox_depth: Callable[[], Mapping[str, int]] = dict
+        self.outbox_lost: Callable[[], int] = lambda: 0
         self.outbox_age_ms: Callable[[], int] = lambda: 0
         self.disk_shares: Callable[[], Mapping[str, float]] = dict
         self._registry: Any = None
@@ -62,6 +63,11 @@ class _Collector:
         for status, rows in m.outbox_depth().items():
             depth.add_metric([status], rows)
         yield depth
+        yield Gauge(
+            f"{prefix}outbox_possibly_lost",
+            "Rows that the broker had and perhaps has lost",
+            m.outbox_lost(),
+        )
         age_seconds = m.outbox_age_ms() / 1000
         yield Gauge(f"{prefix}outbox_age_seconds", "Age of the oldest waiting row", age_seconds)
         disk = Gauge(f"{prefix}disk_pct", "How much is used up", labels=["kind"])

@@ -45,6 +45,9 @@ DEFAULT_LIST = 50
 MAX_CHAIN = 1000
 """Rows of a chain that are shown; each is a requeue somebody asked for."""
 
+MAX_HISTORY_ID = 2**63 - 1
+"""What a column can hold."""
+
 MAX_DELAY_MS = 600_000
 """No attempt is put off for longer, whatever a broker asks for. A row that is due later than this
 from now was scheduled by a clock that ran ahead, and is due at once."""
@@ -118,13 +121,25 @@ class Row(NamedTuple):
     to: str | None
     """The destination as the caller wrote it; None in rows of before that was kept."""
     destination_ref: str | None
+    incarnation: str | None
+    """The broker's history in which it became `done`."""
+    lost_in: str | None
+    """The broker's history that perhaps has not got it any more."""
+
+    @property
+    def is_possibly_lost(self) -> bool:
+        """Whether the broker had it and perhaps has not got it any more."""
+        return self.status == "done" and self.lost_in is not None
 
     @property
     def maybe_delivered(self) -> bool:
         """Whether the broker may have the message although the row does not say so.
 
-        A row that was given up keeps its error, so what was true of it stays true.
+        A row that was given up keeps its error, so what was true of it stays true. What the broker
+        has lost may have reached its receivers before.
         """
+        if self.lost_in is not None:
+            return True
         if self.attempts == 0 or self.status == "done":
             return False
         return not policy.proves_absence(self.last_error, self.attempts)
@@ -152,6 +167,8 @@ class Settlement(Struct, frozen=True, kw_only=True):
     """`done`, `pending` or `dead`."""
     broker_message_id: str | None = None
     history_id: int | None = None
+    incarnation: str | None = None
+    """The broker's history in which it said so."""
     error: str | None = None
     delay_ms: int = MIN_BACKOFF_MS
     """For `pending`: until the next attempt; see `tidelog.mesh.policy.retry_delay_ms`."""
@@ -190,6 +207,8 @@ class Outbox:
         self._max_age_ms = 0
         self.parameters = Parameters()
         """What was negotiated last, also when that was in an earlier process."""
+        self.incarnation = self._state("incarnation")
+        """The history of the broker's log that was known last."""
         self.on_work: Callable[[], None] | None = None
         """Called after a commit that made a row `pending`."""
         stored = self._state("parameters")
@@ -230,6 +249,29 @@ class Outbox:
                 self._set_state("parameters", msgspec.json.encode(parameters).decode())
         self.parameters = parameters
         self._max_age_ms = hours * _HOUR_MS
+
+    def follow(self, incarnation: str, began: int) -> int:
+        """Know which history the broker's log has now.
+
+        Args:
+            incarnation: its name.
+            began: the last `history_id` that it shares with the one that was known before.
+
+        Returns:
+            How many rows are possibly lost by it. They stay `done`, and nothing is sent.
+        """
+        if incarnation == self.incarnation:
+            return 0
+        lost = 0
+        with self._changes():
+            if self.incarnation is not None:
+                shared = min(began, MAX_HISTORY_ID)
+                change: dict[str, object] = {"incarnation": incarnation, "began": shared}
+                self._database.run_named("outbox_find_again", change)
+                lost = self._database.run_named("outbox_lose", change).rowcount
+            self._set_state("incarnation", incarnation)
+        self.incarnation = incarnation
+        return lost
 
     @property
     def max_age_ms(self) -> int:
@@ -355,7 +397,7 @@ class Outbox:
             return [], []
         results, claims = [], []
         with self._changes() as changes:
-            for settlement in settlements:
+            for settlement in map(self._as_known_now, settlements):
                 changed = self._settle(settlement)
                 _move(changes, "inflight", settlement.status, changed)
                 results.append(changed == 1)
@@ -376,11 +418,23 @@ class Outbox:
         """A turn without attempts."""
         return self.turn(settlements, 0)[0]
 
+    def _as_known_now(self, settlement: Settlement) -> Settlement:
+        """What an attempt's result is worth when it is stored.
+
+        An acceptance that another history gave before this one was known is none: the row was not
+        `done` when the rows of that history were looked through. It is asked again, under its id.
+        """
+        if settlement.incarnation in (None, self.incarnation) or settlement.status != "done":
+            return settlement
+        error = "accepted in a history that the broker has lost"
+        return structs.replace(settlement, status="pending", error=error)
+
     def _settle(self, settlement: Settlement) -> int:
         claim = (settlement.claim.row_id, settlement.claim.attempts)
         match settlement.status:
             case "done":
-                result = (settlement.broker_message_id, settlement.history_id, self._now_ms())
+                accepted = (settlement.broker_message_id, settlement.history_id)
+                result = (*accepted, settlement.incarnation, self._now_ms())
                 return self._database.run("outbox_done", *result, *claim).rowcount
             case "pending":
                 due = self._clock.now_ms() + min(settlement.delay_ms, MAX_DELAY_MS)
@@ -407,7 +461,7 @@ class Outbox:
         patch: Envelope | None = None,
         to: str | None = None,
     ) -> Requeued:
-        """Retire a row that waits or has failed, and send its content under a fresh id.
+        """Retire a row that waits, has failed or may be lost; send its content under a fresh id.
 
         Args:
             row_id: the row to retire.
@@ -419,7 +473,7 @@ class Outbox:
             OutboxRefused: nothing was changed.
         """
         with self._changes() as changes:
-            old = self._retirable(row_id)
+            old = self.requeueable(row_id)
             client_id = new_client_message_id or self._ids.mint()
             if self.is_taken(client_id):
                 raise OutboxRefused(409, "requeue_client_id_in_use", client_message_id=client_id)
@@ -444,9 +498,16 @@ class Outbox:
             self._retire(old, None, changes)
         return old
 
+    def requeueable(self, row_id: str) -> Row:
+        """A row that a requeue may retire; `OutboxRefused` if it may not."""
+        row = self._retirable(row_id)
+        if not row.payload:
+            raise OutboxRefused(409, "outbox_payload_pruned", id=row.id)
+        return row
+
     def _retirable(self, row_id: str) -> Row:
         row = self.row(row_id)
-        code = retire_error(row.status)
+        code = retire_error(row.status, is_lost=row.is_possibly_lost)
         if code is not None:
             details = {"superseded_by": row.superseded_by} if row.status == "aborted" else {}
             raise OutboxRefused(409, code, id=row.id, **details)
@@ -498,6 +559,16 @@ class Outbox:
         """The newest rows first, without payloads."""
         wanted: dict[str, object] = {"status": status, "limit": min(max(limit, 1), MAX_LIST)}
         return [Row(*found) for found in self._database.run_named("outbox_list", wanted)]
+
+    def lost_rows(self, limit: int = DEFAULT_LIST) -> list[Row]:
+        """The rows that are possibly lost, newest first, without payloads."""
+        wanted = min(max(limit, 1), MAX_LIST)
+        return [Row(*found) for found in self._database.run("outbox_list_lost", wanted)]
+
+    def possibly_lost(self) -> int:
+        """How many rows the broker had and perhaps has not got any more."""
+        [(rows,)] = self._database.run("outbox_count_lost")
+        return int(rows)
 
     def counts(self) -> dict[str, int]:
         """Rows by status."""

@@ -220,10 +220,13 @@ class Daemon:
         self.worker = Worker(self.outbox, self.uplink, metrics)
         self.outbox.on_work = self.worker.wake
         self.uplink.on_change = self._connection_changed
+        self.uplink.known_incarnation = self.outbox.incarnation
+        self.uplink.on_history = self._follow
         self.uplink.on_invalid = self._count_invalid
         self._reconnected = asyncio.Event()
         metrics.connected = lambda: self.uplink.connected
         metrics.outbox_depth = self.outbox.counts
+        metrics.outbox_lost = self.outbox.possibly_lost
         metrics.outbox_age_ms = self.outbox.oldest_age_ms
         metrics.disk_shares = self.outbox.shares
         api = Api(
@@ -247,6 +250,16 @@ class Daemon:
         expired = self.outbox.expire()
         if expired:
             _log.warning("%s rows are older than what was negotiated allows", expired)
+
+    def _follow(self, incarnation: str, began: int) -> None:
+        lost = self.outbox.follow(incarnation, began)
+        if lost:
+            _log.warning(
+                "the broker's log is another one than before, as after a restore: %s messages that "
+                "it had accepted may be lost. See: tidelog mesh outbox --lost",
+                lost,
+            )
+            self.events.publish("outbox_possibly_lost", {"rows": lost})
 
     def _count_invalid(self) -> None:
         self.metrics.invalid_inbound += 1

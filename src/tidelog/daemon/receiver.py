@@ -10,14 +10,12 @@ from tidelog.base.errors import StoreError, StoreUntrustworthy
 from tidelog.daemon.events import Events
 from tidelog.daemon.inbox import Inbox, Message
 from tidelog.daemon.metrics import DaemonMetrics
+from tidelog.daemon.outbox import MAX_HISTORY_ID
 from tidelog.mesh import wire
 
 REBUILD_NAME = "inbox.rebuild"
 """A file in the data directory while a lost inbox is filled from the broker's history; it holds
 the place up to which that has got, so that a restart goes on there."""
-
-MAX_HISTORY_ID = 2**63 - 1
-"""What a column can hold."""
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 import tidelog
 from tidelog.base.direct_socket import Redirected, connect
-from tidelog.base.errors import TidelogError
+from tidelog.base.errors import StoreError, StoreUntrustworthy, TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.terminal import printable
 from tidelog.daemon.address import socket_url
@@ -99,6 +99,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Why it is not `done`, in one line for `last_error`."""
     broker_message_id: str | None = None
     history_id: int | None = None
+    incarnation: str | None = None
+    """The history of the broker's log that this is about; None if it has no name."""
     duplicate: bool = False
     history_available: bool = True
     retry_after_s: float | None = None
@@ -161,6 +163,14 @@ class Uplink:
         self.broker_version: str | None = None
         self.member_name: str | None = None
         """What the mesh calls this member, as the broker welcomed it."""
+        self.known_incarnation: str | None = None
+        """The history of the broker's log that was known last; the broker is asked what of it still
+        holds."""
+        self.on_history: Callable[[str, int], None] = lambda incarnation, began: None
+        """Called at each connection, before anything is sent, with the history the log has now and
+        the last `history_id` that it shares with the one known before."""
+        self._incarnation: str | None = None
+        """The history of the newest connection; None if its broker has no name for it."""
         self.trouble: str | None = None
         """Why there is no connection, for people; None while there is one, and before the first
         attempt has failed."""
@@ -193,6 +203,7 @@ class Uplink:
         self, client_message_id: str, fingerprint: bytes, payload: bytes, supersedes: str | None
     ) -> Answer:
         """One attempt to send a row; always answers, within the request timeout."""
+        incarnation = self._incarnation
 
         def frame(ref: int) -> bytes:
             return wire.send_frame(ref, client_message_id, fingerprint, payload, supersedes)
@@ -205,7 +216,7 @@ class Uplink:
             return Answer(code=None, error="the broker answered a send with another frame")
         if ack.code == 401 and self._conversation is not None:
             self._conversation.end("the broker asks to authenticate again")
-        return _answer_of(ack)
+        return _answer_of(ack, incarnation)
 
     async def subscribe(self, topic: str) -> Reply:
         """Receive a topic from now on."""
@@ -273,6 +284,10 @@ class Uplink:
                 failures = LASTING_FAILURES
             except (OSError, WebSocketException, TimeoutError, _Unfit, wire.FrameInvalid) as error:
                 self._note(_reason(error))
+            except StoreUntrustworthy:
+                raise
+            except StoreError as error:  # what the broker said could not be stored
+                self._note(_one_line(error))
             finally:
                 if was_ready:
                     self._publish("daemon_disconnect", {"broker": self._url})
@@ -359,11 +374,16 @@ class Uplink:
             host=host or "",
             daemon_version=tidelog.__version__,
             daemon_instance=self._instance,
+            incarnation=self.known_incarnation or "",
         )
         await socket.send(wire.encode(answer), text=True)
         welcome = await _expect(socket, wire.Welcome)
         self.member_name = welcome.name
         self.on_heard(welcome.name, self._key.public_hex)
+        self._incarnation = welcome.incarnation or None
+        if self._incarnation is not None:
+            self.on_history(self._incarnation, welcome.began)
+            self.known_incarnation = self._incarnation
 
     async def _negotiate(self, socket: ClientConnection) -> None:
         request = wire.FeatureRequest(
@@ -538,7 +558,7 @@ async def _expect(socket: ClientConnection, kind: type[_Expected]) -> _Expected:
         raise _Unfit(f"{kind.__name__} was due, {type(frame).__name__} came")
 
 
-def _answer_of(ack: wire.Ack) -> Answer:
+def _answer_of(ack: wire.Ack, incarnation: str | None) -> Answer:
     error = None
     if ack.code not in (200, 201):
         error = " ".join(filter(None, (str(ack.code), ack.error, ack.conflict)))
@@ -547,6 +567,7 @@ def _answer_of(ack: wire.Ack) -> Answer:
         error=error,
         broker_message_id=ack.broker_message_id,
         history_id=ack.history_id,
+        incarnation=incarnation,
         duplicate=bool(ack.duplicate),
         history_available=ack.history_available is not False,
         retry_after_s=ack.retry_after,

@@ -156,6 +156,7 @@ class Worker:
             status=status,
             broker_message_id=answer.broker_message_id,
             history_id=answer.history_id,
+            incarnation=answer.incarnation,
             error=answer.error[:MAX_ERROR_CHARACTERS] if answer.error else None,
             delay_ms=policy.retry_delay_ms(claim.attempts, self._jitter(), answer.retry_after_s),
         )

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 MAX_DAEMONS = 50
 MAX_ROWS = 200
 
+POSSIBLY_LOST = "lost"
+"""Asked for like a status: rows that are `done` and that the broker perhaps has lost."""
+
 ASK_SECONDS = 5.0
 """A daemon is a file away; one that takes longer is shown as not answering."""
 
@@ -78,8 +81,9 @@ class OutboxView:
         return {"health": reply.body}
 
     async def rows(self, name: str, status: str) -> "Reply":
-        """The newest rows of one outbox, of one status if one is given."""
-        query = {"limit": str(MAX_ROWS)} | ({"status": status} if status else {})
+        """The newest rows of one outbox, of one status or possibly lost if that is wanted."""
+        chosen = {"possibly_lost": "true"} if status == POSSIBLY_LOST else {"status": status}
+        query = {"limit": str(MAX_ROWS)} | (chosen if status else {})
         return await self._ask(name, "GET", f"/v1/outbox?{urlencode(query)}")
 
     async def requeue(self, name: str, row_id: str) -> "Reply":

@@ -294,7 +294,7 @@ class Connection:
         if await self._service.mesh(self._slug) != session.mesh:
             self.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
             return
-        history_seq = await self._service.history_seq(session.mesh)
+        history = await self._service.history_known(session.mesh, session.incarnation)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        self._act(session.admitted(member, history_seq))
+        self._act(session.admitted(member, *history))

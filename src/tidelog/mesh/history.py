@@ -38,6 +38,22 @@ class HistoryReader:
         newest: int = seq
         return newest
 
+    async def last_until(self, mesh: Mesh, position: int, newest: int) -> int:
+        """The newest `history_id` up to a position of the log; 0 for none.
+
+        The history has no gaps and both only grow, so it is found by halving.
+        """
+        found, above = 0, newest + 1
+        while above - found > 1 and position > 0:
+            middle = (found + above) // 2
+            key = (stream_name(mesh.id), middle)
+            [(committed_id,)] = await self._store.rows("mesh_history_position", key)
+            if committed_id <= position:
+                found = middle
+            else:
+                above = middle
+        return found
+
     async def after(self, mesh: Mesh, member: Member, after: int, limit: int) -> Page:
         """What a member may see after a place, oldest first."""
         last = await self.last(mesh)

@@ -47,7 +47,8 @@ TRANSITIONS: Final[frozenset[tuple[Status, Status]]] = frozenset(
         ("dead", "aborted"),
     }
 )
-"""Every change of status there is; `done` and `aborted` are final (mesh 5.2)."""
+"""Every change of status there is; `done` and `aborted` are final (mesh 5.2). Only a row that is
+possibly lost is not: it can be retired."""
 
 
 # What an accept answers (mesh 4.2).
@@ -65,6 +66,8 @@ class Existing(Struct, frozen=True):
     """The destination as its caller wrote it."""
     destination_ref: str | None = None
     """What that was taken for."""
+    lost_in: str | None = None
+    """The broker's history that perhaps has not got it any more."""
 
 
 class Verdict(Struct, frozen=True):
@@ -85,13 +88,15 @@ def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | Non
         shown = "queued" if existing.status == "pending" else "inflight"
         return Verdict(202, {"client_message_id": client_message_id, "status": shown})
     if match and existing.status == "done":
-        body = {
+        body: dict[str, Any] = {
             "client_message_id": client_message_id,
             "status": "done",
             "duplicate": True,
             "broker_message_id": existing.broker_message_id,
             "history_id": existing.history_id,
         }
+        if existing.lost_in is not None:
+            body["possibly_lost"] = True
         return Verdict(200, body)
     conflict = f"outbox_{existing.status}_fingerprint_{'match' if match else 'mismatch'}"
     refusal: dict[str, Any] = {
@@ -201,6 +206,11 @@ def max_age_hours(
 # What may be requeued or dropped (mesh 5.6).
 
 
-def retire_error(status: Status) -> str | None:
-    """The error of a requeue or drop of a row with this status; None when it may be retired."""
-    return None if (status, "aborted") in TRANSITIONS else f"outbox_row_{status}"
+def retire_error(status: Status, *, is_lost: bool = False) -> str | None:
+    """The error of a requeue or drop of a row with this status; None when it may be retired.
+
+    One that is `done` may be if the broker perhaps has lost it.
+    """
+    if (status, "aborted") in TRANSITIONS or (status == "done" and is_lost):
+        return None
+    return f"outbox_row_{status}"

@@ -399,9 +399,20 @@ class MeshService:
         """Mentions of somebody that a member may see."""
         return await self._history.mentions(mesh, member, mentioned, before, limit)
 
-    async def history_seq(self, mesh: Mesh) -> int:
-        """The newest `history_id`."""
-        return await self._history.last(mesh)
+    async def history_known(self, mesh: Mesh, incarnation: str | None) -> tuple[int, str, int]:
+        """What a daemon that knew an incarnation is told of the history.
+
+        Returns:
+            The newest `history_id`; the incarnation that the log has now; and the last `history_id`
+            that is the same in both, which is 0 when the daemon named none or an unknown one.
+        """
+        newest = await self._history.last(mesh)
+        incarnations = self.committer.incarnations
+        shared = incarnations.shared_with(incarnation)
+        began = 0 if incarnation is None else newest
+        if shared is not None:
+            began = await self._history.last_until(mesh, shared, newest)
+        return newest, incarnations.current.id, began
 
     # Meshes and members.
 

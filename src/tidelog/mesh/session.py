@@ -147,6 +147,8 @@ class Session:
         self._requires_host = requires_host
         self.instance = ""
         """Which process it is, as its hello says; see `tidelog.mesh.rivals`."""
+        self.incarnation: str | None = None
+        """The history that the daemon knew last, as its hello says."""
         self._challenge = challenge
         self._inline_bytes = inline_bytes
         self._state = _State.GREETED
@@ -193,14 +195,21 @@ class Session:
             return self.end(wire.MALFORMED, "feature negotiation comes before traffic")
         return self._traffic(frame)
 
-    def admitted(self, member: Member, history_seq: int) -> list[Action]:
-        """The key is a member's."""
+    def admitted(
+        self, member: Member, history_seq: int, incarnation: str, began: int
+    ) -> list[Action]:
+        """The key is a member's; `began` is what both know of the history it named (mesh 9.1)."""
         if self.is_closed:
             return []
         self.member = member
         self._state = _State.NEGOTIATING
         welcome = wire.Welcome(
-            mesh_id=self.mesh.id, member_id=member.id, name=member.name, history_seq=history_seq
+            mesh_id=self.mesh.id,
+            member_id=member.id,
+            name=member.name,
+            history_seq=history_seq,
+            incarnation=incarnation,
+            began=began,
         )
         return [Send(wire.encode(welcome))]
 
@@ -237,6 +246,7 @@ class Session:
             self.misdirected = host
         self._state = _State.PROVED
         self.instance = instance_in(frame.daemon_instance)
+        self.incarnation = frame.incarnation or None
         return [Authenticate(frame.member_pubkey)]
 
     def _negotiate(self, frame: wire.FeatureRequest) -> list[Action]:

@@ -68,6 +68,10 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
     name: str
     history_seq: int
     """The newest `history_id` of the mesh."""
+    incarnation: str = ""
+    """Names the history of the broker's log; empty from a broker that has no name for it."""
+    began: int = 0
+    """The last `history_id` that this history shares with the one that the daemon named."""
 
 
 class FeatureResponse(Struct, frozen=True, kw_only=True, tag="feature_negotiation_response"):
@@ -161,6 +165,8 @@ class DaemonHello(Struct, frozen=True, kw_only=True, tag="hello"):
     daemon_version: str = ""
     daemon_instance: str = ""
     """Random text of this process: its next connection is known by it as the same daemon's."""
+    incarnation: str = ""
+    """The history that the daemon knew last, as a `welcome` named it; empty for none."""
 
 
 class FeatureRequest(Struct, frozen=True, kw_only=True, tag="feature_negotiation_request"):

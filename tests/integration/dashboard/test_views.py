@@ -243,6 +243,14 @@ async def check_outbox(view: OutboxView, daemon: LocalDaemon) -> None:
     statuses = [row["status"] for row in (await view.rows("ops", "")).body["items"]]
     assert sorted(statuses) == ["aborted", "aborted", "pending"]
     assert len((await view.rows("ops", "aborted")).body["items"]) == 2
+    [waiting] = (await view.rows("ops", "pending")).body["items"]
+    daemon.outbox.follow("h1", 0)
+    daemon.put("done", waiting["client_message_id"])
+    assert (await view.rows("ops", "lost")).body["items"] == []
+    daemon.outbox.follow("h2", 40)
+    [lost] = (await view.rows("ops", "lost")).body["items"]
+    assert (lost["id"], lost["possibly_lost"]) == (waiting["id"], True)
+    assert (await view.requeue("ops", lost["id"])).status == 200
     for name in ("..", "", "nobody", "../ops", "away"):
         with pytest.raises(NoDaemon):
             await view.drop(name, rows["m1"]["id"])

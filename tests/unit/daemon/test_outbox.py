@@ -92,6 +92,94 @@ def test_the_same_words_are_judged_under_the_rows_own_destination(
     assert (row.to, row.destination_ref) == (first.to, ANA)
 
 
+def done(outbox: Outbox, incarnation: str | None, **history_ids: int | None) -> None:
+    """Rows that a broker has accepted in one of its histories."""
+    accept(outbox, *history_ids)
+    outbox.settle(
+        [
+            Settlement(
+                claim=claim,
+                status="done",
+                history_id=history_ids[claim.client_message_id],
+                incarnation=incarnation,
+            )
+            for claim in outbox.claim()
+        ]
+    )
+
+
+def lost(outbox: Outbox) -> list[str]:
+    """Ids of the rows that are possibly lost, oldest first."""
+    rows = [row.client_message_id for row in reversed(outbox.lost_rows())]
+    assert outbox.possibly_lost() == len(rows)
+    return rows
+
+
+def test_what_another_history_does_not_share_is_possibly_lost(reopen: Open) -> None:
+    """Whatever history a row is from; one without a place cannot be judged, and is left alone."""
+    outbox = reopen()
+    done(outbox, None, old=3)
+    assert outbox.follow("h1", 0) == 0, "which history that was nobody knows"
+    done(outbox, "h1", a=4, b=5, pruned=None)
+    assert outbox.follow("h1", 0) == 0
+    assert outbox.follow("h2", 4) == 1
+    assert (lost(outbox), outbox.incarnation) == (["b"], "h2")
+    outbox = reopen()
+    done(outbox, "h2", c=5, d=6)
+    assert (lost(outbox), outbox.incarnation) == (["b"], "h2")
+    assert outbox.follow("h3", 2**70) == 0
+    assert outbox.follow("h4", 2) == 4
+    assert lost(outbox) == ["old", "a", "b", "c", "d"]
+
+
+def test_a_history_that_is_back_has_its_own(outbox: Outbox) -> None:
+    """The operator serves a copy for a while, then the log it was made of again."""
+    outbox.follow("h1", 0)
+    done(outbox, "h1", a=1, b=2)
+    assert outbox.follow("copy", 1) == 1
+    done(outbox, "copy", c=2)
+    assert outbox.follow("h1", 0) == 1, "it never heard of the copy"
+    assert lost(outbox) == ["c"]
+
+
+def test_an_acceptance_of_a_lost_history_is_none(outbox: Outbox) -> None:
+    """It was not stored when the rows of that history were judged: the row is tried again."""
+    outbox.follow("h1", 0)
+    accept(outbox, "a")
+    [claim] = outbox.claim()
+    outbox.follow("h2", 0)
+    accepted = Settlement(claim=claim, status="done", history_id=9, incarnation="h1", delay_ms=0)
+    assert outbox.settle([accepted]) == [True]
+    assert (statuses(outbox), lost(outbox)) == ({"a": "pending"}, [])
+    assert outbox.counts()["pending"] == 1
+    [again] = outbox.claim()
+    outbox.settle(
+        [Settlement(claim=again, status="done", history_id=4, incarnation="h2", delay_ms=0)]
+    )
+    assert (outbox.inspect("a")[0].history_id, lost(outbox)) == (4, [])
+
+
+def test_only_a_possibly_lost_row_that_is_done_is_retired(outbox: Outbox) -> None:
+    """While its content is there; the others stay as they are."""
+    outbox.follow("h1", 0)
+    done(outbox, "h1", kept=1, pruned=2)
+    outbox.prune()
+    done(outbox, "h1", lost=3)
+    outbox.follow("h2", 1)
+    rows = {row.client_message_id: row for row in outbox.rows()}
+    for name, code in (("kept", "outbox_row_done"), ("pruned", "outbox_payload_pruned")):
+        with pytest.raises(OutboxRefused, match=code):
+            outbox.requeue(rows[name].id)
+    with pytest.raises(OutboxRefused, match="outbox_row_done"):
+        outbox.drop(rows["kept"].id)
+    assert outbox.prune() == 0
+    answer = outbox.requeue(rows["lost"].id)
+    assert answer.maybe_delivered
+    assert outbox.drop(rows["pruned"].id).maybe_delivered
+    assert lost(outbox) == []
+    assert outbox.counts() == {"pending": 1, "inflight": 0, "done": 1, "dead": 0, "aborted": 2}
+
+
 def test_rows_are_attempted_in_the_order_they_came(outbox: Outbox) -> None:
     """At most 32 at once, each once, and none again while it is under way."""
     ids = [f"id-{number:02}" for number in range(40)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.mesh_broker import SLUG, ScriptedBroker
+from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.address import dialled
 from tidelog.daemon.uplink import Uplink
 from tidelog.daemon.uplink_protocol import BrokerUnreachable
@@ -259,6 +260,45 @@ async def test_who_connects_is_told_and_noted() -> None:
     assert kinds == ["peer_join", "peer_join", "peer_leave"]
     assert heard[0][1] == key.public_hex
     assert heard[1:] == [("name-a", "a" * 64), ("name-b", "b" * 64)]
+
+
+async def test_the_history_is_told_before_anything_is_sent() -> None:
+    """The hello names the one known before; answers name the one they are about."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker:
+        broker.history = ("h2", 17)
+        uplink = make_uplink(broker, recorder)
+        uplink.known_incarnation = "h1"
+        told: list[tuple[str, int, bool]] = []
+        uplink.on_history = lambda name, began: told.append((name, began, uplink.connected))
+        async with started(uplink):
+            assert told == [("h2", 17, False)]
+            assert broker.hellos[-1]["incarnation"] == "h1"
+            assert (await send(uplink, "a")).incarnation == "h2"
+            broker.history = None
+            broker.cut()
+            await until(lambda: broker.connections == 2 and uplink.connected)
+            assert broker.hellos[-1]["incarnation"] == "h2"
+            assert len(told) == 1, "an older broker says nothing of it"
+            assert (await send(uplink, "b")).incarnation is None
+
+
+async def test_what_cannot_be_stored_of_the_history_ends_the_connection() -> None:
+    """It would be forgotten that rows may be lost; the next connection tells it again."""
+    recorder = Recorder()
+    async with ScriptedBroker() as broker:
+        broker.history = ("h2", 17)
+        uplink = make_uplink(broker, recorder)
+        full = [StoreUnavailable("no room")]
+
+        def store(name: str, began: int) -> None:
+            del name, began
+            if full:
+                raise full.pop()
+
+        uplink.on_history = store
+        async with started(uplink):
+            assert broker.connections == 2
 
 
 async def test_frames_nobody_understands_are_survived() -> None:

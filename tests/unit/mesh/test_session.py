@@ -58,7 +58,7 @@ def session() -> Session:
 def ready(session: Session) -> Session:
     """A session that has negotiated."""
     assert give(session, **hello()) == [Authenticate(KEY.public_hex)]
-    session.admitted(MEMBER, 7)
+    session.admitted(MEMBER, 7, "h2", 3)
     request = {"type": "feature_negotiation_request", "require": ["client_message_id_dedupe"]}
     assert give(session, **request)[0] == Ready()
     return session
@@ -67,7 +67,7 @@ def ready(session: Session) -> Session:
 def test_the_way_in(session: Session) -> None:
     """A proved key is looked up; its member is welcomed and told where the history ends."""
     assert give(session, **hello()) == [Authenticate(KEY.public_hex)]
-    [welcome] = session.admitted(MEMBER, 7)
+    [welcome] = session.admitted(MEMBER, 7, "h2", 3)
     assert isinstance(welcome, Send)
     assert json.loads(welcome.frame) == {
         "type": "welcome",
@@ -75,6 +75,8 @@ def test_the_way_in(session: Session) -> None:
         "member_id": "member-1",
         "name": "ana",
         "history_seq": 7,
+        "incarnation": "h2",
+        "began": 3,
     }
 
 
@@ -102,7 +104,7 @@ def test_a_challenge_is_worth_one_answer(session: Session) -> None:
     give(session, **hello())
     [close] = give(session, **hello())
     assert close == Close(wire.UNAUTHENTICATED, "the challenge was answered already")
-    assert session.admitted(MEMBER, 0) == []
+    assert session.admitted(MEMBER, 0, "h2", 0) == []
 
 
 def test_time_for_a_hello(session: Session) -> None:
@@ -127,7 +129,7 @@ def test_hello_comes_first(session: Session, kind: str) -> None:
 def test_negotiation_comes_before_traffic(session: Session) -> None:
     """A member that has not negotiated, or misses something, cannot send."""
     give(session, **hello())
-    session.admitted(MEMBER, 0)
+    session.admitted(MEMBER, 0, "h2", 0)
     [answer] = give(session, type="feature_negotiation_request", require=["x"], optional=["y"])
     assert isinstance(answer, Send)
     assert json.loads(answer.frame) == {
@@ -153,7 +155,7 @@ def test_the_offer_is_the_meshs(ready: Session) -> None:
 def test_too_many_features(session: Session) -> None:
     """An answer repeats what is missing, so a request is bounded."""
     give(session, **hello())
-    session.admitted(MEMBER, 0)
+    session.admitted(MEMBER, 0, "h2", 0)
     names = [f"f{number}" for number in range(65)]
     [close] = give(session, type="feature_negotiation_request", require=names)
     assert isinstance(close, Close)

@@ -1,6 +1,6 @@
 -- name: outbox_find
 -- The row that has a client's id; what the lookup of an accept needs.
-SELECT request_fingerprint, status, broker_message_id, history_id, last_error, asked_to, destination_ref
+SELECT request_fingerprint, status, broker_message_id, history_id, last_error, asked_to, destination_ref, lost_in
 FROM outbox WHERE client_message_id = ?;
 
 -- name: outbox_insert
@@ -37,7 +37,7 @@ UPDATE outbox SET status = 'dead', last_error = ? WHERE id = ? AND status = 'pen
 -- name: outbox_done
 -- The broker has it.
 UPDATE outbox
-SET status = 'done', broker_message_id = ?, history_id = ?, delivered_at = ?, last_error = NULL
+SET status = 'done', broker_message_id = ?, history_id = ?, incarnation = ?, delivered_at = ?, last_error = NULL
 WHERE id = ? AND status = 'inflight' AND attempts = ?;
 
 -- name: outbox_retry
@@ -57,40 +57,65 @@ UPDATE outbox SET status = 'pending', attempts = attempts + 1, next_attempt_at =
 -- All columns of a row by its own id.
 SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
        last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
-       asked_to, destination_ref
+       asked_to, destination_ref, incarnation, lost_in
 FROM outbox WHERE id = ?;
 
 -- name: outbox_row_by_client_id
 -- All columns of a row by its client's id.
 SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
        last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
-       asked_to, destination_ref
+       asked_to, destination_ref, incarnation, lost_in
 FROM outbox WHERE client_message_id = ?;
 
 -- name: outbox_predecessor
 -- The row that another one replaced.
 SELECT id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at, status,
        last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
-       asked_to, destination_ref
+       asked_to, destination_ref, incarnation, lost_in
 FROM outbox WHERE superseded_by = ?;
 
 -- name: outbox_list
 -- Newest first, without payloads.
 SELECT id, client_message_id, request_fingerprint, x'', enqueued_at, attempts, next_attempt_at, status,
        last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
-       asked_to, destination_ref
+       asked_to, destination_ref, incarnation, lost_in
 FROM outbox WHERE :status IS NULL OR status = :status
 ORDER BY rowid DESC LIMIT :limit;
 
+-- name: outbox_list_lost
+-- What the broker perhaps has not got any more; newest first, without payloads.
+SELECT id, client_message_id, request_fingerprint, x'', enqueued_at, attempts, next_attempt_at, status,
+       last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by, superseded_by,
+       asked_to, destination_ref, incarnation, lost_in
+FROM outbox WHERE lost_in IS NOT NULL AND status = 'done'
+ORDER BY rowid DESC LIMIT ?;
+
+-- name: outbox_count_lost
+-- How many these are.
+SELECT count(*) FROM outbox WHERE lost_in IS NOT NULL AND status = 'done';
+
+-- name: outbox_lose
+-- Another history shares no more than this with the one before: what was `done` after it may be gone.
+UPDATE outbox SET lost_in = :incarnation
+WHERE status = 'done' AND history_id > :began AND lost_in IS NULL AND incarnation IS NOT :incarnation;
+
+-- name: outbox_find_again
+-- A history that was known before is back, and has what became `done` in it.
+UPDATE outbox SET lost_in = NULL WHERE lost_in IS NOT NULL AND status = 'done' AND incarnation = :incarnation;
+
 -- name: outbox_retire
--- A requeue or a drop; only rows that wait or have failed.
+-- A requeue or a drop; only rows that wait, have failed, or may be lost.
 UPDATE outbox SET status = 'aborted', aborted_at = ?, aborted_by = 'operator', superseded_by = ?
 WHERE id = ? AND status = ? AND attempts = ?;
 
 -- name: outbox_prune
--- Empty the payloads of rows that are final; the rows stay, or their ids would be free.
+-- Empty the payloads of rows that are final; the rows stay, or their ids would be free. What may be lost is not
+-- final: it can be sent again.
 UPDATE outbox SET payload = x''
-WHERE id IN (SELECT id FROM outbox WHERE status IN ('done', 'aborted') AND length(payload) > 0 LIMIT ?);
+WHERE id IN (
+  SELECT id FROM outbox
+  WHERE (status = 'aborted' OR status = 'done' AND lost_in IS NULL) AND length(payload) > 0 LIMIT ?
+);
 
 -- name: outbox_counts
 -- Rows by status.

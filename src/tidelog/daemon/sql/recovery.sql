@@ -2,8 +2,8 @@
 -- A row as it was.
 INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, enqueued_at, attempts, next_attempt_at,
                     status, last_error, delivered_at, broker_message_id, history_id, aborted_at, aborted_by,
-                    superseded_by, asked_to, destination_ref)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                    superseded_by, asked_to, destination_ref, incarnation, lost_in)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: recovery_retire
 -- A row of which little more than the id could be read: the id stays taken.

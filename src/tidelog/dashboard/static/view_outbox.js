@@ -6,7 +6,7 @@ import { chip, empty, fill, h, notice, table } from "./dom.js";
 import { count, milliseconds, short, time } from "./format.js";
 import { kept } from "./kept.js";
 
-const STATUSES = ["", "pending", "inflight", "dead", "done", "aborted"];
+const STATUSES = { "": "all", pending: "pending", inflight: "inflight", dead: "dead", done: "done", aborted: "aborted", lost: "possibly lost" };
 const TONES = { pending: "warn", inflight: "warn", dead: "bad", done: "good", aborted: "" };
 const RETIRABLE = ["pending", "dead"];
 
@@ -54,7 +54,7 @@ export function outboxView(root, { feed, parameters, link }) {
 
   const columns = (daemon) => [
     { name: "Message", wide: true, cell: (row) => h("code", { title: row.client_message_id }, short(row.client_message_id, 30)) },
-    { name: "Status", cell: (row) => chip(row.status, TONES[row.status]) },
+    { name: "Status", cell: (row) => (row.possibly_lost ? chip("possibly lost", "bad") : chip(row.status, TONES[row.status])) },
     { name: "Tries", numeric: true, cell: (row) => count(row.attempts) },
     { name: "Accepted", cell: (row) => h("time", { title: row.enqueued_at }, time(Date.parse(row.enqueued_at))) },
     {
@@ -73,7 +73,7 @@ export function outboxView(root, { feed, parameters, link }) {
     {
       name: "Actions",
       cell: (row) =>
-        RETIRABLE.includes(row.status)
+        RETIRABLE.includes(row.status) || row.possibly_lost
           ? h(
               "div",
               { class: "buttons" },
@@ -99,9 +99,11 @@ export function outboxView(root, { feed, parameters, link }) {
     if (daemon.error) {
       return [chip("not reachable", "bad"), h("span", { class: "muted" }, daemon.error)];
     }
-    const { connected, queue_depth: depth, inflight, lag_ms: lag, pressure } = daemon.health;
+    const { connected, connection_error: why, queue_depth: depth, inflight, possibly_lost: lost, lag_ms: lag, pressure } = daemon.health;
     return [
       connected ? chip("connected", "good") : chip("no broker", "warn"),
+      connected || !why ? null : h("span", { class: "problem" }, why),
+      lost ? chip(`${count(lost)} possibly lost`, "bad") : null,
       h("span", { class: "muted" }, `${count(depth)} wait, ${count(inflight)} under way, oldest ${milliseconds(lag)}, pressure ${pressure}`),
     ];
   };
@@ -130,8 +132,8 @@ export function outboxView(root, { feed, parameters, link }) {
       h(
         "p",
         { class: "choices", role: "group", "aria-label": "Status" },
-        STATUSES.map((wanted) =>
-          h("a", { href: place(chosen.name, wanted), "aria-current": wanted === status ? "true" : null }, wanted || "all"),
+        Object.entries(STATUSES).map(([wanted, name]) =>
+          h("a", { href: place(chosen.name, wanted), "aria-current": wanted === status ? "true" : null }, name),
         ),
       ),
       rows.length ? table(`Outbox of ${chosen.name}`, columns(chosen.name), rows) : empty("Nothing here."),

@@ -253,6 +253,12 @@ JOIN tidelog.dedupe d ON d.scope = named.scope AND d.key = named.key;
 SELECT named.number, coalesce((SELECT max(stream_serial) FROM tidelog.log l WHERE l.stream = named.stream), 0)
 FROM unnest($1::text[]) WITH ORDINALITY AS named (stream, number);
 
+-- name: mesh_history_position
+-- Where in the log messages of meshes are, by their streams.
+SELECT named.number, l.committed_id
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, stream_serial, number)
+JOIN tidelog.log l ON l.stream = named.stream AND l.stream_serial = named.stream_serial;
+
 -- name: mesh_visible
 -- Which messages of a stretch of the history a member may see, oldest first, and how large they are.
 SELECT named.number, found.*

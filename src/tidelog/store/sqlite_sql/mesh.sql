@@ -168,6 +168,10 @@ FROM dedupe WHERE scope = ? AND key = ?;
 -- The newest message of a mesh, by its stream.
 SELECT coalesce(max(stream_serial), 0) FROM log WHERE stream = ?;
 
+-- name: mesh_history_position
+-- Where in the log a message of a mesh is, by its stream.
+SELECT committed_id FROM log WHERE stream = ? AND stream_serial = ?;
+
 -- name: mesh_visible
 -- Which messages of a stretch of the history a member may see, oldest first, and how large they are.
 SELECT l.stream_serial, coalesce(length(l.body), 0) + coalesce(length(l.data), 0) FROM log l
