@@ -1,12 +1,16 @@
 """What channels promised beside messages holds after a `kill -9` of the real process."""
 
+import asyncio
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
-from support.channels_peer import APP, Api, ok, refused
+from support.channels_peer import APP, Api, ok, refused, token
 from tidelog.testing.process import ServerProcess
 
 WAIT_SECONDS = 30.0
@@ -51,3 +55,29 @@ async def test_a_repeated_batch_publishes_once(server: ServerProcess) -> None:
             assert names == ["pay", "taken"], f"attempt {attempt}"
         server.kill()
         server.start()
+
+
+async def test_a_revoked_token_stays_revoked(server: ServerProcess) -> None:
+    """By its `jti` or by its client; what was not revoked, or was issued later, opens as before."""
+    now = int(time.time())
+    revoked = [token("ana", jti="t-ana"), token("bo", iat=now - 5)]
+    good = [token("ana", jti="other"), token("bo", iat=now + 20, exp=now + 3600), token("cy")]
+    async with httpx.AsyncClient(timeout=WAIT_SECONDS) as http:
+        api = Api(server.url, http)
+        ok(await api.post("/revocations", {"jti": "t-ana"}))
+        ok(await api.post("/revocations", {"client_id": "bo"}))
+    for _ in range(2):
+        server.kill()
+        server.start()
+        for text in revoked:
+            assert await first_event(server, text) == "sockudo:error"
+        for text in good:
+            assert await first_event(server, text) == "sockudo:connection_established"
+
+
+async def first_event(server: ServerProcess, text: str) -> str:
+    """What a socket with this token is told first."""
+    url = f"ws://127.0.0.1:{server.port}/app/{APP.key}?protocol=2&token={text}"
+    async with connect(url) as socket, asyncio.timeout(WAIT_SECONDS):
+        event: str = json.loads(await socket.recv())["event"]
+        return event

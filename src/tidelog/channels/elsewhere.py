@@ -30,17 +30,6 @@ class Presence(NamedTuple):
     user_info: bytes | None
 
 
-class Revocation(NamedTuple):
-    """A token, or all tokens of a client up to a moment, opens nothing any more."""
-
-    app_id: str
-    kind: str
-    """`jti` or `client_id`."""
-    value: str
-    at: float
-    """Unix seconds."""
-
-
 class Part(Struct, tag=True, frozen=True):
     """A part of all that a node has to tell of itself; its parts follow each other."""
 
@@ -49,21 +38,12 @@ class Part(Struct, tag=True, frozen=True):
     counts: tuple[tuple[str, int], ...] = ()
     """Stream and its subscriptions on that node."""
     members: tuple[Presence, ...] = ()
-    revoked: tuple[Revocation, ...] = ()
 
 
-def in_parts(
-    counts: Iterable[tuple[str, int]],
-    members: Iterable[Presence],
-    revoked: Iterable[Revocation],
-) -> list[Part]:
+def in_parts(counts: Iterable[tuple[str, int]], members: Iterable[Presence]) -> list[Part]:
     """All facts of a node as messages; at least one."""
     pieces: list[dict[str, tuple[object, ...]]] = []
-    for name, facts in (
-        ("counts", tuple(counts)),
-        ("members", tuple(members)),
-        ("revoked", tuple(revoked)),
-    ):
+    for name, facts in (("counts", tuple(counts)), ("members", tuple(members))):
         pieces += [
             {name: facts[start : start + FACTS_PER_PART]}
             for start in range(0, len(facts), FACTS_PER_PART)

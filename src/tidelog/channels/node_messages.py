@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from tidelog.channels.elsewhere import Part, Presence, Revocation
+from tidelog.channels.elsewhere import Part, Presence
 from tidelog.channels.hub import SocketFacts
 from tidelog.channels.version import Version
 
@@ -67,10 +67,8 @@ class EndUser(Struct, tag=True, frozen=True):
     code: int
 
 
-class Revoke(Struct, tag=True, frozen=True):
-    """Tokens are revoked."""
-
-    revocations: tuple[Revocation, ...]
+class Revoked(Struct, tag=True, frozen=True):
+    """Tokens were revoked; the store says which."""
 
 
 class HistoryChanged(Struct, tag=True, frozen=True):
@@ -107,7 +105,7 @@ Message = (
     | Live
     | Summary
     | EndUser
-    | Revoke
+    | Revoked
     | HistoryChanged
     | WhoIs
     | ThisIs

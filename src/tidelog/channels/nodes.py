@@ -14,7 +14,6 @@ Where only one process can use the store, nothing here has a timer, a task or an
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Iterable, Sequence
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
@@ -23,7 +22,6 @@ from tidelog.channels.elsewhere import (
     FACTS_PER_PART,
     Part,
     Presence,
-    Revocation,
     in_parts,
 )
 from tidelog.channels.hub import Hub, SocketFacts
@@ -36,7 +34,7 @@ from tidelog.channels.node_messages import (
     Left,
     Live,
     Message,
-    Revoke,
+    Revoked,
     Summary,
     TellAll,
     ThisIs,
@@ -46,7 +44,7 @@ from tidelog.channels.node_messages import (
     decode_told,
     encode_told,
 )
-from tidelog.channels.revocations import Revocations
+from tidelog.channels.revoking import Revoking
 from tidelog.channels.states import States
 from tidelog.log.announcements import Announcements
 from tidelog.store.rows import Announcement
@@ -99,7 +97,7 @@ class Nodes:
         hub: Hub,
         delivery: Delivery,
         states: States,
-        revocations: Revocations,
+        revoking: Revoking,
     ) -> None:
         self.name = os.urandom(8).hex()
         self._announcements = announcements
@@ -108,7 +106,7 @@ class Nodes:
         self._elsewhere = hub.elsewhere
         self._delivery = delivery
         self._states = states
-        self._revocations = revocations
+        self._revoking = revoking
         self._number = 0
         self._changed: set[str] = set()
         """Streams whose subscriptions are to be told."""
@@ -178,7 +176,7 @@ class Nodes:
         if self._is_asked:
             # All at once, so that no other message of this node is heard between the parts.
             self._is_asked = False
-            for part in in_parts(self._hub.counts(), self._hub.members(), self._revocations):
+            for part in in_parts(self._hub.counts(), self._hub.members()):
                 self._announce(part)
             return
         for start in range(0, len(changed), FACTS_PER_PART):
@@ -195,6 +193,7 @@ class Nodes:
         is_cut_off = False
         while not self._is_over:
             await asyncio.sleep(HEARTBEAT_SECONDS)
+            self._revoking.read_soon()
             try:
                 await self._announce(Alive())
             except ShuttingDown:
@@ -271,8 +270,8 @@ class Nodes:
                     self._questions[question].hear(node, socket)
             case EndUser(app_id, user_id, code):
                 self._hub.end_user(app_id, user_id, code)
-            case Revoke(revocations):
-                self._revoke(revocations)
+            case Revoked():
+                self._revoking.read_soon()
             case HistoryChanged(streams, gone):
                 self._states.forget_messages(gone)
                 self._stale.update(streams)
@@ -298,7 +297,6 @@ class Nodes:
                 if channel is not None:
                     channel.updated(user_id, user_info)
             case Part():
-                self._revoke(message.revoked)
                 difference = self._elsewhere.take(node, message)
                 if difference is not None:
                     self._came(difference.came)
@@ -315,13 +313,6 @@ class Nodes:
             channel = self._hub.channel(stream)
             if channel is not None:
                 channel.went(user_id)
-
-    def _revoke(self, revocations: Sequence[Revocation]) -> None:
-        now = time.time()
-        for revocation in revocations:
-            self._revocations.add(revocation, now)
-        for app_id in {revocation.app_id for revocation in revocations}:
-            self._hub.end_revoked(app_id, self._revocations)
 
     # States of channels.
 

@@ -1,4 +1,4 @@
-"""Versions that are too old, and keys that have expired, go (channels 5.11, D18).
+"""Versions that are too old, keys that have expired and old revocations go (channels 5.11, D18).
 
 Before the oldest versions of a message go, what they made of it is stored as the base that the
 newer ones build on; a message whose every version goes is gone itself. Numbering goes on.
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tidelog.base.channels_settings import VersionedMessages
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
+from tidelog.channels.revoking import Revoking
 from tidelog.channels.states import ChannelState, MessageState, States, read_versions
 from tidelog.channels.version import Version, decode_version, encode_version, fold
 from tidelog.log.committer import Committer
@@ -170,6 +171,7 @@ class Retention:
         clock: Clock,
         settings: VersionedMessages,
         purged: Callable[[tuple[str, ...], tuple[int, ...]], object],
+        revoking: Revoking,
     ) -> None:
         """`purged` takes streams whose floor has risen, and messages that are gone."""
         self._committer = committer
@@ -178,6 +180,7 @@ class Retention:
         self._clock = clock
         self._settings = settings
         self._purged = purged
+        self._revoking = revoking
         self._position = 0
         """Everything up to here is emptied, or younger than it was when it was looked at."""
         self._task: asyncio.Task[None] | None = None
@@ -202,6 +205,7 @@ class Retention:
     async def tick(self) -> int:
         """Remove what is too old now; answers how many versions that were."""
         await self._forget_keys()
+        await self._revoking.sweep()
         purged = 0
         window = self._settings.retention_window_seconds
         if window:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -18,20 +17,20 @@ from tidelog.channels.capabilities import Actor, keeps_history
 from tidelog.channels.connection import Connection
 from tidelog.channels.continuity import Continuity, StreamIds
 from tidelog.channels.delivery import Delivery, HotBuffer, live_version
-from tidelog.channels.elsewhere import Elsewhere, Revocation
+from tidelog.channels.elsewhere import Elsewhere
 from tidelog.channels.fault import Fault
 from tidelog.channels.histories import Histories
 from tidelog.channels.history import HistoryReader
 from tidelog.channels.hub import Hub
 from tidelog.channels.messages import Messages
 from tidelog.channels.names import USER_PREFIX, name_fault, stream_name
-from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoke, Summary
+from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoked, Summary
 from tidelog.channels.nodes import Nodes
 from tidelog.channels.occupancy import Occupancy
 from tidelog.channels.receipts import batch_scope
 from tidelog.channels.requests import Mutation, MutationResult, Publication, Published
 from tidelog.channels.retention import Retention
-from tidelog.channels.revocations import Revocations
+from tidelog.channels.revoking import Revoking
 from tidelog.channels.rules import (
     Mode,
     Mutate,
@@ -111,14 +110,14 @@ class ChannelsService:
             history=history,
             hot=hot if recovery.enabled else None,
         )
-        self._revocations = Revocations()
+        self._revoking = Revoking(committer, store, clock, self.hub)
         self._nodes = Nodes(
             committer.announcements,
             is_shared=store.is_shared,
             hub=self.hub,
             delivery=self._delivery,
             states=self._states,
-            revocations=self._revocations,
+            revoking=self._revoking,
         )
         self.histories = Histories(
             committer=committer,
@@ -137,6 +136,7 @@ class ChannelsService:
             clock,
             self.settings.versioned_messages,
             lambda streams, gone: self._nodes.tell(HistoryChanged(streams, gone)),
+            self._revoking,
         )
         self.streams = Streams(
             committer,
@@ -156,6 +156,7 @@ class ChannelsService:
         """Channels on a running committer."""
         head = await store.head()
         service = cls(committer, store, settings, clock, head.log_id)
+        await service._revoking.read()
         service.retention.start()
         if service.settings.versioned_messages.enabled:
             service.streams.start()
@@ -260,23 +261,22 @@ class ChannelsService:
     async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
         """Revoke tokens, on every node: one, or all that a client has now.
 
-        `closed_connections` counts those of this node: the others close theirs when they hear of
-        it, which nobody waits for.
+        Stored when it returns. `closed_connections` counts those of this node: the others close
+        theirs when they hear of it, which nobody waits for.
         """
-        now = time.time()
         named = (("jti", jti), ("client_id", client_id))
-        revoked = tuple(Revocation(app.id, kind, v, now) for kind, v in named if v is not None)
-        for revocation in revoked:
-            self._revocations.add(revocation, now)
-        closed = self.hub.end_revoked(app.id, self._revocations)
-        await self._nodes.tell(Revoke(revoked))
+        closed = await self._revoking.revoke(
+            app.id, [(kind, value) for kind, value in named if value is not None]
+        )
+        # A node that cannot be told finds it in the store.
+        await asyncio.wait([self._nodes.tell(Revoked())])
         return _encode(
             {"revoked_jti": jti, "revoked_client_id": client_id, "closed_connections": closed}
         )
 
     def is_revoked(self, app: App, claims: Claims) -> bool:
         """Whether a token was revoked: itself, or its client since it was issued."""
-        return self._revocations.covers(app.id, claims)
+        return self._revoking.covers(app.id, claims)
 
     # Publishing.
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from support.channels_peer import (
     token,
     unique,
 )
+from tidelog.channels import revocations
+from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Stores = Callable[[str], Awaitable[str]]
 
 EVERYTHING = {"*": ["subscribe", "publish", "history", "presence"]}
 
@@ -206,3 +211,25 @@ async def test_expiry(tmp_path: Path) -> None:
             await prompt.send("auth", {"token": token("ana")})
             await prompt.expect(":auth_success")
             await prompt.quiet()
+
+
+async def test_revocations_are_bounded(
+    tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many of an app are in force; those that matter to no token any more are swept."""
+    monkeypatch.setattr(revocations, "MAX_REVOKED", 2)
+    clock = FakeClock()
+    async with channels_server(tmp_path, await stores("revocations"), clock=clock) as node:
+        node.api.now = lambda: clock.now_ms() / 1000
+        for name in "ab":
+            ok(await node.api.post("/revocations", {"jti": name}))
+        response = await node.api.post("/revocations", {"jti": "c"})
+        assert "secret" in refused(response, 400, "limit_exceeded")
+        service = node.surface.service
+        clock.advance(revocations.REVOKED_MS)
+        await service.retention.tick()
+        assert len(await service.store.rows("channels_old_revocations", (2**62, 9))) == 2
+        clock.advance(1)
+        await service.retention.tick()
+        assert not await service.store.rows("channels_old_revocations", (2**62, 9))
+        ok(await node.api.post("/revocations", {"jti": "c"}))

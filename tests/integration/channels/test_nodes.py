@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from support.channels_peer import (
     unique,
     until,
 )
+from support.nodes import Witness
 from tidelog.base.errors import QueueFull, StoreUnavailable
 from tidelog.channels import nodes as module
 from tidelog.channels.elsewhere import Elsewhere
@@ -373,32 +374,90 @@ async def test_a_revoked_token_opens_nothing_on_any_node(pair: Pair, tmp_path: P
             assert (await peer.expect(":token_expired"))["data"]["code"] == 40160
             assert await peer.closed() == 4009
     async with channels_server(tmp_path, pair.store) as c:
-        await until(lambda: elsewhere(c).nodes >= {others(pair.a).name, others(pair.b).name})
-        await until(lambda: len(list(c.surface.service._revocations)) >= 2)
         for node in (*pair[:2], c):
             for each in (by_id, by_client):
                 async with node.open(f"protocol=2&token={each}", protocol=2) as peer:
                     await peer.expect_close(4009)
 
 
+async def test_a_revocation_that_nobody_was_told_of_is_found_in_the_store(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done when it is stored, whoever hears of it; the others look for themselves."""
+    announce = pair.a.server.store.announce
+
+    async def unable(messages: Any) -> list[int]:
+        if any(b'"Revoked"' in payload for _, payload in messages):
+            raise StoreUnavailable("injected")
+        return await announce(messages)
+
+    monkeypatch.setattr(pair.a.server.store, "announce", unable)
+    async with pair.b.v2(token=token("cy", jti="t-cy")) as peer:
+        ok(await pair.a.api.post("/revocations", {"jti": "t-cy"}))
+        await peer.expect(":token_expired")
+
+
+async def test_a_node_that_was_cut_off_learns_what_was_revoked_meanwhile(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when no announcement of it is left."""
+    a, b, _ = pair
+    store, text = b.server.store, token("di", jti="t-di")
+    async with b.v2(token=text) as peer:
+        with monkeypatch.context() as cut:
+
+            async def unable(*_: Any) -> Any:
+                raise StoreUnavailable("injected")
+
+            for name in ("rows", "announcements", "announce"):
+                cut.setattr(store, name, unable)
+            ok(await a.api.post("/revocations", {"jti": "t-di"}))
+            with closing(Witness(pair.store)) as witness:
+                witness.rows("DELETE FROM announcement")
+            await peer.quiet()
+        await peer.expect(":token_expired")
+    async with b.open(f"protocol=2&token={text}", protocol=2) as peer:
+        await peer.expect_close(4009)
+
+
+async def test_a_revocation_that_is_not_stored_is_not_acknowledged(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503, and the token is as good as before."""
+    text = token("ed", jti="t-ed")
+    with monkeypatch.context() as cut:
+
+        async def unable(*_: Any) -> Any:
+            raise StoreUnavailable("injected")
+
+        cut.setattr(pair.a.server.store.writer, "commit", unable)
+        response = await pair.a.api.post("/revocations", {"jti": "t-ed"})
+        refused(response, 503, "service_unavailable")
+    async with pair.a.v2(token=text) as here, pair.b.v2(token=text) as there:
+        await here.quiet()
+        await there.quiet()
+
+
 async def test_what_could_not_be_told_is_not_answered_as_done(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the others, who notice that they missed something, learn of it all the same."""
+    """Nothing is stored of a user's end, so whoever asked must ask again."""
     announce, fails = pair.a.server.store.announce, 1
 
     async def unsteady(messages: Any) -> list[int]:
         nonlocal fails
-        if fails and any(b'"Revoke"' in payload for _, payload in messages):
+        if fails and any(b'"EndUser"' in payload for _, payload in messages):
             fails -= 1
             raise StoreUnavailable("injected")
         return await announce(messages)
 
     monkeypatch.setattr(pair.a.server.store, "announce", unsteady)
-    async with pair.b.v2(token=token("cy", jti="t-cy")) as peer:
-        response = await pair.a.api.post("/revocations", {"jti": "t-cy"})
-        refused(response, 503, "service_unavailable")
-        await peer.expect(":token_expired")
+    async with pair.b.v2() as peer:
+        await peer.signin("cy")
+        path = "/users/cy/terminate_connections"
+        refused(await pair.a.api.post(path, {}), 503, "service_unavailable")
+        ok(await pair.a.api.post(path, {}))
+        await peer.expect_close(4009)
 
 
 async def test_a_live_event_that_other_nodes_were_not_told_is_not_acknowledged(

@@ -1,7 +1,7 @@
 """What other nodes tell, without nodes: who is where, what was missed, what silence takes."""
 
 from tidelog.channels import elsewhere as module
-from tidelog.channels.elsewhere import Difference, Elsewhere, Part, Presence, Revocation, in_parts
+from tidelog.channels.elsewhere import Difference, Elsewhere, Part, Presence, in_parts
 
 ROOM = "channels/tide/presence-a"
 LAB = "channels/tide/presence-b"
@@ -81,7 +81,7 @@ def test_all_facts_replace_the_known_ones_and_tell_the_difference() -> None:
     elsewhere.joined("n2", Presence(LAB, "cy", None))
     elsewhere.joined("n2", Presence(LAB, "di", None))
     now = [ana(info=b"2"), Presence(LAB, "di", None), Presence(LAB, "ed", b"5")]
-    first, last = in_parts([(ROOM, 1)], now, [])
+    first, last = in_parts([(ROOM, 1)], now)
     assert elsewhere.take("n1", first) is None
     assert elsewhere.take("n1", last) == Difference([now[2]], [Presence(ROOM, "bo", None)])
     assert (elsewhere.count(ROOM), elsewhere.count(LAB)) == (1, 0)
@@ -92,22 +92,21 @@ def test_all_facts_replace_the_known_ones_and_tell_the_difference() -> None:
 def test_facts_come_in_parts_of_bounded_size() -> None:
     """They count when the last one is there, and not if one of them was missed."""
     users = [Presence(ROOM, f"u{n}", None) for n in range(2 * module.FACTS_PER_PART + 1)]
-    revoked = [Revocation("tide", "jti", "t", 1.0)]
-    parts = in_parts([(ROOM, 1)], users, revoked)
-    sizes = [(len(p.counts), len(p.members), len(p.revoked)) for p in parts]
+    parts = in_parts([(ROOM, 1)], users)
+    sizes = [(len(p.counts), len(p.members)) for p in parts]
     most = module.FACTS_PER_PART
-    assert sizes == [(1, 0, 0), (0, most, 0), (0, most, 0), (0, 1, 0), (0, 0, 1)]
-    assert [p.is_first for p in parts] == [True, False, False, False, False]
-    assert [p.is_last for p in parts] == [False, False, False, False, True]
+    assert sizes == [(1, 0), (0, most), (0, most), (0, 1)]
+    assert [p.is_first for p in parts] == [True, False, False, False]
+    assert [p.is_last for p in parts] == [False, False, False, True]
     elsewhere = heard("n1", "n2")
-    assert [elsewhere.take("n1", part) for part in parts[:4]] == [None] * 4
+    assert [elsewhere.take("n1", part) for part in parts[:3]] == [None] * 3
     assert not elsewhere.members(ROOM)
-    assert elsewhere.take("n1", parts[4]) == Difference(users, [])
+    assert elsewhere.take("n1", parts[3]) == Difference(users, [])
     elsewhere.take("n2", parts[0])
     elsewhere.hear("n2", 4, 0.0)
-    assert [elsewhere.take("n2", part) for part in parts[3:]] == [None, None]
+    assert [elsewhere.take("n2", part) for part in parts[2:]] == [None, None]
     assert not elsewhere.is_whole("n2")
-    assert in_parts([], [], []) == [Part(is_first=True, is_last=True)]
+    assert in_parts([], []) == [Part(is_first=True, is_last=True)]
 
 
 def test_a_silent_node_is_forgotten_with_all_that_only_it_had() -> None:

@@ -228,3 +228,37 @@ LATERAL (
     AND m.stream <= named.last AND m.published_at <= named.until
   ORDER BY m.stream, m.message LIMIT named.most
 ) AS found ORDER BY named.number, found.stream, found.message;
+
+-- name: channels_revoke
+-- Tokens or clients are revoked, perhaps once more.
+INSERT INTO tidelog.channels_revocation AS r (app_id, kind, value, at)
+SELECT app_id, kind, value, max(at)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS named (app_id, kind, value, at)
+GROUP BY app_id, kind, value
+ON CONFLICT (app_id, kind, value) DO UPDATE SET at = greatest(r.at, excluded.at);
+
+-- name: channels_revocations_after
+-- What was revoked after a place in the order of times.
+SELECT named.number, found.*
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+  WITH ORDINALITY AS named (at, app_id, kind, value, most, number),
+LATERAL (
+  SELECT r.app_id, r.kind, r.value, r.at FROM tidelog.channels_revocation r
+  WHERE (r.at, r.app_id, r.kind, r.value) > (named.at, named.app_id, named.kind, named.value)
+  ORDER BY r.at, r.app_id, r.kind, r.value LIMIT named.most
+) AS found ORDER BY named.number, found.at, found.app_id, found.kind, found.value;
+
+-- name: channels_old_revocations
+-- What was revoked before a time, the oldest first.
+SELECT named.number, found.*
+FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS named (before, most, number),
+LATERAL (
+  SELECT r.app_id, r.kind, r.value FROM tidelog.channels_revocation r
+  WHERE r.at < named.before ORDER BY r.at, r.app_id, r.kind, r.value LIMIT named.most
+) AS found ORDER BY named.number;
+
+-- name: channels_forget_revocation
+-- Some of these, unless they were revoked again.
+DELETE FROM tidelog.channels_revocation r
+USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS named (app_id, kind, value, before)
+WHERE r.app_id = named.app_id AND r.kind = named.kind AND r.value = named.value AND r.at < named.before;

@@ -141,3 +141,21 @@ SELECT m.stream, m.message, m.published_at,
 FROM channels_message m
 WHERE m.is_open = 1 AND (m.stream, m.message) > (?, ?) AND m.stream <= ? AND m.published_at <= ?
 ORDER BY m.stream, m.message LIMIT ?;
+
+-- name: channels_revoke
+-- A token or a client is revoked, perhaps once more.
+INSERT INTO channels_revocation (app_id, kind, value, at) VALUES (?, ?, ?, ?)
+ON CONFLICT (app_id, kind, value) DO UPDATE SET at = max(at, excluded.at);
+
+-- name: channels_revocations_after
+-- What was revoked after a place in the order of times.
+SELECT app_id, kind, value, at FROM channels_revocation
+WHERE (at, app_id, kind, value) > (?, ?, ?, ?) ORDER BY at, app_id, kind, value LIMIT ?;
+
+-- name: channels_old_revocations
+-- What was revoked before a time, the oldest first.
+SELECT app_id, kind, value FROM channels_revocation WHERE at < ? ORDER BY at, app_id, kind, value LIMIT ?;
+
+-- name: channels_forget_revocation
+-- One of these, unless it was revoked again.
+DELETE FROM channels_revocation WHERE app_id = ? AND kind = ? AND value = ? AND at < ?;
