@@ -6,11 +6,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake import COMPACT_ABOVE_FILES, Lake, LakeError, LakeLocked, SchemaDrift
+from tidelog.pipeline.lake import (
+    COMPACT_ABOVE_FILES,
+    SEAL,
+    Lake,
+    LakeError,
+    LakeLocked,
+    SchemaDrift,
+)
 from tidelog.pipeline.tables import ACTIVITY
 
 if TYPE_CHECKING:
@@ -138,10 +146,54 @@ def test_many_small_files_become_few(spark: "SparkSession", lake: Lake) -> None:
     assert lake.compact("activity")
     assert len(lake.files("activity")) == 1
     assert not lake.compact("activity")
+    assert lake.written_elsewhere("activity") == []
     assert lake.vacuum("activity") == 0, "a reader may still have them open"
     assert lake.vacuum("activity", timedelta(0)) == count
     assert (len(stored(lake)), lake.through("activity")) == (count, 7)
     assert lake.frame(spark, "activity").count() == count
+
+
+def test_what_something_else_writes_is_seen_until_the_table_is_made_anew(
+    spark: "SparkSession", lake: Lake
+) -> None:
+    """A row deleted or added by another program breaks the seal, also after further writes."""
+    lake.append("activity", minutes(spark, 0, 1).coalesce(1), 1)
+    lake.upsert("activity", minutes(spark, 1, 2, writes=4).coalesce(1), 2)
+    assert lake.written_elsewhere("activity") == []
+    DeltaTable(lake.path("activity")).delete("writes = 1")
+    assert stored(lake) == {1: 4, 2: 4}
+    assert lake.written_elsewhere("activity") != []
+    lake.append("activity", minutes(spark, 5).coalesce(1), 3)
+    lake.upsert("activity", minutes(spark, 2, writes=6).coalesce(1), 4)
+    assert lake.written_elsewhere("activity") != []
+    lake.overwrite("activity", minutes(spark, 5).coalesce(1), 5)
+    assert lake.written_elsewhere("activity") == []
+    write_deltalake(lake.path("activity"), minutes(spark, 6).toArrow(), mode="append")
+    assert lake.written_elsewhere("activity") != []
+
+
+def test_a_file_that_was_changed_in_its_place_is_seen(spark: "SparkSession", lake: Lake) -> None:
+    """Its name says what it held, whether the file is as long as before or not."""
+    lake.append("activity", minutes(spark, 0, 1).coalesce(1), 1)
+    [file] = map(Path, lake.files("activity"))
+    forged = minutes(spark, 0, 1, writes=7).toArrow()
+    pq.write_table(forged, file)
+    [wrong] = lake.written_elsewhere("activity")
+    assert file.name in wrong
+
+
+def test_the_seal_of_a_lake_from_before_there_were_seals(spark: "SparkSession", lake: Lake) -> None:
+    """What is there counts as written by the pipeline; from its next write on, it is sealed."""
+    lake.append("activity", minutes(spark, 0).coalesce(1), 1)
+    log = lake.path("activity") / "_delta_log"
+    for commit in log.glob("*.json"):
+        lines = [line for line in commit.read_text().splitlines() if SEAL not in line]
+        commit.write_text("".join(f"{line}\n" for line in lines))
+    assert lake.seal("activity") is None
+    assert lake.written_elsewhere("activity") == []
+    lake.append("activity", minutes(spark, 1).coalesce(1), 2)
+    assert lake.seal("activity") is not None
+    assert lake.written_elsewhere("activity") == []
 
 
 @pytest.mark.parametrize("content", [b"{not json\n", b"", b'{"commitInfo":{"timestamp":1}}\n'])

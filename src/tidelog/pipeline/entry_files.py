@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tidelog.pipeline.parquet_file import write_parquet
 from tidelog.pipeline.source import ROWS_PER_PARTITION, IdRange, Selection, id_ranges, is_read_here
 from tidelog.pipeline.tables import LOG
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.pipeline.store_address import StoreAddress
-
-GROUP_BYTES = 64 * 1024 * 1024
-"""Rows that are written together: what a reader takes at once, and a writer holds in memory."""
 
 _REPEATED = ["stream", "surface", "kind", "ref", "actor"]
 """Columns with few different values: of the others a dictionary would be as large as themselves."""
@@ -59,22 +56,12 @@ def write_entries(
 def _write_range(address: "StoreAddress", ids: IdRange, folder: Path) -> Path:
     """A file of its own for each try: one that was given up may still be writing."""
     columns = Selection(tuple(column.name for column in LOG.columns))
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{ids.after + 1:020d}-{uuid4().hex}.parquet"
-    with pq.ParquetWriter(
+    write_parquet(
         file,
         columns.schema,
-        compression="zstd",
+        columns.read(address, ids),
         use_dictionary=_REPEATED,
         write_statistics=_SOUGHT,
-    ) as writer:
-        group, size = list[pa.RecordBatch](), 0
-        for batch in columns.read(address, ids):
-            group.append(batch)
-            size += batch.nbytes
-            if size >= GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(group))
-                group, size = [], 0
-        if group:
-            writer.write_table(pa.Table.from_batches(group))
+    )
     return file

@@ -337,8 +337,8 @@ def _activity(name: str, steps: Steps) -> tuple[int, Mode]:
 
 
 def _latencies(name: str, steps: Steps) -> tuple[int, Mode]:
-    through = steps.lake.through("delivery")
-    return steps.lake.overwrite(name, latencies(steps.frame("delivery")), through), "full"
+    through, made = steps.lake.through("delivery"), latencies(steps.frame("delivery"))
+    return steps.lake.overwrite(name, made, through, made_of="delivery"), "full"
 
 
 def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:

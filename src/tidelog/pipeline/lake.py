@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.pipeline.frames import empty_frame
+from tidelog.pipeline.parquet_file import write_parquet
+from tidelog.pipeline.seal import is_as_written, seal_of, sealed_files
 from tidelog.pipeline.tables import BY_NAME, Table
 
 if TYPE_CHECKING:
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
 APPLICATION = "tidelog"
 """Whose transaction version is the position through which a table is complete."""
 
+SEAL = "tidelog.seal"
+"""Whose transaction version is the seal of a table's files."""
+
+INPUT = "tidelog.input"
+"""Whose transaction version is the seal of the table that this one was made of, if it says so."""
+
 FILE_ROWS = 2_000_000
 """Rows of one file at most: some hundred megabytes, what one executor can hold and one reader
 wants to skip."""
@@ -44,6 +52,12 @@ wants to skip."""
 COMPACT_ABOVE_FILES = 32
 """A table of more files is compacted: `--follow` adds one every few seconds, and each costs a
 reader an open."""
+
+COMPACT_BYTES = 100 * 1024 * 1024
+"""What small files become when they are joined; a larger file is left as it is."""
+
+_COMPACT_ROWS = 4096
+"""Rows that are read at once for that: few, since the content of an entry may be large."""
 
 VACUUM_AFTER = timedelta(hours=1)
 """Files that no version needs are kept so long: whoever opened the table before they were
@@ -150,6 +164,32 @@ class Lake:
         table = self.delta(name)
         return 0 if table is None else table.transaction_version(APPLICATION) or 0
 
+    def seal(self, name: str) -> int | None:
+        """The sum of the files that the pipeline has written; None if no version noted it."""
+        table = self.delta(name)
+        return None if table is None else table.transaction_version(SEAL)
+
+    def made_of(self, name: str) -> int | None:
+        """The seal of what a table was made of, if it was noted."""
+        table = self.delta(name)
+        return None if table is None else table.transaction_version(INPUT)
+
+    def written_elsewhere(self, name: str) -> list[str]:
+        """What shows that something else than the pipeline has written a table, in words."""
+        files = self.files(name)
+        wrong = [
+            f"file {file} is not what was written"
+            for file in self._relative(name, files)
+            if not is_as_written(self.path(name) / file)
+        ]
+        known = self.seal(name)
+        if known is not None and known != seal_of(self._relative(name, files)):
+            wrong.insert(0, "its files are not those that the pipeline has written")
+        return wrong
+
+    def _relative(self, name: str, files: Iterable[str]) -> list[str]:
+        return [os.path.relpath(file, self.path(name)) for file in files]
+
     def property_of(self, name: str, key: str) -> str | None:
         """What was noted with a table when it was created."""
         table = self.delta(name)
@@ -176,16 +216,21 @@ class Lake:
             raise LakeError(
                 f"there is no table {name} in {self.root} yet. Build it: `tidelog pipeline run`."
             )
-        from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-
-        # With delta-rs's own, which calls back into Python, a thread of Arrow that outlives the
-        # last statement of a script would abort the interpreter.
-        files = SubTreeFileSystem(str(self.path(name).absolute()), LocalFileSystem())
         return table.to_pyarrow_table(
             columns=None if columns is None else list(columns),
             filters=list(where) or None,
-            filesystem=files,
+            filesystem=self._file_system(name),
         )
+
+    def _file_system(self, name: str) -> Any:
+        """Reads the files of a table.
+
+        With delta-rs's own, which calls back into Python, a thread of Arrow that outlives the last
+        statement of a script would abort the interpreter.
+        """
+        from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+        return SubTreeFileSystem(str(self.path(name).absolute()), LocalFileSystem())
 
     # Writing.
 
@@ -212,9 +257,18 @@ class Lake:
         """Add the rows of Parquet files in a folder from `new_folder`; else as `append`."""
         return self._put(name, files, through, properties=properties)
 
-    def overwrite(self, name: str, frame: "DataFrame", through: int) -> int:
-        """Replace all rows; answers how many there are now."""
-        return self._commit(name, frame, through, replaced=self.files(name))
+    def overwrite(
+        self, name: str, frame: "DataFrame", through: int, made_of: str | None = None
+    ) -> int:
+        """Replace all rows; answers how many there are now.
+
+        Args:
+            name: The table.
+            frame: The rows.
+            through: Position of the log through which the table is complete with them.
+            made_of: A table whose files, as they are now, are all that the rows are made of.
+        """
+        return self._commit(name, frame, through, replaced=self.files(name), made_of=made_of)
 
     def upsert(self, name: str, frame: "DataFrame", through: int) -> int:
         """Replace the rows that share a key with `frame`, add the others; answers how many.
@@ -283,6 +337,7 @@ class Lake:
         *,
         replaced: Sequence[str],
         properties: dict[str, str] | None = None,
+        made_of: str | None = None,
     ) -> int:
         _check(BY_NAME[name], frame)
         folder = self.new_folder(name)
@@ -295,7 +350,9 @@ class Lake:
         for checksum in folder.glob(".*.crc"):  # Hadoop's; Parquet pages have their own
             checksum.unlink()
         files = sorted(folder.glob("*.parquet"))
-        return self._put(name, files, through, replaced=replaced, properties=properties)
+        return self._put(
+            name, files, through, replaced=replaced, properties=properties, made_of=made_of
+        )
 
     def _put(
         self,
@@ -305,9 +362,12 @@ class Lake:
         *,
         replaced: Sequence[str] = (),
         properties: dict[str, str] | None = None,
+        made_of: str | None = None,
+        is_change: bool = True,
     ) -> int:
+        """Add files and take others away; whether the rows change by it is `is_change`."""
         table, root = BY_NAME[name], self.path(name)
-        added, rows = _added(root, files)
+        added, rows = _added(root, files, is_change=is_change)
         reach(FaultPoint.LAKE_WRITTEN)
         if not DeltaTable.is_deltatable(str(root)):
             DeltaTable.create(
@@ -327,16 +387,22 @@ class Lake:
             )
         now_ms = int(time.time() * 1000)
         removed = [
-            RemoveAction(os.path.relpath(path, root), True, now_ms, Path(path).stat().st_size)
-            for path in replaced
+            RemoveAction(path, is_change, now_ms, (root / path).stat().st_size)
+            for path in self._relative(name, replaced)
         ]
+        notes = [
+            Transaction(APPLICATION, through),
+            Transaction(SEAL, self._seal(name, added, removed)),
+        ]
+        if made_of is not None and (seal := self.seal(made_of)) is not None:
+            notes.append(Transaction(INPUT, seal))
         try:
             DeltaTable(root).create_write_transaction(
                 [*added, *removed],
                 "append",
                 _delta_schema(table),
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(APPLICATION, through)],
+                    app_transactions=notes,
                     custom_metadata={"tidelog.through": str(through), "tidelog.rows": str(rows)},
                 ),
             )
@@ -347,13 +413,49 @@ class Lake:
         reach(FaultPoint.LAKE_COMMITTED)
         return rows
 
+    def _seal(self, name: str, added: Sequence[AddAction], removed: Sequence[RemoveAction]) -> int:
+        """The seal of a table after a commit."""
+        now, gone = set(self._relative(name, self.files(name))), {each.path for each in removed}
+        new, known = {each.path for each in added}, self.seal(name)
+        if known is None or now == gone:  # of an earlier version, or written anew as a whole
+            return seal_of((now - gone) | new)
+        return known ^ seal_of(gone) ^ seal_of(new)
+
     def compact(self, name: str) -> bool:
         """Join the small files of a table that has too many; answers whether it had."""
-        table = self.delta(name)
-        if table is None or len(_paths(table)) <= COMPACT_ABOVE_FILES:
+        files = self.files(name)
+        if len(files) <= COMPACT_ABOVE_FILES:
             return False
-        table.optimize.compact()
+        small = {file: Path(file).stat() for file in files}
+        small = {file: stat for file, stat in small.items() if stat.st_size < COMPACT_BYTES}
+        if len(small) < 2:
+            return False
+        bins, size = [list[str]()], 0
+        for file in sorted(small, key=lambda file: (small[file].st_mtime_ns, file)):  # as written
+            if size >= COMPACT_BYTES:
+                bins.append([])
+                size = 0
+            bins[-1].append(file)
+            size += small[file].st_size
+        folder = self.new_folder(name)
+        joined = [folder / f"{number}.parquet" for number in range(len(bins))]
+        for target, parts in zip(joined, bins, strict=True):
+            self._join(name, parts, target)
+        self._put(name, joined, self.through(name), replaced=sorted(small), is_change=False)
         return True
+
+    def _join(self, name: str, parts: Sequence[str], file: Path) -> None:
+        """The rows of some files of a table in one."""
+        from pyarrow.dataset import FileSystemDataset
+
+        table = self.delta(name)
+        assert table is not None  # noqa: S101 - it has files
+        whole = table.to_pyarrow_dataset(filesystem=self._file_system(name))
+        wanted = set(self._relative(name, parts))
+        fragments = [each for each in whole.get_fragments() if each.path in wanted]
+        rows = FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
+        read = rows.to_batches(batch_size=_COMPACT_ROWS, batch_readahead=2, fragment_readahead=1)
+        write_parquet(file, whole.schema, read)
 
     def vacuum(self, name: str, keep: timedelta = VACUUM_AFTER) -> int:
         """Delete the files that no version younger than `keep` needs; answers how many.
@@ -437,16 +539,14 @@ def _check(table: Table, frame: "DataFrame") -> None:
         raise SchemaDrift(f"rows for table {table.name} have columns {found}, not {wanted}")
 
 
-def _added(root: Path, files: Sequence[Path]) -> tuple[list[AddAction], int]:
+def _added(root: Path, files: Sequence[Path], *, is_change: bool) -> tuple[list[AddAction], int]:
     """What was written, in the words of the Delta log; empty files are left to the vacuum."""
     import pyarrow.parquet as pq
 
-    actions, rows = [], 0
-    for file in files:
-        count = pq.read_metadata(file).num_rows
-        if not count:
-            continue
-        rows += count
+    counts = {file: pq.read_metadata(file).num_rows for file in files}
+    full = {file: count for file, count in counts.items() if count}
+    actions = []
+    for file, count in zip(sealed_files(list(full)), full.values(), strict=True):
         stat = file.stat()
         actions.append(
             AddAction(
@@ -454,8 +554,8 @@ def _added(root: Path, files: Sequence[Path]) -> tuple[list[AddAction], int]:
                 stat.st_size,
                 {},
                 int(stat.st_mtime * 1000),
-                True,
+                is_change,
                 orjson.dumps({"numRecords": count}).decode(),
             )
         )
-    return actions, rows
+    return actions, sum(full.values())
