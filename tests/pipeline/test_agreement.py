@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from msgspec import UnsetType
 
 from support import mixed_log
 from support.channels_peer import APP
+from support.lake_rows import frame_of
 from support.store_copy import copy_to_postgresql
 from support.sync_peer import ADMIN_TOKEN, MODEL
 from tidelog.channels.version import Version, fold, stored_version
@@ -234,6 +236,66 @@ def test_the_lake_agrees_with_its_store_alone(
         "states of sync are not compared: no model was given",
         "no server was asked",
     )
+
+
+FORGED_ENTRIES: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "says something else": ("surface = 'mesh'", {"actor": "mallory"}),
+    "has other content": ("surface = 'sync' AND body IS NOT NULL", {"body": b"{}"}),
+    "has content that was never committed": ("body IS NULL", {"body": b"{}"}),
+    "has lost its content": ("surface = 'mesh' AND body IS NOT NULL", {"body": None}),
+    "is not in the lake": ("surface = 'channels'", None),
+}
+"""By what is told: which entry of the store is meant, and what is done to its row in the lake."""
+
+
+def test_a_forged_entry_of_the_lake_is_found(
+    spark: "SparkSession", small: tuple[Path, Lake], tmp_path: Path
+) -> None:
+    """Each column counts, content that the store has no more too; and nothing is there twice."""
+    store, whole = small
+    lake = Lake(tmp_path / "lake")
+    shutil.copytree(whole.root, lake.root)
+    rows = {row["committed_id"]: row for row in entries_of(lake)}
+    expected = set()
+    with closing(sqlite3.connect(store)) as connection:
+        for offset, (text, (where, change)) in enumerate(FORGED_ENTRIES.items(), 3):
+            [at] = connection.execute(
+                f"SELECT committed_id FROM log WHERE {where} ORDER BY 1 LIMIT 1 OFFSET {offset}"
+            ).fetchone()
+            expected.add((f"entry {at}", text))
+            row = rows.pop(at)
+            if change is not None:
+                rows[at] = {**row, **change}
+    last = max(rows)
+    expected.add((f"entry {last}", "is in the lake more than once"))
+    expected.add((f"entry {last + 9}", "is in the lake and not in the store"))
+    forged = [*rows.values(), rows[last], {**rows[last], "committed_id": last + 9}]
+    lake.overwrite("log", frame_of(spark, "log", forged).coalesce(1), lake.through("log"))
+    taken = evidence.take(spark, StoreAddress(str(store)), agreement.NEEDS)
+    verdict = agreement.check(taken, lake)
+    assert {(each.where, each.text) for each in verdict.findings} == expected, str(verdict)
+    assert verdict.total == len(expected)
+
+
+def test_what_could_not_be_compared_is_no_agreement(
+    spark: "SparkSession", small: tuple[Path, Lake], tmp_path: Path
+) -> None:
+    """A server without its keys, and a lake without entries: said, and not sound."""
+    store, lake = small
+    with mixed_log.serving(str(store), tmp_path / "server") as process:
+        process.start()
+        verdict = compared(spark, str(store), lake, Server(process.url))
+    assert not verdict.is_sound
+    assert verdict.total == 0
+    messages, states = verdict.uncompared
+    assert messages.startswith("none of ")
+    assert states.startswith("no state of sync")
+    assert all("--config" in text for text in verdict.uncompared)
+    assert str(verdict).startswith("agreement: not compared; ")
+    taken = evidence.take(spark, StoreAddress(str(store)), agreement.NEEDS)
+    empty = agreement.check(taken, Lake(tmp_path / "empty"))
+    assert not empty.is_sound
+    assert "tidelog pipeline ingest" in str(empty)
 
 
 def test_a_server_on_postgresql_agrees(

@@ -16,7 +16,9 @@ from tidelog.pipeline.checks import continuity, digest, evidence, orphans, reten
 from tidelog.pipeline.checks.finding import Finding, Verdict
 from tidelog.pipeline.checks.run import run_checks
 from tidelog.pipeline.ingest import catch_up
+from tidelog.pipeline.jobs import build, model_in_use
 from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.search import update_index
 from tidelog.pipeline.store_address import StoreAddress
 
 if TYPE_CHECKING:
@@ -502,7 +504,10 @@ def test_a_log_that_lacks_something_is_sound(
         mixed_log.write(location, 40, 3, surfaces=(surface,), with_retention=False)
     address = StoreAddress(location)
     assert catch_up(address, lake)
-    verdicts = run_checks((), spark, address, lake, now_ms=address.head().committed_at + HOUR_MS)
+    build(spark, lake, address)
+    update_index(spark, lake)
+    now_ms, model = address.head().committed_at + HOUR_MS, model_in_use(address, None)
+    verdicts = run_checks((), spark, address, lake, model=model, now_ms=now_ms)
     assert [str(verdict) for verdict in verdicts if not verdict.is_sound] == []
     assert [bool(verdict.examined) for verdict in verdicts] == [
         surface != "none" and (verdict.check != "retention" or surface == "sync")
@@ -580,3 +585,9 @@ def test_a_verdict_in_words() -> None:
         "  ... and 2 more",
     ]
     assert str(Verdict("digest", 9, 8)) == "digest: sound; 8 rows examined up to 9"
+    nothing = Verdict("agreement", 9, 0, uncompared=("no key is known",))
+    assert not nothing.is_sound
+    assert str(nothing).splitlines() == [
+        "agreement: not compared; 0 rows examined up to 9",
+        "  not compared: no key is known",
+    ]

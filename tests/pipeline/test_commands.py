@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from deltalake import DeltaTable
 
 from support import mixed_log
 from support.channels_peer import APP
@@ -88,12 +89,14 @@ class Ended(NamedTuple):
 Command = Callable[..., Ended]
 
 
-def _write_config(folder: Path) -> None:
-    lines = [f"data_dir = {json.dumps(str(folder))}", f'admin_token = "{ADMIN_TOKEN}"']
-    lines += [
-        "[[apps]]",
-        *(f"{n} = {json.dumps(getattr(APP, n))}" for n in ("id", "key", "secret")),
-    ]
+def _write_config(folder: Path, *, has_keys: bool = True) -> None:
+    lines = [f"data_dir = {json.dumps(str(folder))}"]
+    if has_keys:
+        lines += [
+            f'admin_token = "{ADMIN_TOKEN}"',
+            "[[apps]]",
+            *(f"{n} = {json.dumps(getattr(APP, n))}" for n in ("id", "key", "secret")),
+        ]
     lines += ["[sync]", f"model_file = {json.dumps(write_model(folder, MODEL))}"]
     (folder / "tidelog.toml").write_text("\n".join(lines), encoding="utf-8")
 
@@ -231,6 +234,44 @@ def test_a_violation_ends_with_one(
     assert told.code == 1
     assert "digest: 1 findings" in told.out
     assert "continuity: sound" in told.out
+
+
+def test_a_forged_row_of_a_table_ends_with_one(
+    spark: "SparkSession", made: Made, command: Command, tmp_path: Path
+) -> None:
+    """Somebody changes a table of the lake: `check` names the row, and how to make it anew."""
+    del spark
+    forged = made.copy(tmp_path / "forged")
+    DeltaTable(forged.lake.path("audit")).update(
+        predicate="committed_id = 7", updates={"actor": "'mallory'"}
+    )
+    ended = command("check", *forged.arguments())
+    assert ended.code == 1, ended
+    assert "audit: row 7: is not what it is made of: actor" in ended.out
+    assert "tidelog pipeline build TABLE --full" in ended.out
+    assert command("build", "audit", "--full", *forged.arguments()).code == 0
+    assert command("check", "tables", *forged.arguments()).code == 0
+
+
+def test_an_agreement_without_keys_ends_with_one(
+    spark: "SparkSession", made: Made, command: Command, tmp_path: Path
+) -> None:
+    """A server that could not be asked for anything is not said to agree."""
+    del spark
+    own = made.copy(tmp_path / "served")
+    _write_config(own.folder, has_keys=False)
+    with mixed_log.serving(str(own.store), tmp_path / "server") as server:
+        server.start()
+        asked = ("check", "agreement", "--against", server.url, *own.arguments())
+        ended, told = command(*asked), command(*asked, "--json")
+    assert ended.code == told.code == 1, ended
+    assert ended.out.startswith("agreement: not compared; ")
+    assert len(told.json()[0]["uncompared"]) == 2
+    assert told.json()[0]["is_sound"] is False
+    kept = own.lake.arrow("verdict", ["findings", "first"], [("check", "=", "agreement")])
+    [verdict] = kept.to_pylist()
+    assert verdict["findings"] == 2
+    assert all(text.startswith("not compared: ") for text in verdict["first"])
 
 
 def test_as_of_shows_what_was(spark: "SparkSession", made: Made, command: Command) -> None:

@@ -42,15 +42,15 @@ class Outcome(NamedTuple):
 
 
 def run_everything(spark: "SparkSession", store: str, lake: Lake) -> Outcome:
-    """Ingest, build of all tables, all checks, search index and time travel."""
+    """Ingest, build of all tables, search index, all checks and time travel."""
     address = StoreAddress(store)
     model = Model.parse(MODEL["tree_targets"], MODEL["schemas"], MODEL["model_version"])
     with lake.writing():
         through = ingest(spark, address, lake)
         build(spark, lake, address, model=model)
+        update_index(spark, lake)
         source = model_in_use(address, model)
         verdicts = run_checks((), spark, address, lake, model=source)
-        update_index(spark, lake)
     [mesh] = lake.arrow("send", ["mesh_id"])["mesh_id"].unique().to_pylist()
     asked: dict[Kind, str] = {"channel": CHANNEL, "partition": PARTITION, "mesh": mesh}
     then: dict[str, list[str]] = {}

@@ -260,7 +260,8 @@ def check(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CHECK]...", help="continuity, orphans, digest, agreement, retention."
+            metavar="[CHECK]...",
+            help="continuity, orphans, digest, agreement, retention, tables.",
         ),
     ] = None,
     *,
@@ -273,7 +274,9 @@ def check(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that the store kept its promises; exit 1 and name the first rows if it did not.
+    """Check the store and the tables made of it; exit 1 and name the first rows that are wrong.
+
+    What was to be compared and could not be also ends with 1.
 
     Example: tidelog pipeline check --against http://127.0.0.1:8080
     """
@@ -344,7 +347,7 @@ def run(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """All of it once: ingest, build, check, index, report; exit 1 if a check found something.
+    """All of it once: ingest, build, index, check, report; exit 1 if a check found something.
 
     Example: tidelog pipeline run --data-dir ./data
     """
@@ -363,10 +366,10 @@ def run(
                 built = _build(spark, place, _require_tables(None), full=False)
                 if not as_json:
                     _show_built(built)
-                verdicts = _check(spark, place, (), against, is_shown=not as_json)
                 updated = _index(spark, place, rebuild=False)
                 if not as_json:
                     _show_index(updated)
+                verdicts = _check(spark, place, (), against, is_shown=not as_json)
         written = pipeline_views.write_page(place, output)
     is_sound = all(verdict.is_sound for verdict in verdicts)
     if as_json:

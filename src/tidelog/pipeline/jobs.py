@@ -257,18 +257,26 @@ def _mirroring(make: "Callable[[DataFrame], DataFrame]") -> Builder:
 
 def _events(name: str, steps: Steps) -> tuple[int, Mode]:
     log = steps.frame("log") if steps.is_full else steps.new("log")
-    index = None
-    if not without_body(log).isEmpty():
-        # It may be read at another moment: what is in it never changes.
-        relation = "sync_event_partition"
-        index = read_relations(steps.store, [relation]).frame(steps.spark, relation)
-        if steps.lake.files("forgotten"):
-            told = forgotten_index(log, steps.frame("forgotten"))
-            index = index.unionByName(told).distinct()
+    index = partition_index(steps.spark, steps.lake, steps.store, log)
     made = events(log, index)
     if steps.is_full:
         return steps.lake.overwrite(name, made, steps.target), "full"
     return steps.lake.append(name, made, steps.target), "new"
+
+
+def partition_index(
+    spark: "SparkSession", lake: Lake, store: "StoreAddress", log: "DataFrame"
+) -> "DataFrame | None":
+    """The partitions of the events in some rows of `log` that do not tell them; None: all do."""
+    if without_body(log).isEmpty():
+        return None
+    # It may be read at another moment: what is in it never changes.
+    relation = "sync_event_partition"
+    index = read_relations(store, [relation]).frame(spark, relation)
+    if lake.files("forgotten"):
+        told = forgotten_index(log, lake.frame(spark, "forgotten"))
+        index = index.unionByName(told).distinct()
+    return index
 
 
 def _messages(name: str, steps: Steps) -> tuple[int, Mode]:
@@ -346,11 +354,11 @@ def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
     before = steps.frame(name)
     if steps.is_full or _has_other_model(steps, source.model_version):
         none = before.limit(0)
-        made = snapshots(_tellable_events(steps), none, steps.frame("log"), source)
+        made = snapshots(_events_of(steps), none, steps.frame("log"), source)
         return steps.lake.overwrite(name, made, steps.target), "full"
     if steps.start >= steps.target:
         return 0, "current"
-    known_events = _tellable_events(steps)
+    known_events = _events_of(steps)
     needed = known_events.filter(sql.col("committed_id") > steps.start)
     if begun := _partitions_without_state(steps):
         # Without a state to continue, all events of a partition are needed.
@@ -359,6 +367,10 @@ def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
         needed = needed.unionByName(earlier.join(names, "partition", "left_semi"))
     made = snapshots(needed, before, steps.new("log"), source)
     return steps.lake.upsert(name, made, steps.target), "new"
+
+
+def _events_of(steps: Steps) -> "DataFrame":
+    return tellable_events(steps.spark, steps.lake, steps.frame("event"))
 
 
 def _partitions_without_state(steps: Steps) -> list[str]:
@@ -394,13 +406,12 @@ def _has_other_model(steps: Steps, model_version: int) -> bool:
     return made_with.to_pylist() not in ([], [model_version])
 
 
-def _tellable_events(steps: Steps) -> "DataFrame":
+def tellable_events(spark: "SparkSession", lake: Lake, events: "DataFrame") -> "DataFrame":
     """Events of partitions of which none is forgotten: of others nobody can tell the state."""
-    rows = steps.frame("event")
-    if not steps.lake.files("forgotten"):
-        return rows
-    gone = steps.frame("forgotten").select(sql.explode("partitions").alias("partition"))
-    return rows.join(gone, "partition", "left_anti")
+    if not lake.files("forgotten"):
+        return events
+    gone = lake.frame(spark, "forgotten").select(sql.explode("partitions").alias("partition"))
+    return events.join(gone, "partition", "left_anti")
 
 
 def _model_source(moment: Moment, model: "Model | None") -> ModelSource:

@@ -176,16 +176,25 @@ class Lake:
 
     def written_elsewhere(self, name: str) -> list[str]:
         """What shows that something else than the pipeline has written a table, in words."""
-        files = self.files(name)
+        files, known = self.relative_files(name), self.seal(name)
         wrong = [
             f"file {file} is not what was written"
-            for file in self._relative(name, files)
+            for file in files
             if not is_as_written(self.path(name) / file)
         ]
-        known = self.seal(name)
-        if known is not None and known != seal_of(self._relative(name, files)):
+        if known is not None and known != seal_of(files):
             wrong.insert(0, "its files are not those that the pipeline has written")
         return wrong
+
+    def rows(self, name: str) -> int:
+        """Number of rows of a table."""
+        import pyarrow.parquet as pq
+
+        return sum(pq.read_metadata(file).num_rows for file in self.files(name))
+
+    def relative_files(self, name: str) -> list[str]:
+        """Files of a table's newest version, in order, as seen from the table."""
+        return self._relative(name, self.files(name))
 
     def _relative(self, name: str, files: Iterable[str]) -> list[str]:
         return [os.path.relpath(file, self.path(name)) for file in files]
@@ -415,7 +424,7 @@ class Lake:
 
     def _seal(self, name: str, added: Sequence[AddAction], removed: Sequence[RemoveAction]) -> int:
         """The seal of a table after a commit."""
-        now, gone = set(self._relative(name, self.files(name))), {each.path for each in removed}
+        now, gone = set(self.relative_files(name)), {each.path for each in removed}
         new, known = {each.path for each in added}, self.seal(name)
         if known is None or now == gone:  # of an earlier version, or written anew as a whole
             return seal_of((now - gone) | new)

@@ -408,7 +408,7 @@ VERDICT = Table(
         Column("ran_at", "timestamp", "When."),
         Column("through", "bigint", "Position of the log it looked at."),
         Column("examined", "bigint", "Rows it examined."),
-        Column("findings", "bigint", "Violations it found."),
+        Column("findings", "bigint", "Violations it found, and comparisons it could not make."),
         Column("first", "array<string>", "The first of them, in words."),
     ),
 )

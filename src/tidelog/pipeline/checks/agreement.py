@@ -1,12 +1,13 @@
 """Agreement: the state that Spark folds from the log is the state that the server has and answers.
 
-Three comparisons. Row by row, the table `log` of the lake with the store. Each stored snapshot of
-a sync partition with what the reducer makes of the partition's events in the lake. And, against a
-running server, every message in the histories of its channels and the state of every partition,
+Three comparisons. Entry by entry, the table `log` of the lake with the store. Each stored snapshot
+of a sync partition with what the reducer makes of the partition's events in the lake. And, against
+a running server, every message in the histories of its channels and the state of every partition,
 asked for over HTTP, with what is folded from the lake.
 
 The lake keeps what the server prunes, so what was purged can still be compared. The server may be
 ahead of the lake: what it shows in a newer version than the lake has is not compared, and counted.
+A comparison that was asked for and could compare nothing at all is no agreement.
 """
 
 from collections.abc import Iterator
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidelog.log.digest import body_digest
 from tidelog.pipeline.checks import answers
 from tidelog.pipeline.checks.answers import Server
 from tidelog.pipeline.checks.evidence import Evidence, take
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
+from tidelog.pipeline.forget import is_unfinished
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake import Lake, forgotten_partitions
+from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -56,6 +60,9 @@ def check(
         model: Of the sync surface; without it states are not compared.
     """
     through = min(lake.through("log"), evidence.head.committed_id)
+    if not through and evidence.head.committed_id:
+        empty = "the lake has no entries. Ingest them: `tidelog pipeline ingest`."
+        return Verdict(NAME, through, 0, uncompared=(empty,))
     parts = [_bronze(evidence, lake, through)]
     notes = []
     if model is None:
@@ -67,7 +74,7 @@ def check(
     else:
         parts.append(_messages(evidence, lake, server, through))
         if not server.admin_token:
-            notes.append("the server was not asked for states of sync: no admin token was given")
+            parts.append(_unasked_states(lake, through))
         elif model is not None:
             parts.append(_answered_states(evidence, lake, server, model, through))
     whole = Verdict(NAME, through, 0, notes=tuple(notes))
@@ -77,45 +84,124 @@ def check(
             findings=(*whole.findings, *part.findings)[:FIRST_FINDINGS],
             total=whole.total + part.total,
             notes=(*whole.notes, *part.notes),
+            uncompared=(*whole.uncompared, *part.uncompared),
         )
     return whole
+
+
+_PLACE = tuple(
+    column.name
+    for column in LOG.columns
+    if column.name not in ("body", "data", "body_digest", "digest")
+)
 
 
 def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
     from pyspark.sql import functions as sql
 
-    columns = ("committed_id", "digest", "body_digest", "body", "data")
-
-    def placed(frame: "DataFrame", side: str) -> "DataFrame":
+    def placed(frame: "DataFrame", *more: str) -> "DataFrame":
         content = sql.when(sql.col("body").isNotNull(), sql.xxhash64("body", "data"))
-        return frame.where(sql.col("committed_id") <= through).select(
+        return frame.select(
             "committed_id",
-            sql.struct("digest", "body_digest", content.alias("content")).alias(side),
+            sql.struct(
+                "digest",
+                "body_digest",
+                sql.xxhash64(*_PLACE).alias("place"),
+                content.alias("content"),
+                *more,
+            ).alias("found"),
         )
 
-    both = placed(evidence.log(*columns), "stored").join(
-        placed(lake.frame(evidence.spark, "log").select(*columns), "kept"), "committed_id", "full"
+    is_judged = (sql.col("committed_id") <= through) | (
+        sql.col("committed_id") > lake.through("log")
     )
+    rows = lake.frame(evidence.spark, "log").where(is_judged)
+    kept = placed(_with_forgotten(lake, rows), "is_forgotten")
+    stored = placed(evidence.log(*(column.name for column in LOG.columns)))
+    both = (
+        stored.where(sql.col("committed_id") <= through)
+        .withColumnRenamed("found", "stored")
+        .join(
+            kept.groupBy("committed_id").agg(
+                sql.first("found").alias("kept"), sql.count(sql.lit(1)).alias("times")
+            ),
+            "committed_id",
+            "full",
+        )
+        .persist()
+    )
+    finished = sql.lit(not is_unfinished(lake))
     problem = (
-        sql.when(sql.col("kept").isNull(), sql.lit("is not in the lake"))
-        .when(sql.col("stored").isNull(), sql.lit("is in the lake and not in the store"))
-        .when(sql.col("stored.digest") != sql.col("kept.digest"), sql.lit("has another digest"))
+        sql.when(sql.col("kept").isNull(), "is not in the lake")
+        .when(sql.col("stored").isNull(), "is in the lake and not in the store")
+        .when(sql.col("times") > 1, "is in the lake more than once")
+        .when(sql.col("stored.digest") != sql.col("kept.digest"), "has another digest")
         .when(
             sql.col("stored.body_digest") != sql.col("kept.body_digest"),
-            sql.lit("has another digest of its content"),
+            "has another digest of its content",
         )
-        .when(sql.col("stored.content") != sql.col("kept.content"), sql.lit("has other content"))
+        .when(sql.col("stored.place") != sql.col("kept.place"), "says something else")
+        .when(sql.col("stored.content") != sql.col("kept.content"), "has other content")
+        .when(
+            sql.col("kept.is_forgotten") & sql.col("kept.content").isNotNull() & finished,
+            "is forgotten and has content",
+        )
+        .when(
+            ~sql.col("kept.is_forgotten")
+            & sql.col("kept.content").isNull()
+            & sql.col("stored.content").isNotNull(),
+            "has lost its content",
+        )
+    )
+    # What the store has no more, only its digest vouches for.
+    alone = both.where("stored.content IS NULL AND kept.content IS NOT NULL")
+    unproven = (
+        rows.join(alone.select("committed_id"), "committed_id", "left_semi")
+        .select("committed_id", "body", "data", "body_digest")
+        .mapInArrow(_with_other_content, "committed_id bigint")
+        .withColumn("text", sql.lit("has content that was never committed"))
     )
     found = both.withColumn("text", problem).where(sql.col("text").isNotNull())
-    named, total = first_of(
-        found.select(
-            sql.col("committed_id").alias("at"),
-            sql.lit("bronze").alias("rule"),
-            sql.concat(sql.lit("entry "), sql.col("committed_id").cast("string")).alias("where"),
-            "text",
+    try:
+        named, total = first_of(
+            found.select("committed_id", "text")
+            .unionByName(unproven)
+            .select(
+                sql.col("committed_id").alias("at"),
+                sql.lit("bronze").alias("rule"),
+                sql.concat(sql.lit("entry "), sql.col("committed_id").cast("string")).alias(
+                    "where"
+                ),
+                "text",
+            )
         )
-    )
+    finally:
+        both.unpersist()
     return Verdict(NAME, through, through, named, total)
+
+
+def _with_forgotten(lake: Lake, rows: "DataFrame") -> "DataFrame":
+    """Rows of `log` with `is_forgotten`: whether their content is to be nowhere."""
+    from pyspark.sql import functions as sql
+
+    if not lake.files("forgotten"):
+        return rows.withColumn("is_forgotten", sql.lit(False))
+    listed = lake.frame(rows.sparkSession, "forgotten").select(
+        "stream", "entity", "first_committed_id"
+    )
+    is_listed = sql.col("committed_id") >= sql.col("first_committed_id")
+    return rows.join(sql.broadcast(listed), ["stream", "entity"], "left").withColumn(
+        "is_forgotten", sql.coalesce(is_listed, sql.lit(False))
+    )
+
+
+def _with_other_content(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: the entries whose content does not have the digest that they say."""
+    for batch in batches:
+        names = ("committed_id", "body", "data", "body_digest")
+        rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        wrong = [at for at, body, data, digest in rows if body_digest(body, data) != digest]
+        yield pa.RecordBatch.from_arrays([pa.array(wrong, pa.int64())], ["committed_id"])
 
 
 # Channels.
@@ -274,6 +360,13 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
         "different": sql.lit("the server shows it otherwise"),
     }
     wrong = sum(counts.get(name, 0) for name in texts)
+    everything = sum(counts.values())
+    if counts.get("unasked") == everything > 0:
+        without = (
+            f"none of {everything} messages of the server: no key of their apps is known. Name the "
+            "server's configuration with --config."
+        )
+        return Verdict(NAME, through, 0, uncompared=(without,))
     notes = [
         f"{counts[name]} messages {why}"
         for name, why in (
@@ -286,7 +379,7 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
         if counts.get(name)
     ]
     if not wrong:
-        return Verdict(NAME, through, sum(counts.values()), notes=tuple(notes))
+        return Verdict(NAME, through, everything, notes=tuple(notes))
     text = sql.lit("")
     for name, said in texts.items():
         text = sql.when(sql.col("kind") == name, said).otherwise(text)
@@ -304,7 +397,7 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
         .alias("text"),
     )
     named, total = first_of(found)
-    return Verdict(NAME, through, sum(counts.values()), named, total, tuple(notes))
+    return Verdict(NAME, through, everything, named, total, tuple(notes))
 
 
 # Sync.
@@ -356,6 +449,18 @@ def _stored_states(evidence: Evidence, lake: Lake, model: "ModelSource", through
         answers.STATE_DDL,
     )
     return _compared_states(lake, told, model, through, "snapshot")
+
+
+def _unasked_states(lake: Lake, through: int) -> Verdict:
+    """Without a token the server cannot be asked for states, if there are any."""
+    is_sync = [("surface", "=", "sync"), ("committed_id", "<=", through)]
+    if not lake.arrow("log", ["committed_id"], is_sync).num_rows:
+        return Verdict(NAME, through, 0)
+    without = (
+        "no state of sync of the server: the admin token is not known. Name the server's "
+        "configuration with --config."
+    )
+    return Verdict(NAME, through, 0, uncompared=(without,))
 
 
 def _answered_states(

@@ -41,16 +41,27 @@ class Verdict(NamedTuple):
     """How many there are."""
     notes: tuple[str, ...] = ()
     """What could not be examined, and why that is no finding."""
+    uncompared: tuple[str, ...] = ()
+    """What was to be compared and could not be at all, and what to do about it."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was found."""
-        return self.total == 0
+        """Whether all that was asked for was looked at, and nothing was found."""
+        return self.total == 0 and not self.uncompared
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What is to be said before anything else: in words, what is wrong."""
+        return (
+            *(f"not compared: {what}" for what in self.uncompared),
+            *map(str, self.findings),
+        )
 
     def __str__(self) -> str:
-        judged = "sound" if self.is_sound else f"{self.total} findings"
+        judged = "not compared" if self.uncompared else "sound"
+        judged = f"{self.total} findings" if self.total else judged
         head = f"{self.check}: {judged}; {self.examined} rows examined up to {self.through}"
-        named = [f"  {finding}" for finding in self.findings]
+        named = [f"  {text}" for text in self.told]
         if self.total > len(self.findings):
             named.append(f"  ... and {self.total - len(self.findings)} more")
         return "\n".join([head, *(f"  ({note})" for note in self.notes), *named])

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidelog.base.errors import ConfigError
-from tidelog.pipeline.checks import agreement, continuity, digest, orphans, retention
+from tidelog.pipeline.checks import agreement, continuity, digest, orphans, retention, tables
 from tidelog.pipeline.checks.evidence import confirmed, take
 from tidelog.pipeline.checks.finding import Verdict
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.relations import read_relations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from tidelog.pipeline.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
-CHECKS = (continuity.NAME, orphans.NAME, digest.NAME, agreement.NAME, retention.NAME)
+CHECKS = (
+    *(continuity.NAME, orphans.NAME, digest.NAME),
+    *(agreement.NAME, retention.NAME, tables.NAME),
+)
 """All checks, in the order they run."""
 
 CHECKS_AT_ONCE = 2
@@ -44,9 +48,9 @@ def run_checks(
         names: Of `CHECKS`; none means all.
         spark: The session.
         address: The store.
-        lake: What agreement compares, and where verdicts are kept.
+        lake: What agreement and tables compare, and where verdicts are kept.
         server: To be asked by agreement.
-        model: Of the sync surface, for agreement.
+        model: Of the sync surface, for agreement and tables.
         now_ms: What expiry is judged by; the time of this machine if None.
         told: Called with each verdict, in the order of `CHECKS`.
 
@@ -65,6 +69,9 @@ def run_checks(
         retention.NAME: lambda: retention.check(take(spark, address, retention.NEEDS)),
         agreement.NAME: lambda: agreement.check(
             take(spark, address, agreement.NEEDS), lake, server=server, model=model
+        ),
+        tables.NAME: lambda: tables.check(
+            tables.View(spark, lake, address, read_relations(address, tables.NEEDS), model, now_ms)
         ),
     }
     verdicts = []
@@ -86,8 +93,8 @@ def _keep(spark: "SparkSession", lake: "Lake", verdicts: list[Verdict]) -> None:
             now,
             verdict.through,
             verdict.examined,
-            verdict.total,
-            [str(finding) for finding in verdict.findings],
+            verdict.total + len(verdict.uncompared),
+            list(verdict.told),
         )
         for verdict in verdicts
     ]

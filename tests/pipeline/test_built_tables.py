@@ -1,0 +1,303 @@
+"""The check of the built tables: a forged or deleted row of any of them is a finding.
+
+Rows are forged in two ways: as another program would, which breaks the seal, and as the pipeline
+writes, so that only what the row says can be wrong.
+"""
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from deltalake import DeltaTable
+
+from support import mixed_log
+from support.log_writer import draft, write_log
+from support.sync_peer import MODEL
+from support.whole_pipeline import Outcome, run_everything
+from tidelog.pipeline.checks import tables
+from tidelog.pipeline.checks.finding import Verdict
+from tidelog.pipeline.forget import forget
+from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.index import index_root, read_manifest
+from tidelog.pipeline.jobs import build, buildable
+from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.relations import read_relations
+from tidelog.pipeline.search import update_index
+from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.tables import BY_NAME, TABLES
+from tidelog.pipeline.transforms.snapshots import ModelSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENTRIES = 600
+
+SOURCE = ModelSource(
+    {name: target["kind"] for name, target in MODEL["tree_targets"].items()},
+    MODEL["model_version"],
+)
+
+
+class Made(NamedTuple):
+    """A store and its lake."""
+
+    store: Path
+    lake: Lake
+    outcome: Outcome
+
+    def copy(self, folder: Path) -> "Made":
+        """Another lake of the same store."""
+        shutil.copytree(self.lake.root, folder / "lake")
+        return self._replace(lake=Lake(folder / "lake"))
+
+
+@pytest.fixture(scope="module")
+def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A small log of everything, purged and archived in part, and all that is made of it."""
+    folder = tmp_path_factory.mktemp("tables")
+    store, lake = folder / "tidelog.db", Lake(folder / "lake")
+    mixed_log.write(str(store), ENTRIES, 31)
+    return Made(store, lake, run_everything(spark, str(store), lake))
+
+
+def checked(spark: "SparkSession", made: Made, now_ms: int | None = None) -> Verdict:
+    """The verdict on the tables."""
+    store = StoreAddress(str(made.store))
+    moment = read_relations(store, tables.NEEDS)
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    return tables.check(tables.View(spark, made.lake, store, moment, SOURCE, now_ms))
+
+
+def test_what_was_built_is_sound(made: Made) -> None:
+    """Every row of every table, and the index, were made a second time and are the same."""
+    assert made.outcome.unsound == []
+    rows = sum(made.lake.rows(name) for name in buildable())
+    assert made.outcome.examined["tables"] == rows > ENTRIES
+
+
+FORGERIES: dict[str, tuple[str, Any]] = {
+    "message_version": ("actor", "mallory"),
+    "event": ("client_id", "mallory"),
+    "send": ("priority", "whenever"),
+    "delivery": ("history_id", 900_000),
+    "mention": ("history_id", 900_000),
+    "dedupe": ("owner", "mallory"),
+    "activity": ("writes", 900_000),
+    "audit": ("actor", "mallory"),
+    "message": ("data", '"forged"'),
+    "latency": ("p99_ms", 0.125),
+    "snapshot": ("state", "{}"),
+}
+"""By table: a column of one row that is changed, and to what."""
+
+APART = (
+    ("message_version", "event", "send", "delivery", "mention", "dedupe", "activity", "audit"),
+    ("message", "latency", "snapshot"),
+)
+"""Tables of which none is made of another one in the same line."""
+
+FOLLOWS = {"message", "latency", "snapshot", "search"}
+"""Tables that are made of others: with those they are wrong too."""
+
+
+def forge(spark: "SparkSession", lake: Lake, name: str) -> set[tuple[str, str, str]]:
+    """Write a table as the pipeline does, one row changed and one deleted; answers the findings."""
+    table, (column, value) = BY_NAME[name], FORGERIES[name]
+    rows = lake.arrow(name).to_pylist()
+    rows.sort(key=lambda row: _key(name, row))
+    changed, deleted, kept = rows[0], rows[1], rows[2:]
+    assert changed[column] != value
+    frame = frame_of_rows(
+        spark,
+        [tuple(row[c.name] for c in table.columns) for row in ({**changed, column: value}, *kept)],
+        table.ddl,
+    )
+    made_of = "delivery" if name == "latency" else None
+    lake.overwrite(name, frame.coalesce(1), lake.through(name), made_of)
+    return {
+        (name, f"row {_key(name, changed)}", f"is not what it is made of: {column}"),
+        (name, f"row {_key(name, deleted)}", "is not there"),
+    }
+
+
+def _key(name: str, row: dict[str, Any]) -> str:
+    """A row as findings name it."""
+    parts = [row[column] for column in BY_NAME[name].key]
+    return "/".join(f"{p:%Y-%m-%d %H:%M:%S}" if hasattr(p, "hour") else str(p) for p in parts)
+
+
+@pytest.mark.parametrize("names", APART)
+def test_a_forged_or_deleted_row_of_any_table_is_found(
+    spark: "SparkSession",
+    made: Made,
+    tmp_path: Path,
+    names: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each table one row says something else and one is gone; these are told, by their keys."""
+    monkeypatch.setattr(tables, "FIRST_FINDINGS", 1000)
+    copy = made.copy(tmp_path)
+    expected = set[tuple[str, str, str]]()
+    for name in names:
+        expected |= forge(spark, copy.lake, name)
+    verdict = checked(spark, copy)
+    found = {(each.rule, each.where, each.text) for each in verdict.findings}
+    assert expected <= found, str(verdict)
+    assert {rule for rule, _, _ in found - expected} <= FOLLOWS, str(verdict)
+    assert not verdict.is_sound
+
+
+def test_every_table_has_its_forgery() -> None:
+    """No table is left out above, and every rule has a meaning."""
+    assert FORGERIES.keys() == set(buildable()) == {name for names in APART for name in names}
+    assert set(tables.RULES) == {*buildable(), tables.WRITTEN, tables.SEARCH}
+
+
+def test_what_another_program_writes_is_found_in_every_table(
+    spark: "SparkSession", made: Made, tmp_path: Path
+) -> None:
+    """Also in those that nothing can make again: the log, what is forgotten, the verdicts."""
+    copy = made.copy(tmp_path)
+    lake = copy.lake
+    row = lake.arrow("send", ["broker_message_id"], [("priority", "=", "low")]).to_pylist()[0]
+    with lake.writing():
+        forget(spark, lake, messages=[row["broker_message_id"]])
+        # Another row for each key: what was forgotten, and the newest of every check.
+    assert checked(spark, copy).is_sound
+    for table in TABLES:
+        key = table.key[0]
+        column = next(c for c in table.columns if c.name == key)
+        one = lake.arrow(table.name, [key])[key][0].as_py()
+        literal = f"'{one}'" if column.kind == "string" else str(one)
+        # A tool that deletes by a condition: at least one row goes.
+        done = DeltaTable(lake.path(table.name)).delete(f"{key} = {literal}")
+        assert done["num_deleted_rows"] or done["num_removed_files"], table.name
+    wrong = {table.name for table in TABLES if lake.written_elsewhere(table.name)}
+    assert wrong == {table.name for table in TABLES}
+    verdict = checked(spark, copy)
+    told = {each.where for each in verdict.findings if each.rule == tables.WRITTEN}
+    assert told == {f"table {table.name}" for table in TABLES}
+
+
+def test_a_stale_looking_forgery_is_found(
+    spark: "SparkSession", made: Made, tmp_path: Path
+) -> None:
+    """A delivery that is open again looks as if it had been so when the table was built."""
+    copy = made.copy(tmp_path)
+    DeltaTable(copy.lake.path("delivery")).update(
+        predicate="status = 'delivered'", updates={"status": "'pending'"}
+    )
+    verdict = checked(spark, copy)
+    assert tables.WRITTEN in {each.rule for each in verdict.findings}, str(verdict)
+
+
+def test_the_search_index_is_compared(spark: "SparkSession", made: Made, tmp_path: Path) -> None:
+    """A document that says something else, one that is gone, one of nothing, and a lost shard."""
+    import tantivy
+
+    copy = made.copy(tmp_path)
+    root = index_root(copy.lake.root)
+    manifest = read_manifest(root)
+    assert manifest is not None
+    shards = sorted(manifest.shards.values(), key=lambda shard: -shard.documents)
+    index = tantivy.Index.open(str(root / shards[0].folder))
+    searcher = index.searcher()
+    documents = [searcher.doc(a) for _, a in searcher.search(tantivy.Query.all_query(), 9).hits]
+    deleted, changed = (document.to_dict() for document in documents[:2])
+    writer = index.writer(15_000_000, num_threads=1)
+    for document in (deleted, changed):
+        writer.delete_documents_by_term("key", document["key"][0])
+    for serial, text in ((changed["message_serial"][0], "forged"), ("of-nothing", "more")):
+        fields = {
+            name: values[0] for name, values in changed.items() if name not in ("text", "key")
+        }
+        key = "/".join((fields["app_id"], fields["channel"], serial))
+        fields |= {"message_serial": serial, "text": text, "key": key}
+        writer.add_document(tantivy.Document(**fields))
+    writer.commit()
+    writer.wait_merging_threads()
+    (root / shards[-1].folder / "meta.json").write_bytes(b"{")
+    verdict = checked(spark, copy)
+    found = {each.where.removeprefix("row "): each.text for each in verdict.findings}
+    assert {each.rule for each in verdict.findings} == {tables.SEARCH}, str(verdict)
+    nothing = "/".join((changed["app_id"][0], changed["channel"][0], "of-nothing"))
+    assert found[deleted["key"][0]] == "is not there"
+    assert found[changed["key"][0]].endswith(": text")
+    assert found[nothing] == "is there, and nothing makes it"
+    assert f"shard/{shards[-1].folder}/cannot be read" in found
+
+
+def test_a_store_that_goes_on_is_no_finding(
+    spark: "SparkSession", made: Made, tmp_path: Path
+) -> None:
+    """Entries, acknowledgements, purges and expiries after the build are not taken for damage."""
+    location = tmp_path / "tidelog.db"
+    shutil.copy(made.store, location)
+    later = made._replace(store=location)
+    write_log(str(location), [draft(n, stream="channels/tide/later") for n in range(5)])
+    with closing(sqlite3.connect(location)) as store, store:
+        for statement in (
+            (
+                "UPDATE mesh_delivery_queue SET status = 'delivered', attempts = attempts + 1, "
+                "delivered_at = created_at + 7 WHERE status = 'pending'"
+            ),
+            (
+                "INSERT INTO mesh_message_tombstone SELECT entity, substr(stream, 6), "
+                "committed_at, 'retention' FROM log WHERE surface = 'mesh' LIMIT 3"
+            ),
+            "UPDATE dedupe SET available = 0 WHERE scope LIKE 'mesh/%'",
+        ):
+            assert store.execute(statement).rowcount > 0, statement
+    with mixed_log.serving(str(location), tmp_path / "server", window_ms=1000) as server:
+        server.start()
+        _until(lambda: _messages(location) < _messages(made.store))
+    verdict = checked(spark, later)
+    assert verdict.is_sound, str(verdict)
+
+
+def _messages(store: Path) -> int:
+    with closing(sqlite3.connect(store)) as connection:
+        [(count,)] = connection.execute("SELECT count(*) FROM channels_message")
+    return int(count)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline, "not within the time"
+        time.sleep(0.1)
+
+
+def test_what_is_forgotten_is_no_finding(spark: "SparkSession", made: Made, tmp_path: Path) -> None:
+    """Tables without forgotten content agree with the log without it, also when built anew."""
+    copy = made.copy(tmp_path)
+    with copy.lake.writing():
+        actors = copy.lake.arrow("audit", ["actor", "surface"]).to_pylist()
+        chosen = {row["surface"]: row["actor"] for row in actors}
+        forget(spark, copy.lake, actors=sorted(chosen.values()))
+        update_index(spark, copy.lake)
+        verdict = checked(spark, copy)
+        assert verdict.is_sound, str(verdict)
+        build(spark, copy.lake, StoreAddress(str(copy.store)), ["activity", "audit"], full=True)
+    assert checked(spark, copy).is_sound
+
+
+def test_nothing_to_compare_is_said(spark: "SparkSession", made: Made, tmp_path: Path) -> None:
+    """Without tables the check is not sound, and says what to do; the same of an open forget."""
+    copy = made.copy(tmp_path)
+    (copy.lake.root / "_forgetting").touch()
+    unfinished = checked(spark, copy)
+    assert not unfinished.is_sound
+    assert "tidelog pipeline forget" in str(unfinished)
+    (copy.lake.root / "_forgetting").unlink()
+    for name in buildable():
+        shutil.rmtree(copy.lake.path(name))
+    verdict = checked(spark, copy)
+    assert not verdict.is_sound
+    assert str(verdict).startswith("tables: not compared; 0 rows")
+    assert "tidelog pipeline build" in str(verdict)
