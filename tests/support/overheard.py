@@ -88,11 +88,18 @@ class _Outlet:
         self._said = said
 
     def push(self, frame: bytes) -> None:
+        self._hear(frame)
+        self._inner.push(frame)
+
+    def answer(self, frame: bytes) -> None:
+        self._hear(frame)
+        self._inner.answer(frame)
+
+    def _hear(self, frame: bytes) -> None:
         if frame[0] == TEXT_FRAME:
             length = frame[1]
             start = {126: 4, 127: 10}.get(length, 2)
             self._said.append((self._surface, "server", json.loads(frame[start:])))
-        self._inner.push(frame)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

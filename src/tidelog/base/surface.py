@@ -73,6 +73,9 @@ class Outlet(Protocol):
     def push(self, frame: bytes) -> None:
         """Queue an encoded frame (`tidelog.base.frame`); it leaves with the next flush."""
 
+    def answer(self, frame: bytes) -> None:
+        """Push a large frame that the peer has asked for; it never makes it a slow consumer."""
+
     def close(self, code: int, reason: str = "") -> None:
         """Send what was pushed, then a close frame; later pushes are dropped."""
 

@@ -37,9 +37,6 @@ from tidelog.sync.fault import Fault
 from tidelog.sync.partitions import normal_set
 from tidelog.sync.profiles import COMPATIBILITY, Model
 
-PAGE_EVENTS = 500
-"""Events asked for per page."""
-
 SNAPSHOT_EVERY = 1000
 """Committed events of a partition after which its state is saved."""
 
@@ -91,7 +88,7 @@ class SyncCore:
         """Why partitions were not fetched on this connection."""
         self._views = Views(store, folds_for(profile, model, reduce))
         self._drafts = Drafts(store, self._views, model, profile, uuid)
-        self._cycles = Cycles(store, PAGE_EVENTS)
+        self._cycles = Cycles(store)
         self._queue = SubmitQueue(store)
         self._out = Output(now, uuid)
         self._settled: set[str] = set()
@@ -107,6 +104,8 @@ class SyncCore:
         self._held_until: int | None = None
         self._heartbeat_id = ""
         self._asked_at = 0
+        self._progressed_at = 0
+        """When part of an answer was last received."""
 
     # What the owner does
 
@@ -132,7 +131,7 @@ class SyncCore:
     @property
     def wake_at(self) -> int | None:
         """When `tick` has something to do."""
-        times = [sent + REPLY_TIMEOUT_MS for sent in self._awaited()]
+        times = [since + REPLY_TIMEOUT_MS for since in self._awaited()]
         if self._held_until is not None:
             times.append(self._held_until)
         return min(times, default=None)
@@ -215,7 +214,7 @@ class SyncCore:
     def tick(self) -> None:
         """Time has passed: go on after a pause, or give up on an answer that does not come."""
         now = self._now()
-        if any(sent + REPLY_TIMEOUT_MS <= now for sent in self._awaited()):
+        if any(since + REPLY_TIMEOUT_MS <= now for since in self._awaited()):
             self._out.fail("timeout", f"no answer within {REPLY_TIMEOUT_MS} ms")
             self._out.close("timeout")
         elif self._held_until is not None and self._held_until <= now:
@@ -226,9 +225,9 @@ class SyncCore:
             self._go()
         self.tell()
 
-    def ask_for_less(self) -> None:
-        """A page was larger than the transport takes: ask for fewer events at a time."""
-        self._cycles.limit = max(self.limits.sync_limit_min, self._cycles.limit // 2)
+    def progressed(self) -> None:
+        """Part of a message has arrived: an answer that takes long is on its way."""
+        self._progressed_at = self._now()
 
     def sync(
         self,
@@ -668,11 +667,14 @@ class SyncCore:
         self._decide([Decision(event_id, "rejected", self._now(), None, "bad_request", errors)])
 
     def _awaited(self) -> list[int]:
+        """Since when nothing is heard of answers that are due."""
         cycle, batch = self._cycles.current, self._queue.in_flight
         times = [self._asked_at] if self.state == "connecting" else []
         if batch is not None:
             times.append(batch.sent_at)
-        return times if cycle is None or cycle.sent_at == 0 else [*times, cycle.sent_at]
+        if cycle is not None and cycle.sent_at:
+            times.append(cycle.sent_at)
+        return [max(sent, self._progressed_at) for sent in times]
 
     def _become(self, state: State) -> None:
         self.state = state

@@ -8,6 +8,15 @@ from tidelog.client.sync_messages import Commit, Json, SyncPage
 from tidelog.client.sync_store import SyncStore
 from tidelog.sync.partitions import normal_set
 
+PAGE_EVENTS = 500
+"""Events asked for per page."""
+
+PAGE_BYTES = 1_048_576
+"""Bytes of events asked for per page, and the most that a server gives."""
+
+LEAST_PAGE_BYTES = 16_384
+"""A line that breaks is asked for ever less, but not for less than this."""
+
 MAX_BUFFERED = 10_000
 """Broadcasts held back during a cycle; beyond it they are dropped and fetched instead."""
 
@@ -23,6 +32,7 @@ class Cycle(Struct):
     subscriptions: tuple[str, ...] | None
     """Installed with the first page; None leaves the server's set as it is."""
     limit: int
+    max_bytes: int
     sync_to: int | None = None
     """The watermark; unknown until the first page."""
     stale: bool = False
@@ -36,6 +46,7 @@ class Cycle(Struct):
             "partitions": list(self.partitions),
             "since_committed_id": self.since,
             "limit": self.limit,
+            "max_bytes": self.max_bytes,
         }
         if self.subscriptions is not None and self.sync_to is None:
             payload["subscription_partitions"] = list(self.subscriptions)
@@ -45,10 +56,12 @@ class Cycle(Struct):
 class Cycles:
     """What is to be fetched, what is being fetched, and the broadcasts held back by that."""
 
-    def __init__(self, store: SyncStore, limit: int) -> None:
+    def __init__(self, store: SyncStore) -> None:
         self._store = store
-        self.limit = limit
+        self._page_events = PAGE_EVENTS
         """Events asked for per page where a request does not say."""
+        self._page_bytes = PAGE_BYTES
+        """Bytes asked for per page."""
         self._wanted: set[str] = set()
         self._since: int | None = None
         self._limit: int | None = None
@@ -106,8 +119,10 @@ class Cycles:
         if self._since is not None:
             since = min(since, self._since)
         self._wanted.difference_update(chosen)
-        limit = self.limit if self._limit is None else self._limit
-        self.current = Cycle(normal_set(chosen), since, self._subscriptions, limit)
+        limit = self._page_events if self._limit is None else self._limit
+        self.current = Cycle(
+            normal_set(chosen), since, self._subscriptions, limit, self._page_bytes
+        )
         self._since = self._limit = self._subscriptions = None
         return self.current
 
@@ -139,6 +154,7 @@ class Cycles:
         if page.has_more and not cycle.stale:
             return True
         self.current = None
+        self._page_events, self._page_bytes = PAGE_EVENTS, PAGE_BYTES
         return False
 
     def overflowed(self) -> bool:
@@ -170,7 +186,14 @@ class Cycles:
         self._wanted.difference_update(denied)
 
     def dropped(self) -> None:
-        """The connection is gone, and with it the cycle and all that waited for it."""
+        """The connection is gone, and with it the cycle and all that waited for it.
+
+        If a page was on its way, it may have been too much for the line: until a cycle is complete
+        each one is asked for in half the size of the one before.
+        """
+        if self.current is not None and self.current.sent_at:
+            self._page_events = max(1, self._page_events // 2)
+            self._page_bytes = max(LEAST_PAGE_BYTES, self._page_bytes // 2)
         self.current = None
         self._wanted.clear()
         self._since = self._limit = self._subscriptions = None

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from websockets.asyncio.client import ClientConnection
@@ -23,10 +23,8 @@ OPEN_TIMEOUT_S = 10
 CLOSE_TIMEOUT_S = 2
 
 MAX_FRAME_BYTES = 64 * 1024**2
-"""What one frame may hold. The smallest page a server gives is 50 events of at most a megabyte, so
-there always is a page that fits."""
-
-TOO_BIG = 1009
+"""What one frame may hold: a page of a mebibyte, or 50 events of that size from a server that does
+not know `max_bytes`."""
 
 _log = logging.getLogger("tidelog.client.sync")
 
@@ -35,6 +33,17 @@ INBOX_MESSAGES = 256
 
 Token = str | Callable[[], Awaitable[str]]
 """A token, or where to get a fresh one before every connection."""
+
+
+class _Socket(ClientConnection):
+    """A connection that knows when it was last heard: part of a large message is a sign of life."""
+
+    heard_at = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came, whatever they are part of."""
+        self.heard_at = self.loop.time()
+        super().data_received(data)
 
 
 class Link:
@@ -107,7 +116,7 @@ class Link:
             return None
 
     async def _connection(self, token: str) -> None:
-        socket: ClientConnection | None = None
+        socket: _Socket | None = None
         damage: StoreDamaged | None = None
         try:
             async with connect(
@@ -117,12 +126,12 @@ class Link:
                 max_size=MAX_FRAME_BYTES,
                 ping_interval=None,  # heartbeats show both ends that the other is alive
                 compression=None,
-            ) as socket:
+                create_connection=_Socket,
+            ) as opened:
+                socket = cast("_Socket", opened)
                 await self._converse(socket, token)
         except ConnectionClosedError as error:
             self._superseded = error.rcvd is not None and error.rcvd.code == SUPERSEDED
-            if error.sent is not None and error.sent.code == TOO_BIG:
-                self._core.ask_for_less()
         except StoreDamaged as error:
             damage = error
         except (OSError, WebSocketException, InvalidJson, BadMessage, StoreError) as error:
@@ -137,7 +146,7 @@ class Link:
         if damage is not None:
             self._core.mend(damage)
 
-    async def _converse(self, socket: ClientConnection, token: str) -> None:
+    async def _converse(self, socket: _Socket, token: str) -> None:
         core, time = self._core, asyncio.get_running_loop().time
         inbox: asyncio.Queue[tuple[Json, int]] = asyncio.Queue(INBOX_MESSAGES)
         core.connect(token)
@@ -147,7 +156,11 @@ class Link:
             while True:
                 self._wake.clear()
                 messages = [inbox.get_nowait() for _ in range(inbox.qsize())]
-                heard = time() if messages else heard
+                if messages:
+                    heard = time()
+                elif socket.heard_at > heard:
+                    heard = socket.heard_at
+                    core.progressed()
                 core.receive_all(messages)
                 self._was_active = self._was_active or core.state == "active"
                 timeout = core.limits.heartbeat_timeout_ms / 1000

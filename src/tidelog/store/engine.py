@@ -136,6 +136,15 @@ class Store(Protocol):
     async def rows_of(self, query: str, keys: Sequence[Key]) -> list[tuple[Row, ...]]:
         """Run one named query for many keys at once; what each of them got, in their order."""
 
+    async def rows_within(
+        self, query: str, positions: Sequence[int], *, most_bytes: int
+    ) -> list[Row]:
+        """The one row that a named query has for each position, until they are too large.
+
+        In the order of the positions: as many as have `most_bytes` in their last columns together,
+        at least one. No more than that is read, whatever there is.
+        """
+
     async def lowest(
         self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
     ) -> list[int]:

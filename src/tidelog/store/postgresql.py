@@ -510,6 +510,12 @@ class PostgresqlStore:
                 found[number - 1] += (tuple(row),)
         return found
 
+    async def rows_within(
+        self, query: str, positions: Sequence[int], *, most_bytes: int
+    ) -> list[Row]:
+        """See `Store.rows_within`; the query itself takes all positions and the bytes."""
+        return await self._fetch(query, list(positions), most_bytes) if positions else []
+
     async def lowest(
         self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
     ) -> list[int]:

@@ -440,6 +440,25 @@ class SqliteStore:
 
         return await self._read(read)
 
+    async def rows_within(
+        self, query: str, positions: Sequence[int], *, most_bytes: int
+    ) -> list[Row]:
+        """See `Store.rows_within`; one after another, so the first that is too much is the last."""
+        text = self._queries[query]
+
+        def read(connection: sqlite3.Connection) -> list[Row]:
+            found: list[Row] = []
+            room = most_bytes
+            for position in positions:
+                [row] = connection.execute(text, (position,))
+                room -= len(row[-1])
+                if room < 0 and found:
+                    break
+                found.append(row)
+            return found
+
+        return await self._read(read)
+
     async def lowest(
         self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
     ) -> list[int]:

@@ -43,6 +43,8 @@ class Sync(Struct, frozen=True):
     """None leaves them as they are."""
     since: int
     limit: int
+    max_bytes: int
+    """At most so much of events in it, but for a single one."""
     watermark: int | None
     """Of the cycle that this continues; None opens a new one."""
 

@@ -80,6 +80,7 @@ class SyncPayload(Struct, kw_only=True):
     since_committed_id: Count
     subscription_partitions: list[NonEmpty] | UnsetType = UNSET
     limit: int | UnsetType = UNSET
+    max_bytes: int | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
 
 

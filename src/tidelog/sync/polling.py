@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
 from tidelog.base import strictjson
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
@@ -126,7 +128,7 @@ class Polling:
             since, repeated = history["began"], None  # what the client has after it is not so here
         last = service.last_event
         watermark = last if repeated is None else min(repeated, last)
-        request = Sync(action.partitions, None, since, action.limit, watermark)
+        request = structs.replace(action, since=since, watermark=watermark)
         page = await service.page(request, history=history)
         if service.committer.incarnations.current.id != history["incarnation"]:
             raise Problem("server_error", "the log has another history now; ask again")

@@ -366,24 +366,23 @@ class SyncService:
         )
 
     async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
-        """At most `limit` events of any of the partitions, and whether there are more (D35)."""
-        limit, after = request.limit, request.since
-        if len(request.partitions) == 1:
-            key = (request.partitions[0], after, watermark, limit + 1)
-            found = await self.store.rows("sync_page", key)
-            has_more, found = len(found) > limit, found[:limit]
-        else:
-            ids = await self.store.lowest(
-                "sync_positions",
-                request.partitions,
-                after=after,
-                through=watermark,
-                limit=limit + 1,
-            )
-            has_more, ids = len(ids) > limit, ids[:limit]
-            rows = await self.store.rows_of("sync_event", [(at,) for at in ids])
-            found = tuple((at, *row) for at, [row] in zip(ids, rows, strict=True))
+        """The next events of any of the partitions, and whether there are more (D35).
+
+        At most `limit`, and of these as many as `max_bytes` have room for; at least one.
+        """
+        limit = request.limit
+        ids = await self.store.lowest(
+            "sync_positions",
+            request.partitions,
+            after=request.since,
+            through=watermark,
+            limit=limit + 1,
+        )
+        found = await self.store.rows_within(
+            "sync_event", ids[:limit], most_bytes=request.max_bytes
+        )
         events = [delivered(body, at, committed_at) for at, committed_at, body in found]
+        has_more = len(ids) > len(found)
         return events, found[-1][0] if has_more else watermark, has_more
 
     # Delivery.
@@ -501,9 +500,11 @@ class _Connection:
 
     def send(self, kind: str, payload: bytes) -> None:
         """Send a message of this connection's own."""
+        self.push(self._framed(kind, payload))
+
+    def _framed(self, kind: str, payload: bytes) -> bytes:
         self._sent += 1
-        now_ms = self._service.clock.now_ms()
-        self.push(text_frame(envelope(kind, f"s{self._sent}", now_ms, payload)))
+        return text_frame(envelope(kind, f"s{self._sent}", self._service.clock.now_ms(), payload))
 
     def close(self, code: int) -> None:
         self.session.closed = True
@@ -579,7 +580,9 @@ class _Connection:
                     await self._service.warm_and_submit(action, self.submitted, self)
                     self._queued()
                 case Sync():
-                    self.send("sync_response", await self._service.page(action, self))
+                    page = await self._service.page(action, self)
+                    if self.outlet is not None:
+                        self.outlet.answer(self._framed("sync_response", page))
                     self._done()
         except (QueueFull, ShuttingDown) as error:
             self._busy(action, error)

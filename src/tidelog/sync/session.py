@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tidelog.base import strictjson
 from tidelog.base.errors import InvalidJson
@@ -44,6 +44,9 @@ QUEUED_BYTES = 65_536
 The queue is everybody's: no connection may fill it."""
 
 DEFAULT_LIMIT = 500
+MAX_PAGE_BYTES = 1_048_576
+"""What the events of a page amount to at most, unless a single one is larger: a page is held in
+memory until the peer has taken it, and must reach it over a slow line before it gives up."""
 MAX_ID_BYTES = 128
 RETRY_AFTER_MS = 1000
 
@@ -403,13 +406,7 @@ class Session:
             and cycle.partitions == action.partitions
             and cycle.next_since == action.since
         ):
-            action = Sync(
-                action.partitions,
-                action.subscriptions,
-                action.since,
-                action.limit,
-                cycle.watermark,
-            )
+            action = structs.replace(action, watermark=cycle.watermark)
         return action
 
 
@@ -527,6 +524,7 @@ def read_sync(
         subscriptions = _partition_list(payload, "subscription_partitions")
     since = whole_number(payload, "since_committed_id", least=0)
     limit = whole_number(payload, "limit", default=DEFAULT_LIMIT)
+    max_bytes = whole_number(payload, "max_bytes", default=MAX_PAGE_BYTES)
     named = {*partitions, *(subscriptions or ())}
     denied = [name for name in named if not allows(name)]
     if denied:
@@ -536,7 +534,8 @@ def read_sync(
             partitions=list(normal_set(denied)),
         )
     limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
-    return Sync(partitions, subscriptions, since, limit, None)
+    max_bytes = max(0, min(MAX_PAGE_BYTES, max_bytes))
+    return Sync(partitions, subscriptions, since, limit, max_bytes, None)
 
 
 def _partition_list(payload: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -46,7 +46,16 @@ class _Backlog:
 class Spout:
     """The outbound direction of one connection; `tidelog.web.websocket` adds the inbound one."""
 
-    __slots__ = ("_backlog", "_transport", "_write", "attention", "fanout", "frames", "writable")
+    __slots__ = (
+        "_answer_bytes",
+        "_backlog",
+        "_transport",
+        "_write",
+        "attention",
+        "fanout",
+        "frames",
+        "writable",
+    )
 
     def __init__(self, fanout: "Fanout") -> None:
         self.fanout = fanout
@@ -57,6 +66,8 @@ class Spout:
         """Whether frames are taken: from the handshake to the first close frame."""
         self.attention = False
         """Whether `wrote` must follow a write: the socket is clogged or a close is pending."""
+        self._answer_bytes = 0
+        """Size of the last answer: what waits beside it is judged, not the answer itself."""
         self._transport: asyncio.Transport | None = None
         self._backlog: _Backlog | None = None
         """Set while the socket has not taken everything that was written."""
@@ -88,6 +99,14 @@ class Spout:
                 self.fanout.mark(self)
             frames.append(frame)
 
+    def answer(self, frame: bytes) -> None:
+        """Queue a large frame that the peer has asked for; it never makes it a slow consumer.
+
+        Only the last one is exempt: whoever asks again and again without reading is one.
+        """
+        self._answer_bytes = len(frame)
+        self.push(frame)
+
     def write(self, data: bytes, messages: int) -> None:
         """Give frames to the socket; the transport keeps what the socket does not take."""
         self._write(data)
@@ -101,11 +120,17 @@ class Spout:
         limits = self.fanout.limits
         waiting_bytes = self._transport.get_write_buffer_size()
         self._backlog.wrote(size, messages, waiting_bytes)
+        answers = 1 if self._answer_bytes else 0
         if (
-            waiting_bytes > limits.send_buffer_bytes
-            or self._backlog.messages > limits.send_buffer_messages
+            waiting_bytes > limits.send_buffer_bytes + self._answer_bytes
+            or self._backlog.messages > limits.send_buffer_messages + answers
         ):
             self.fanout.metrics.slow_consumers.inc()
+            _log.warning(
+                "dropped a slow consumer: %d bytes in %d messages wait for it",
+                waiting_bytes,
+                self._backlog.messages,
+            )
             self.too_slow()
 
     def too_slow(self) -> None:
@@ -140,6 +165,7 @@ class Spout:
         if self._backlog is not None:
             self._backlog.taken.set()
         self._backlog = None
+        self._answer_bytes = 0
         self.attention = not self.writable
 
 

@@ -63,7 +63,7 @@ async def test_the_number_of_queries_does_not_depend_on_the_number_of_partitions
 
             return count
 
-        for method in ("rows", "rows_of", "lowest"):
+        for method in ("rows", "rows_of", "rows_within", "lowest"):
             monkeypatch.setattr(node.store, method, counted(method))
         page = await peer.sync(*names, limit=1000)
         assert [event["id"] for event in page["events"]] == names[:1000]

@@ -696,16 +696,20 @@ async def test_a_sync_that_cannot_be_read_closes(
 ) -> None:
     """A failing read is `server_error` and close; the client comes back and gets its page."""
     async with sync_server(tmp_path) as node:
-        rows = node.store.rows
+        rows, rows_within = node.store.rows, node.store.rows_within
 
         async def failing(query: str, key: Any) -> Any:
             if query == "sync_page":
                 raise StoreUnavailable("injected")
             return await rows(query, key)
 
+        async def failing_within(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailable("injected")
+
         async with connected(node.ws_url) as peer:
             await peer.submit(note("a"))
             monkeypatch.setattr(node.store, "rows", failing)
+            monkeypatch.setattr(node.store, "rows_within", failing_within)
             await peer.send("sync", {"partitions": ["p"], "since_committed_id": 0})
             assert (await peer.expect("error"))["code"] == "server_error"
             assert await peer.close_code() == 1011
@@ -714,6 +718,7 @@ async def test_a_sync_that_cannot_be_read_closes(
             assert (await peer.expect("error"))["code"] == "server_error"
             assert await peer.close_code() == 1011
         monkeypatch.setattr(node.store, "rows", rows)
+        monkeypatch.setattr(node.store, "rows_within", rows_within)
         async with connected(node.ws_url, "t", TREE) as peer:
             assert outcome(await peer.submit(push("b", "n"))) == ["committed"]
             assert [event["id"] for event in await peer.whole("p")] == ["a", "b"]

@@ -469,7 +469,8 @@ def test_pages_follow_until_the_last(bench: Bench) -> None:
     bench.connect()
     bench.sent()
     bench.say("sync_response", page(committed(1, value("a")), through=1, to=9, has_more=True))
-    assert bench.sent() == [("sync", {"partitions": ["p"], "since_committed_id": 1, "limit": 500})]
+    following = {"partitions": ["p"], "since_committed_id": 1, "limit": 500, "max_bytes": 1_048_576}
+    assert bench.sent() == [("sync", following)]
     assert bench.store.cursor("p") == 1
     assert not bench.synced()
     bench.say("sync_response", page(committed(9, value("b")), through=9))
@@ -988,6 +989,40 @@ def test_an_answer_that_never_comes_ends_the_connection(bench: Bench) -> None:
     bench.core.tick()
     assert bench.kinds() == ["close"]
     assert bench.codes() == ["timeout"]
+
+
+def test_an_answer_on_its_way_is_waited_for(bench: Bench) -> None:
+    """Part of a message shows that the rest is coming, however long it takes."""
+    bench.connect()
+    bench.sent()
+    for _ in range(5):
+        bench.clock.advance(sync_core.REPLY_TIMEOUT_MS - 1)
+        bench.core.progressed()
+        bench.core.tick()
+        assert bench.kinds() == []
+    bench.clock.advance(sync_core.REPLY_TIMEOUT_MS)
+    bench.core.tick()
+    assert bench.kinds() == ["close"]
+
+
+def test_a_drop_in_the_middle_of_a_page_asks_for_less(bench: Bench) -> None:
+    """Half of it each time, until everything was fetched."""
+
+    def asked() -> tuple[int, int]:
+        bench.connect()
+        [_, (_, payload)] = bench.sent()
+        return payload["limit"], payload["max_bytes"]
+
+    sizes = []
+    for _ in range(12):
+        sizes.append(asked())
+        bench.core.disconnected()
+    assert sizes[:3] == [(500, 1_048_576), (250, 524_288), (125, 262_144)]
+    assert sizes[-1] == (1, 16_384)
+    asked()
+    bench.say("sync_response", page(through=0))
+    bench.core.disconnected()
+    assert asked() == (500, 1_048_576)
 
 
 # Snapshots and model version

@@ -121,6 +121,42 @@ async def test_too_many_messages_untaken(fanout: Fanout, metrics: Metrics) -> No
     assert sample(metrics, "tidelog_slow_consumers_total") == 1
 
 
+async def test_an_answer_is_not_counted(
+    fanout: Fanout, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was asked for may be of any size; what is pushed beside it is judged as ever."""
+    spout, transport = connected(fanout, room=0)
+    spout.answer(bytes(5000))
+    spout.push(bytes(1000))
+    await asyncio.sleep(0)
+    assert transport.ended == []
+    spout.push(b"x")
+    await asyncio.sleep(0)
+    assert transport.ended == ["abort"]
+    assert sample(metrics, "tidelog_slow_consumers_total") == 1
+    assert "6001 bytes in 3 messages" in caplog.text
+
+
+async def test_only_the_last_answer_is_not_counted(fanout: Fanout) -> None:
+    """Who asks without reading is a slow consumer, and one that has read starts anew."""
+    spout, transport = connected(fanout, room=0)
+    spout.answer(bytes(5000))
+    await asyncio.sleep(0)
+    transport.drain(transport.waiting)
+    transport.room = 0
+    spout.push(bytes(1001))
+    await asyncio.sleep(0)
+    assert transport.ended == ["abort"]
+    spout, transport = connected(fanout, room=0)
+    spout.answer(bytes(900))
+    spout.answer(bytes(900))
+    await asyncio.sleep(0)
+    assert transport.ended == []
+    spout.answer(bytes(900))
+    await asyncio.sleep(0)
+    assert transport.ended == ["abort"]
+
+
 async def test_messages_that_were_taken_are_not_counted(fanout: Fanout, metrics: Metrics) -> None:
     """A peer that keeps reading stays, however much passes through its buffer in total."""
     spout, transport = connected(fanout, room=0)

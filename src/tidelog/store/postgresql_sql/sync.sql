@@ -28,10 +28,16 @@ LATERAL (
 ) AS page ORDER BY page.committed_id LIMIT $4::bigint;
 
 -- name: sync_event
--- Events by their places; bodies that were pruned come from the archive (D57).
-SELECT named.number, l.committed_at, coalesce(l.body, a.body)
-FROM unnest($1::bigint[]) WITH ORDINALITY AS named (committed_id, number)
-JOIN tidelog.log l USING (committed_id) LEFT JOIN tidelog.sync_events_archive a USING (committed_id);
+-- Events by their places, until they are too large together; bodies that were pruned come from the
+-- archive (D57). The sum needs the sizes only: a body that is not part of the page is not read.
+SELECT page.committed_id, page.committed_at, page.body
+FROM (
+  SELECT named.number, l.committed_id, l.committed_at, coalesce(l.body, a.body) AS body,
+         sum(octet_length(coalesce(l.body, a.body))) OVER (ORDER BY named.number) AS total
+  FROM unnest($1::bigint[]) WITH ORDINALITY AS named (committed_id, number)
+  JOIN tidelog.log l USING (committed_id)
+  LEFT JOIN tidelog.sync_events_archive a USING (committed_id)
+) AS page WHERE page.total <= $2::bigint OR page.number = 1 ORDER BY page.number;
 
 -- name: sync_last_event
 -- The last sync event at or before a position: the watermark of a cycle (D38).

@@ -17,7 +17,7 @@ WHERE partition = ? AND committed_id > ? AND committed_id <= ? ORDER BY committe
 
 -- name: sync_event
 -- An event by its place; a body that was pruned comes from the archive (D57).
-SELECT l.committed_at, coalesce(l.body, a.body)
+SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body)
 FROM log l LEFT JOIN sync_events_archive a USING (committed_id) WHERE l.committed_id = ?;
 
 -- name: sync_last_event
