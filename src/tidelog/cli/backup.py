@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.base.errors import StoreDamaged
+from tidelog.base.terminal import printable_lines
 from tidelog.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -19,9 +19,13 @@ from tidelog.cli.options import (
     settings_from,
 )
 from tidelog.cli.progress import progress_bar
+from tidelog.cli.verification import unsealed_text
 
-VERIFIED = "the schema, every page, the digests of the log, the relations of the mesh"
-"""What a restore has looked at; other rows beside the log it cannot judge."""
+if TYPE_CHECKING:
+    from tidelog.cli.verification import Verdict
+
+VERIFIED = "the schema, every page, the digests of the log, every row beside the log"
+"""What a restore has looked at."""
 
 
 def backup(
@@ -38,21 +42,36 @@ def backup(
     """
     settings = settings_from(config, data_dir=data_dir, store=store)
 
-    async def run() -> int:
+    async def run() -> "Verdict":
         from tidelog.store.backup import back_up
 
-        heads = []
+        verdicts = []
         with ExitStack() as copying:
 
             async def check(copy: Path) -> None:
                 copying.close()  # verification has a bar of its own
-                heads.append(await _verified(str(copy)))
+                verdicts.append(await _verified(str(copy)))
 
             show = copying.enter_context(progress_bar("copying"))
             await back_up(settings.store_location, target, show, check)
-        return heads[0]
+        return verdicts[0]
 
-    _report("backed up", asyncio.run(run()), target, as_json=as_json)
+    verdict = asyncio.run(run())
+    if verdict.is_sound:
+        _report("backed up", verdict, target, as_json=as_json)
+        return
+    # Better a copy with a damaged row than none; whoever waits for it must hear of it.
+    if as_json:
+        _report("backed up", verdict, target, as_json=True)
+    else:
+        typer.echo(
+            f"backed up: head {verdict.log.head}, {target}\n"
+            f"DAMAGED beside the log, in the store as in the copy, {verdict.damaged} findings:\n"
+            f"{printable_lines(verdict.damage_text())}\n"
+            "The entries of the log are sound. `tidelog restore` refuses this copy; keep the one "
+            "before it."
+        )
+    raise typer.Exit(1)
 
 
 def restore(
@@ -69,70 +88,63 @@ def restore(
     """
     settings = settings_from(config, data_dir=data_dir, store=store)
 
-    async def run() -> int:
+    async def run() -> "Verdict":
         from tidelog.store.backup import restore as restore_store
 
         async def check(copy: Path) -> None:
-            await _verified(str(copy))
-            await _require_relations(source, copy)
+            _require_sound(source, await _verified(str(copy)))
 
         with progress_bar("restoring") as show:
             await restore_store(source, settings.store_location, show, check)
-        return await _verified(settings.store_location)
+        verdict = await _verified(settings.store_location)
+        _require_sound(source, verdict)
+        return verdict
 
-    head = asyncio.run(run())
+    verdict = asyncio.run(run())
     where = masked_location(settings)
     if as_json:
-        _report("restored", head, source, as_json=True)
+        _report("restored", verdict, source, as_json=True)
     else:
+        head = verdict.log.head
         typer.echo(f"restored and verified: head {head}, from {source} to {where}")
-        typer.echo(f"verified: {VERIFIED}")
+        typer.echo(f"verified: {VERIFIED}{unsealed_text(verdict)}")
 
 
-async def _verified(location: str) -> int:
-    """Walk the digest chain of a copy; answers its head."""
-    from tidelog.log.verify import verify
+async def _verified(location: str) -> "Verdict":
+    """Verify a copy; its log must be sound."""
+    from tidelog.cli.verification import verify_store
     from tidelog.store import open_store
 
     store = await open_store(location, log_id="", node="", read_only=True)
-    head = 0
     try:
-        with progress_bar("verifying") as show:
-            async for progress in verify(store):
-                if progress.finding:
-                    raise StoreDamaged(
-                        f"the copy is damaged at {progress.finding.committed_id}: "
-                        f"{progress.finding.problem}. Run `tidelog log verify` on its source."
-                    )
-                show(progress.verified, progress.head)
-                head = progress.head
+        verdict = await verify_store(store)
     finally:
         await store.close()
-    return head
-
-
-async def _require_relations(backup: Path, copy: Path) -> None:
-    """Refuse a backup in which a row of the mesh lacks its counterpart, as `mesh check` finds."""
-    from tidelog.mesh.orphans import find_orphans
-    from tidelog.store import open_store
-
-    store = await open_store(str(copy), log_id="", node="", read_only=True)
-    first, count = None, 0
-    try:
-        async for finding in find_orphans(store, time.time_ns() // 1_000_000):
-            first, count = first or finding, count + 1
-    finally:
-        await store.close()
-    if first is not None:
+    if finding := verdict.log.finding:
         raise StoreDamaged(
-            f"{backup} lacks rows that belong together, {count} findings; the first: "
-            f"{first.relation} {first.key} of mesh {first.mesh_id}: {first.problem}. Restore "
-            f"another backup; `tidelog mesh check --store {backup}` lists all of them."
+            f"the copy is damaged at {finding.committed_id}: {finding.problem}. "
+            "Run `tidelog log verify` on its source."
+        )
+    return verdict
+
+
+def _require_sound(backup: Path, verdict: "Verdict") -> None:
+    """Refuse a backup with rows that are not what the log or their seals say."""
+    if verdict.damaged:
+        first = verdict.damage[0]
+        raise StoreDamaged(
+            f"{backup} has damaged rows beside the log, {verdict.damaged} findings; the first: "
+            f"{first.table} {first.key}: {first.problem}. Restore another backup; "
+            f"`tidelog log verify --store {backup}` lists them."
         )
 
 
-def _report(done: str, head: int, file: Path, *, as_json: bool) -> None:
+def _report(done: str, verdict: "Verdict", file: Path, *, as_json: bool) -> None:
+    head = verdict.log.head
     if as_json:
-        typer.echo(json.dumps({"done": done, "head": head, "file": str(file), "verified": True}))
+        answer = {"done": done, "head": head, "file": str(file), "verified": verdict.is_sound}
+        if not verdict.is_sound:
+            answer |= {"damaged": verdict.damaged, "damage": verdict.as_json()["damage"]}
+        typer.echo(json.dumps(answer))
     else:
         typer.echo(f"{done} and verified: head {head}, {file}")

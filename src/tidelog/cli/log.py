@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.base.terminal import printable
+from tidelog.base.terminal import printable, printable_lines
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def verify(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Walk the digest chain; exit 1 and name the first bad position if the log is damaged.
+    """Verify every entry and every row beside the log; exit 1 and name what is damaged.
 
     Example: tidelog log verify --data-dir ./data
     """
@@ -172,33 +172,31 @@ def verify(
 
 
 async def _verify(settings: "Settings", *, as_json: bool) -> bool:
-    from tidelog.cli.progress import progress_bar
-    from tidelog.log.verify import verify as walk
+    from tidelog.cli.verification import unsealed_text, verify_store
 
     store = await open_reader(settings)
-    last = None
     try:
-        with progress_bar("verifying") as show:
-            async for last in walk(store):
-                show(last.verified, last.head)
+        verdict = await verify_store(store)
     finally:
         await store.close()
-    assert last is not None  # noqa: S101 - verify always yields
+    log = verdict.log
     if as_json:
-        result = {
-            "sound": last.finding is None,
-            "verified": last.verified,
-            "head": last.head,
-            "pruned": last.pruned,
-            "first_bad": last.finding.committed_id if last.finding else None,
-            "problem": last.finding.problem if last.finding else None,
-        }
-        typer.echo(json.dumps(result))
-    elif last.finding:
+        typer.echo(json.dumps(verdict.as_json()))
+    elif log.finding:
         typer.echo(
-            f"DAMAGED at {last.finding.committed_id}: {last.finding.problem}. "
-            f"Entries 1 to {last.verified} are sound. Restore a backup with `tidelog restore`."
+            f"DAMAGED at {log.finding.committed_id}: {log.finding.problem}. "
+            f"Entries 1 to {log.verified} are sound. Restore a backup with `tidelog restore`."
         )
     else:
-        typer.echo(f"sound: {last.verified} entries verified, {last.pruned} of them pruned")
-    return last.finding is None
+        typer.echo(f"sound: {log.verified} entries verified, {log.pruned} of them pruned")
+        if verdict.damaged:
+            typer.echo(
+                f"DAMAGED beside the log, {verdict.damaged} findings:\n"
+                f"{printable_lines(verdict.damage_text())}\n"
+                "Restore a backup with `tidelog restore`."
+            )
+        else:
+            typer.echo(
+                f"sound: {verdict.rows} rows beside the log verified{unsealed_text(verdict)}"
+            )
+    return verdict.is_sound

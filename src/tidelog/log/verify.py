@@ -1,6 +1,7 @@
 """Walking the digest chain: is every entry what was committed, and are all of them there?"""
 
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from tidelog.base.errors import StoreError
@@ -12,6 +13,9 @@ _TEXTS = ("stream", "surface", "kind", "entity", "ref", "actor")
 _NUMBERS = ("committed_id", "stream_serial", "committed_at")
 _CONTENT = ("body", "data")
 _DIGESTS = ("body_digest", "digest")
+
+REMEMBERED_STREAMS = 50_000
+"""Streams whose last serial is kept in memory; of another one the entry before is looked up."""
 
 _BEFORE_ALL = -(2**63)
 """Where reading begins: an entry below position 1 was added."""
@@ -47,7 +51,7 @@ async def verify(store: Store) -> AsyncIterator[Progress]:
         yield Progress(0, 0, 0, Finding(1, f"unreadable: {error}"))
         return
     previous, at, pruned, dated = GENESIS_DIGEST, 0, 0, 0
-    serials: dict[str, int] = {}
+    serials = _Serials(store)
     limit = PAGE_ENTRIES
     while at < head.committed_id or at == 0:
         try:
@@ -61,17 +65,61 @@ async def verify(store: Store) -> AsyncIterator[Progress]:
         limit = min(limit * 2, PAGE_ENTRIES)
         if not page:
             break
+        try:
+            await serials.expect(page)
+        except StoreError as error:
+            yield Progress(at, head.committed_id, pruned, Finding(at + 1, f"unreadable: {error}"))
+            return
         for entry in page:
-            problem = _problem(entry, at + 1, serials.get(entry.stream, 0) + 1, previous)
+            problem = _problem(entry, at + 1, serials.last(entry.stream) + 1, previous)
             if problem:
                 yield Progress(at, head.committed_id, pruned, Finding(at + 1, problem))
                 return
             at, previous, dated = entry.committed_id, entry.digest, entry.committed_at
-            serials[entry.stream] = entry.stream_serial
+            serials.note(entry)
             pruned += entry.body is None
         yield Progress(at, head.committed_id, pruned)
     problem = await _end_problem(store, head, at, previous, dated)
     yield Progress(at, head.committed_id, pruned, Finding(at + 1, problem) if problem else None)
+
+
+class _Serials:
+    """The last serials of streams, of however many there are."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._last: OrderedDict[str, int] = OrderedDict()
+        """The least recently seen first."""
+
+    async def expect(self, page: Sequence[Entry]) -> None:
+        """Make sure that the streams of a page are known: from before, or from the store."""
+        while len(self._last) > REMEMBERED_STREAMS:
+            self._last.popitem(last=False)
+        firsts = {entry.stream: entry for entry in reversed(page)}
+        asked = [
+            (stream, entry.stream_serial - 1, entry.committed_id)
+            for stream, entry in firsts.items()
+            if stream not in self._last and _is_placed(entry) and entry.stream_serial > 1
+        ]
+        found = await self._store.rows_of("stream_serial_before", asked)
+        for (stream, _, _), rows in zip(asked, found, strict=True):
+            if rows:
+                self._last[stream] = rows[0][0]
+
+    def last(self, stream: str) -> int:
+        """The serial of its last entry so far, 0 if there is none."""
+        return self._last.get(stream, 0)
+
+    def note(self, entry: Entry) -> None:
+        """This entry comes next in its stream."""
+        self._last[entry.stream] = entry.stream_serial
+        self._last.move_to_end(entry.stream)
+
+
+def _is_placed(entry: Entry) -> bool:
+    """Whether the store can be asked for what is before it; damage may be of another type."""
+    place: tuple[object, object] = (entry.stream, entry.stream_serial)
+    return isinstance(place[0], str) and isinstance(place[1], int)
 
 
 def _problem(entry: Entry, committed_id: int, serial: int, previous: bytes) -> str | None:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from tidelog.log.derived import pages
 from tidelog.mesh.retention import FINISHED_MS
 from tidelog.mesh.rules import DAY_MS, PUSH, Mesh, mesh_id_of, queue_recipient, stream_name
 from tidelog.store.engine import Store
-from tidelog.store.rows import Key, Row
+from tidelog.store.rows import Row
 
 PAGE = 200
 """Rows of one read; entries are read with their content."""
@@ -83,21 +84,9 @@ async def find_orphans(store: Store, now_ms: int) -> AsyncIterator[Finding]:
         yield finding
 
 
-async def _pages(
-    store: Store, query: str, start: Key, key_width: int, *more: int
-) -> AsyncIterator[Sequence[Row]]:
-    """Pages of a query whose first columns are the key to go on behind."""
-    after = start
-    while page := await store.rows(query, (*after, *more, PAGE)):
-        yield page
-        if len(page) < PAGE:
-            return
-        after = page[-1][:key_width]
-
-
 async def _check_keys(store: Store) -> AsyncIterator[Finding]:
     """Rules 1 and 2."""
-    async for page in _pages(store, "mesh_check_keys", (_FIRST, ""), 2):
+    async for page in pages(store, "mesh_check_keys", (_FIRST, ""), PAGE):
         for scope, key, available, outcome, entity, has_content, has_tombstone in page:
             where = (mesh_id_of(scope), "client_message_dedupe", key)
             message = _message_in(outcome)
@@ -131,7 +120,7 @@ async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
     """Rules 3, 4, 7, 8 and 9, along the history of every mesh."""
     last_stream, last_serial = "", 0
     mesh: Mesh | None = None
-    async for page in _pages(store, "mesh_check_entries", (_FIRST, 0), 2):
+    async for page in pages(store, "mesh_check_entries", (_FIRST, 0), PAGE):
         entries = [(stream, message, body) for stream, _, message, _, _, _, body, _ in page]
         unknown = await _without_id(store, entries)
         for stream, serial, message, committed_at, _, _, body, has_tombstone in page:
@@ -219,7 +208,7 @@ async def _check_deliveries(store: Store, now_ms: int) -> AsyncIterator[Finding]
     """Rule 5; an id does not expire while its message has unfinished deliveries."""
     before = now_ms - FAN_OUT_MS
     start = ("", "", "", 0, "")
-    async for page in _pages(store, "mesh_check_deliveries", start, 5, before):
+    async for page in pages(store, "mesh_check_deliveries", start, PAGE, before):
         entries = [(stream_name(row[0]), row[5], row[6]) for row in page]
         unknown = await _without_id(store, entries)
         for mesh_id, recipient, channel, _, endpoint_id, message, _ in page:
@@ -230,7 +219,7 @@ async def _check_deliveries(store: Store, now_ms: int) -> AsyncIterator[Finding]
 
 async def _check_mentions(store: Store) -> AsyncIterator[Finding]:
     """Rule 6."""
-    async for page in _pages(store, "mesh_check_mentions", ("", ""), 2):
+    async for page in pages(store, "mesh_check_mentions", ("", ""), PAGE):
         for message, mentioned, mesh_id, has_message, has_tombstone in page:
             if not has_message and not has_tombstone:
                 key = f"{message}/{mentioned}"

@@ -43,6 +43,18 @@ def queue_recipient(queue_id: str) -> str:
     return f"queue:{queue_id}"
 
 
+def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> bytes:
+    """What the dedupe row of a send remembers of its answer."""
+    return _encode(
+        {
+            "broker_message_id": message_id,
+            "history_id": history_id,
+            "destination_kind": kind,
+            "destination_ref": ref,
+        }
+    )
+
+
 class Mesh(Struct, frozen=True):
     """A mesh and its settings, as `mesh_by_id` and `mesh_by_slug` answer them."""
 
@@ -210,12 +222,7 @@ class Send(Struct, frozen=True, kw_only=True):
         )
 
     def _dedupe_row(self, view: View, mesh: Mesh, history_id: int) -> DedupeRow:
-        outcome = {
-            "broker_message_id": self.broker_message_id,
-            "history_id": history_id,
-            "destination_kind": self.envelope.destination_kind,
-            "destination_ref": self.envelope.destination_ref,
-        }
+        envelope = self.envelope
         expires_at = None
         if mesh.dedupe_retention_mode != "permanent":
             expires_at = view.now_ms + mesh.dedupe_retention_days * DAY_MS
@@ -225,7 +232,12 @@ class Send(Struct, frozen=True, kw_only=True):
             committed_id=view.next_committed_id,
             fingerprint=self.fingerprint,
             owner=self.sender.id,
-            outcome=_encode(outcome),
+            outcome=stored_outcome(
+                self.broker_message_id,
+                history_id,
+                envelope.destination_kind,
+                envelope.destination_ref,
+            ),
             available=1,
             first_seen_at=view.now_ms,
             expires_at=expires_at,

@@ -119,23 +119,18 @@ class SubmitItem(Struct, frozen=True):
 
     def _commit(self, view: View) -> Accept:
         committed_id = view.next_committed_id
-        outcome = msgspec.json.encode(Outcome(committed_id, view.now_ms, self.event_hash))
         return Accept(
             Committed(self.id, committed_id, view.now_ms),
             entries=(
                 Draft(STREAM, SURFACE, self.event["type"], self.id, "", self.client_id, self.body),
             ),
             dedupe=(
-                DedupeRow(
-                    SCOPE,
+                dedupe_row(
                     self.id,
-                    committed_id,
-                    self.fingerprint,
                     self.client_id,
-                    outcome,
-                    1,
+                    committed_id,
                     view.now_ms,
-                    None,
+                    (self.fingerprint, self.event_hash),
                 ),
             ),
             rows=tuple(
@@ -167,6 +162,22 @@ class Setting(Struct, frozen=True):
         return Accept(self.value, rows=(RowChange("sync_put_setting", (self.name, self.value)),))
 
 
+def dedupe_row(
+    item_id: str, client_id: str, committed_id: int, now_ms: int, proofs: tuple[bytes, bytes]
+) -> DedupeRow:
+    """That an event was committed; `proofs` as `proofs_of` returns them."""
+    fingerprint, event_hash = proofs
+    outcome = msgspec.json.encode(Outcome(committed_id, now_ms, event_hash))
+    return DedupeRow(SCOPE, item_id, committed_id, fingerprint, client_id, outcome, 1, now_ms, None)
+
+
+def proofs_of(canonical_event: bytes, canonical_partitions: bytes) -> tuple[bytes, bytes]:
+    """The fingerprint of a whole item, and the hash of its event alone."""
+    # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
+    whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical_partitions)
+    return sha256(whole).digest(), sha256(canonical_event).digest()
+
+
 def prepare(
     item: Mapping[str, Any],
     raw_event: bytes,
@@ -190,16 +201,15 @@ def prepare(
         return SubmitItem(item["id"], client_id, (), event, b"", b"", b"", refused, ())
     partitions = normal_set(names)
     canonical_partitions = canonical(partitions)
-    # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
-    whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical_partitions)
+    fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
     return SubmitItem(
         id=item["id"],
         client_id=client_id,
         partitions=partitions,
         event=event,
         body=stored_body(item["id"], client_id, canonical_partitions, raw_event),
-        fingerprint=sha256(whole).digest(),
-        event_hash=sha256(canonical_event).digest(),
+        fingerprint=fingerprint,
+        event_hash=event_hash,
         refused=None,
         invalid=tuple(_invalid(event, profile, model)),
     )

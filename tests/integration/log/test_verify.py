@@ -240,9 +240,13 @@ def test_every_damage_is_found_at_its_place(store_location: str) -> None:
     code, answer = verify(store_location)
     assert (code, list(answer)) == (
         0,
-        ["sound", "verified", "head", "pruned", "first_bad", "problem"],
+        [
+            *("sound", "verified", "head", "pruned", "first_bad", "problem"),
+            *("rows", "tables", "unsealed", "damaged", "damage"),
+        ],
     )
-    assert list(answer.values()) == [True, LAST, LAST, 0, None, None]
+    tables = {"head": 1, "incarnation": 1}
+    assert list(answer.values()) == [True, LAST, LAST, 0, None, None, 2, tables, 0, 0, []]
 
     async def restore() -> None:
         async with Editor(store_location) as editor:
@@ -270,6 +274,28 @@ def test_a_pruned_log_verifies(store_location: str) -> None:
     assert (answer["sound"], answer["verified"], answer["pruned"]) == (True, LAST, 2)
 
 
+async def test_a_log_of_more_streams_than_are_remembered(
+    store_location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory does not grow with the number of streams, and a serial that is missing is found."""
+    monkeypatch.setattr("tidelog.log.verify.REMEMBERED_STREAMS", 3)
+    monkeypatch.setattr("tidelog.log.verify.PAGE_ENTRIES", 7)
+    async with running_node(store_location) as node:
+        for number in range(60):
+            stream = f"probe/{number % 11}"
+            await node.append(Draft(stream, "probe", "put", str(number), "", "", b"{}"))
+        assert (await verdict(node.store)).finding is None
+        async with Editor(store_location) as editor:
+            # The digests are right, and so is the serial's own entry; only one before it is gone.
+            await editor.run("UPDATE log SET stream_serial = 7 WHERE committed_id = 58")
+        last = await verdict(node.store)
+        assert last.finding is not None
+        assert (last.finding.committed_id, last.finding.problem) == (
+            58,
+            "serial 7 of stream 'probe/2', expected 1",
+        )
+
+
 def test_an_empty_log_verifies(store_location: str) -> None:
     """A log without entries is sound."""
 
@@ -283,13 +309,15 @@ def test_an_empty_log_verifies(store_location: str) -> None:
 
 
 def test_the_command_tells_people(tmp_path: Path) -> None:
-    """Without --json one line says how far the log is sound; the exit code is the process's own."""
+    """Without --json a line says how far the log is sound; the exit code is the process's own."""
     location = str(tmp_path / "tidelog.db")
     command = [sys.executable, "-m", "tidelog", "log", "verify", "--data-dir", str(tmp_path)]
     asyncio.run(write_log(location))
     sound = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (sound.returncode, sound.stderr) == (0, "")
-    assert sound.stdout == "sound: 5 entries verified, 0 of them pruned\n"
+    assert sound.stdout == (
+        "sound: 5 entries verified, 0 of them pruned\nsound: 2 rows beside the log verified\n"
+    )
     change(location, "UPDATE log SET body = x'00' WHERE committed_id = 4")
     damaged = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (damaged.returncode, damaged.stderr) == (1, "")

@@ -113,7 +113,7 @@ def test_emptied_relations_of_the_mesh_are_found(
         assert command(*arguments)["verified"] is True
         return
     run_sql(f"DELETE FROM {emptied}")(mesh_backup)
-    with pytest.raises(StoreDamaged, match=r"belong together, .*is not known.*another backup"):
+    with pytest.raises(StoreDamaged, match=r"damaged rows .*: is missing.*another backup"):
         command(*arguments)
     assert not (tmp_path / "new").exists()
     assert files_in(mesh_backup.parent) == ["tidelog.db"]

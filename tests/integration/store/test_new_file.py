@@ -224,10 +224,10 @@ def test_without_hard_links_nothing_is_overwritten_either(
 
 
 def test_the_command_says_what_it_verified(backup_file: Path, tmp_path: Path) -> None:
-    """Of the rows beside the log only the relations of the mesh can be compared with it."""
+    """Everything: a file, its log, and every row beside it."""
     done = run("restore", str(backup_file), "--data-dir", str(tmp_path / "new"))
     assert done.stdout.splitlines() == [
         f"restored and verified: head 300, from {backup_file} to {tmp_path / 'new' / 'tidelog.db'}",
-        "verified: the schema, every page, the digests of the log, the relations of the mesh",
+        "verified: the schema, every page, the digests of the log, every row beside the log",
     ]
     assert command("log", "verify", "--data-dir", str(tmp_path / "new"))["sound"] is True

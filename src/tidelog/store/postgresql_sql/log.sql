@@ -92,6 +92,14 @@ SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, c
 FROM tidelog.log JOIN page USING (committed_id)
 WHERE coalesce(before, 0) <= $4 ORDER BY stream_serial;
 
+-- name: stream_serial_before
+-- Serials of streams whose entries are before positions.
+SELECT named.number, l.stream_serial
+FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+  WITH ORDINALITY AS named (stream, stream_serial, before, number)
+JOIN tidelog.log l ON l.stream = named.stream AND l.stream_serial = named.stream_serial
+WHERE l.committed_id < named.before;
+
 -- name: empty_bodies
 -- Prune: the content goes, the place, the digests and everything else stay (L8).
 UPDATE tidelog.log SET body = NULL, data = NULL

@@ -47,6 +47,10 @@ SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, c
        body, data, body_digest, digest
 FROM log WHERE stream = ? AND stream_serial > ? ORDER BY stream_serial LIMIT ?;
 
+-- name: stream_serial_before
+-- A serial of a stream, if its entry is before a position.
+SELECT stream_serial FROM log WHERE stream = ? AND stream_serial = ? AND committed_id < ?;
+
 -- name: empty_bodies
 -- Prune: the content goes, the place, the digests and everything else stay (L8).
 UPDATE log SET body = NULL, data = NULL WHERE stream = ? AND stream_serial > ? AND stream_serial <= ?;

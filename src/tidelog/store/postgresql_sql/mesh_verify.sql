@@ -1,0 +1,30 @@
+-- name: mesh_verify_deliveries
+-- Deliveries after one of them, and the entries of their messages.
+SELECT 1, q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id,
+       q.created_at, l.entity, l.kind, l.ref, l.committed_at
+FROM (SELECT * FROM tidelog.mesh_delivery_queue
+      WHERE (broker_message_id, recipient_pubkey, channel, endpoint_id)
+        > (($1::text[])[1], ($2::text[])[1], ($3::text[])[1], ($4::text[])[1])
+      ORDER BY broker_message_id, recipient_pubkey, channel, endpoint_id LIMIT ($5::bigint[])[1]) AS q
+LEFT JOIN tidelog.log l ON l.stream = 'mesh/' || q.mesh_id AND l.stream_serial = q.history_id
+ORDER BY q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id;
+
+-- name: mesh_verify_mentions
+-- Mentions after one of them, and the entries of their messages.
+SELECT 1, m.broker_message_id, m.mentioned_pubkey, m.mesh_id, m.history_id, m.created_at, l.entity,
+       l.committed_at, l.body
+FROM (SELECT * FROM tidelog.mesh_mention_index
+      WHERE (broker_message_id, mentioned_pubkey) > (($1::text[])[1], ($2::text[])[1])
+      ORDER BY broker_message_id, mentioned_pubkey LIMIT ($3::bigint[])[1]) AS m
+LEFT JOIN tidelog.log l ON l.stream = 'mesh/' || m.mesh_id AND l.stream_serial = m.history_id
+ORDER BY m.broker_message_id, m.mentioned_pubkey;
+
+-- name: mesh_verify_ids
+-- Ids after one of them, and the entries that they were committed with.
+SELECT 1, d.scope, d.key, d.owner, d.outcome, d.first_seen_at, l.stream_serial, l.entity, l.kind, l.ref,
+       l.actor, l.committed_at, l.body
+FROM (SELECT * FROM tidelog.dedupe
+      WHERE (scope, key) > (($1::text[])[1], ($2::text[])[1]) AND scope >= 'mesh/' AND scope < 'mesh0'
+      ORDER BY scope, key LIMIT ($3::bigint[])[1]) AS d
+LEFT JOIN tidelog.log l ON l.committed_id = d.committed_id AND l.stream = d.scope
+ORDER BY d.scope, d.key;
