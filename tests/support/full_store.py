@@ -40,6 +40,7 @@ async def _fill_channels(location: str, folder: Path, clock: FakeClock) -> None:
             await api.mutate("append", "room", old[name], data=more)
         clock.advance(60_000)
         await _fill_room(api)
+        ok(await api.post("/revocations", {"client_id": "gone"}))
         plain = Api(api.url, api._client, PLAIN)
         plain.now = api.now
         assert (await plain.events("events", data="kept")).status_code == 200

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import shutil
 import sqlite3
 import time
 from collections import Counter
@@ -210,7 +209,8 @@ async def copy(full_store: str, tmp_path: Path) -> AsyncIterator[str]:
     if not full_store.startswith("postgresql://"):
         target = tmp_path / "copy" / "tidelog.db"
         target.parent.mkdir()
-        shutil.copy(full_store, target)
+        with closing(sqlite3.connect(full_store)) as source, closing(sqlite3.connect(target)) as to:
+            source.backup(to)
         yield str(target)
         return
     server, name = full_store.rsplit("/", 1)

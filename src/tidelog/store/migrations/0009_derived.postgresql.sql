@@ -8,6 +8,7 @@ $$;
 -- sealed as they are, where they are few and stay; others are sealed when they are written again.
 ALTER TABLE tidelog.head ADD COLUMN seal BYTEA;
 ALTER TABLE tidelog.incarnation ADD COLUMN seal BYTEA;
+ALTER TABLE tidelog.channels_revocation ADD COLUMN seal BYTEA;
 ALTER TABLE tidelog.sync_snapshots ADD COLUMN seal BYTEA;
 ALTER TABLE tidelog.sync_settings ADD COLUMN seal BYTEA;
 ALTER TABLE tidelog.mesh_setting ADD COLUMN seal BYTEA;
@@ -26,6 +27,7 @@ ALTER TABLE tidelog.mesh_used_token ADD COLUMN seal BYTEA;
 UPDATE tidelog.head SET seal = tidelog.seal(json_build_array(only_row, log_id, committed_id,
   encode(digest, 'hex'), committed_at));
 UPDATE tidelog.incarnation SET seal = tidelog.seal(json_build_array(number, id, began, at));
+UPDATE tidelog.channels_revocation SET seal = tidelog.seal(json_build_array(app_id, kind, value, at));
 UPDATE tidelog.sync_snapshots SET seal = tidelog.seal(json_build_array(partition, encode(state, 'hex'),
   committed_id, created_at, model_version, encode(digest, 'hex')));
 UPDATE tidelog.sync_settings SET seal = tidelog.seal(json_build_array(name, value));

@@ -4,6 +4,7 @@
 -- sealed as they are, where they are few and stay; others are sealed when they are written again.
 ALTER TABLE head ADD COLUMN seal BLOB;
 ALTER TABLE incarnation ADD COLUMN seal BLOB;
+ALTER TABLE channels_revocation ADD COLUMN seal BLOB;
 ALTER TABLE sync_snapshots ADD COLUMN seal BLOB;
 ALTER TABLE sync_settings ADD COLUMN seal BLOB;
 ALTER TABLE mesh_setting ADD COLUMN seal BLOB;
@@ -21,6 +22,7 @@ ALTER TABLE mesh_used_token ADD COLUMN seal BLOB;
 
 UPDATE head SET seal = seal(only_row, log_id, committed_id, digest, committed_at);
 UPDATE incarnation SET seal = seal(number, id, began, at);
+UPDATE channels_revocation SET seal = seal(app_id, kind, value, at);
 UPDATE sync_snapshots SET seal = seal(partition, state, committed_id, created_at, model_version, digest);
 UPDATE sync_settings SET seal = seal(name, value);
 UPDATE mesh_setting SET seal = seal(id, slug, dedupe_retention_mode, dedupe_retention_days,

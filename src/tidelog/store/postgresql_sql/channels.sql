@@ -231,11 +231,12 @@ LATERAL (
 
 -- name: channels_revoke
 -- Tokens or clients are revoked, perhaps once more.
-INSERT INTO tidelog.channels_revocation AS r (app_id, kind, value, at)
-SELECT app_id, kind, value, max(at)
+INSERT INTO tidelog.channels_revocation AS r (app_id, kind, value, at, seal)
+SELECT app_id, kind, value, max(at), tidelog.seal(json_build_array(app_id, kind, value, max(at)))
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS named (app_id, kind, value, at)
 GROUP BY app_id, kind, value
-ON CONFLICT (app_id, kind, value) DO UPDATE SET at = greatest(r.at, excluded.at);
+ON CONFLICT (app_id, kind, value) DO UPDATE SET at = greatest(r.at, excluded.at),
+  seal = tidelog.seal(json_build_array(r.app_id, r.kind, r.value, greatest(r.at, excluded.at)));
 
 -- name: channels_revocations_after
 -- What was revoked after a place in the order of times.

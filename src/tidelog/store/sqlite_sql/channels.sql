@@ -144,8 +144,10 @@ ORDER BY m.stream, m.message LIMIT ?;
 
 -- name: channels_revoke
 -- A token or a client is revoked, perhaps once more.
-INSERT INTO channels_revocation (app_id, kind, value, at) VALUES (?, ?, ?, ?)
-ON CONFLICT (app_id, kind, value) DO UPDATE SET at = max(at, excluded.at);
+INSERT INTO channels_revocation (app_id, kind, value, at, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4))
+ON CONFLICT (app_id, kind, value) DO UPDATE SET at = max(at, excluded.at),
+  seal = seal(app_id, kind, value, max(at, excluded.at));
 
 -- name: channels_revocations_after
 -- What was revoked after a place in the order of times.
