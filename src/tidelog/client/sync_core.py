@@ -40,6 +40,10 @@ from tidelog.sync.profiles import COMPATIBILITY, Model
 SNAPSHOT_EVERY = 1000
 """Committed events of a partition after which its state is saved."""
 
+CHECK_EVENTS = 2000
+"""Committed events applied in one go to states that nobody has asked for; messages and heartbeats
+come in between."""
+
 REPLY_TIMEOUT_MS = 60_000
 """A request without an answer for this long means a connection that is none any more."""
 
@@ -93,6 +97,8 @@ class SyncCore:
         self._out = Output(now, uuid)
         self._settled: set[str] = set()
         """Partitions that are complete and stay so: fetched to the end, and subscribed to."""
+        self._due: dict[str, None] = {}
+        """Settled partitions whose states are to be checked, in the order they changed."""
         self._diverged: set[str] = set()
         """Partitions that fetching anew did not mend; once is enough."""
         self._unreadable: set[str] = set()
@@ -134,6 +140,8 @@ class SyncCore:
         times = [since + REPLY_TIMEOUT_MS for since in self._awaited()]
         if self._held_until is not None:
             times.append(self._held_until)
+        if self._due and self._cycles.is_idle:
+            times.append(self._now())
         return min(times, default=None)
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
@@ -194,6 +202,7 @@ class SyncCore:
         self._cycles.dropped()
         self._out.dropped()
         self._settled.clear()
+        self._due.clear()
         self._denied.clear()
         self._refusals.clear()
         self._synced = self._flushing = self._recovering = False
@@ -222,6 +231,10 @@ class SyncCore:
             cycle = self._cycles.current
             if cycle is not None and cycle.sent_at == 0:
                 self._request(cycle)
+            self._go()
+        elif self._due:
+            self._check()
+            self._end_checks()
             self._go()
         self.tell()
 
@@ -343,7 +356,11 @@ class SyncCore:
     def view(self, partition: str) -> Json:
         """The state of a partition as the application should see it."""
         [name] = normal_set([partition])
-        state = self._views.shown(name).export()
+        view = self._views.shown(name)
+        state = view.export()
+        if view.failure is not None:
+            self.store.unchecked.add(name)
+            self._settle([name])
         self._go()
         self.tell()
         return state
@@ -351,7 +368,7 @@ class SyncCore:
     def last_committed_id(self, partition: str | None = None) -> int:
         """How far a partition was fetched; without a name the smallest of those in use (D58)."""
         names = self.partitions if partition is None else normal_set([partition])
-        return min(map(self.store.cursor, names), default=0)
+        return min(self.store.cursors(names).values(), default=0)
 
     def save_snapshot(self, partition: str) -> int | None:
         """Save the committed state; answers its place, or None if it may not be saved now (D62)."""
@@ -375,6 +392,7 @@ class SyncCore:
         """The application has learnt a new model: rebuild everything by it."""
         self._drafts.model = model
         self.store.adopt_reducers(model.model_version)
+        self.store.unchecked.update(self._partitions)
         self._diverged.clear()
         self._views.clear(folds_for(self.profile, model, self._reduce))
 
@@ -460,16 +478,12 @@ class SyncCore:
 
     def _complete(self) -> None:
         """Everything wanted has been fetched."""
-        self._settle(self.partitions)
+        self._settle(normal_set(list(self.store.unchecked & self._settled)))
         self._fetch_lost()
         if not self._cycles.is_idle:
             return
-        if self._saves_all:
-            self._saves_all = False
-            for partition in self.partitions:
-                self._save_snapshot(partition)
-        self._recovering = False
         self._synced = True
+        self._end_checks()
         self._become(self.state)
 
     def _broadcast(self, commits: Sequence[Commit]) -> None:
@@ -589,20 +603,45 @@ class SyncCore:
         return applied
 
     def _settle(self, partitions: Iterable[str]) -> None:
-        """Bring states up to date where nothing is missing, and save those that have grown."""
-        for partition in partitions:
-            if not self._cycles.is_idle or partition not in self._settled:
-                continue
-            view = self._views.committed(partition)
-            if view.failure is not None and partition not in self._diverged:
-                text = f"{partition}: {view.failure.committed_id}: {view.failure.fault.message}"
-                if not self._recovering:
-                    self._violated(text)
+        """These have changed: check their states where nothing is missing (D54)."""
+        self._due.update(dict.fromkeys(name for name in partitions if name in self._settled))
+        self._check()
+
+    def _check(self) -> None:
+        """Bring states that have changed up to date, and save those that have grown.
+
+        Only so many events at a time, the rest at the next `tick`: a client that has fetched a
+        million events must still be heard by its server.
+        """
+        last = self._views.applied + CHECK_EVENTS
+        while self._due and self._cycles.is_idle and self._views.applied < last:
+            partition = next(iter(self._due))
+            if partition in self._settled:
+                if not self._views.is_ready(partition, last - self._views.applied):
                     return
-                self._diverged.add(partition)
-                self._out.fail("integrity_violation", f"{text}; fetching anew did not help")
-            if view.unsaved >= SNAPSHOT_EVERY:
-                self._save_snapshot(partition)
+                if not self._is_sound(partition):
+                    return
+            del self._due[partition]
+
+    def _is_sound(self, partition: str) -> bool:
+        """Whether a state that is up to date may stay; if not, everything is fetched anew."""
+        view = self._views.committed(partition)
+        if view.failure is not None and partition not in self._diverged:
+            text = f"{partition}: {view.failure.committed_id}: {view.failure.fault.message}"
+            if not self._recovering:
+                self._violated(text)
+                return False
+            self._diverged.add(partition)
+            self._out.fail("integrity_violation", f"{text}; fetching anew did not help")
+        self.store.unchecked.discard(partition)
+        if self._saves_all or view.unsaved >= SNAPSHOT_EVERY:
+            self._save_snapshot(partition)
+        return True
+
+    def _end_checks(self) -> None:
+        """Once everything is fetched and checked, a contradiction would be a new one."""
+        if self._synced and self._cycles.is_idle and not self._due:
+            self._recovering = self._saves_all = False
 
     def _violated(self, reason: str) -> None:
         """What is stored cannot be trusted: forget it and fetch everything anew (17.6)."""
@@ -610,6 +649,7 @@ class SyncCore:
         self.store.reset()
         self._views.clear()
         self._settled.clear()
+        self._due.clear()
         self._cycles.release()
         if self._recovering:
             self._out.close("integrity_violation")

@@ -112,7 +112,7 @@ class Cycles:
         """
         if self.current is not None or not self._wanted:
             return None
-        cursors = {partition: self._store.cursor(partition) for partition in self._wanted}
+        cursors = self._store.cursors(self._wanted)
         known = [partition for partition, cursor in cursors.items() if cursor]
         chosen = known or list(cursors)
         since = min(cursors[partition] for partition in chosen)

@@ -5,7 +5,7 @@ have been in. The owner calls from one thread at a time; the file belongs to one
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +18,7 @@ from tidelog.base.errors import (
     InvalidJson,
     QueueFull,
     StoreDamaged,
+    StoreError,
     StoreInUse,
     StoreUnavailable,
     TidelogError,
@@ -126,6 +127,12 @@ class SyncStore:
         """What happened to the file that the application should know; the owner empties it."""
         self.unreadable: set[str] = set()
         """Ids of drafts that were found damaged; they are neither shown nor submitted."""
+        self.unchecked: set[str] = set()
+        """Partitions that got committed events since their state was last checked. The owner takes
+        out what it has checked, and adds what it wants to see checked again; the file follows with
+        the next transaction, so a client that is killed checks too much, never too little."""
+        self._marked: set[str] = set()
+        """The same as the file has it."""
         self._now = now
         self._reducer_version = model_version
         self._was_replaced = False
@@ -151,11 +158,16 @@ class SyncStore:
         self._bind()
         self._draft_clock: int = self._one("sync_draft_clock", self.client_id)
         self._draft_count: int | None = None
+        self._marked = {name for (name,) in self._all("sync_unchecked")}
+        self.unchecked = set(self._marked)
         self.adopt_reducers(self._reducer_version)
 
     def close(self) -> None:
         """Give the file back."""
         with suppress(AttributeError):  # it was never opened
+            if self.unchecked != self._marked:
+                with suppress(StoreError, sqlite3.Error), self._transaction():
+                    self._mark(self.unchecked)
             self._connection.close()
         self._lock.release()
 
@@ -227,13 +239,14 @@ class SyncStore:
         value: int = self._one("sync_meta", "model_version")
         return value
 
-    def change_model_version(self, version: int, partitions: Iterable[str]) -> None:
+    def change_model_version(self, version: int, partitions: Collection[str]) -> None:
         """Nothing derived is true any more: no snapshots, and `partitions` are fetched from 0."""
         with self._transaction():
             self._forget_snapshots()
             for partition in partitions:
                 self._run("sync_drop_cursor", partition)
             self._run("sync_set_meta", "model_version", version)
+        self.unchecked.update(partitions)
 
     def adopt_reducers(self, version: int) -> None:
         """Snapshots made by other reducers than the application now has are worth nothing."""
@@ -312,13 +325,10 @@ class SyncStore:
     def committed_after(
         self, partition: str, committed_id: int
     ) -> Iterator[tuple[int, Json | None]]:
-        """Committed events after a place, in their order; None stands for one that is damaged.
-
-        Whether a damaged one belongs to the partition may be part of what cannot be read.
-        """
+        """Committed events after a place, in their order; None stands for one that is damaged."""
         while True:
             try:
-                page = self._all("sync_committed_after", committed_id, partition, PAGE_ROWS)
+                page = self._all("sync_committed_after", partition, committed_id, PAGE_ROWS)
             except StoreDamaged:
                 yield from self._committed_singly(partition, committed_id)
                 return
@@ -334,11 +344,10 @@ class SyncStore:
         self, partition: str, committed_id: int
     ) -> Iterator[tuple[int, Json | None]]:
         """Row by row, so that a damaged page costs only the events that are on it."""
-        for (place,) in self._all("sync_committed_places", committed_id):
+        for (place,) in self._all("sync_committed_places", partition, committed_id):
             try:
-                [(*columns, partitions)] = self._all("sync_committed_row", place)
-                if partition in orjson.loads(partitions):
-                    yield place, _event(*columns)
+                [columns] = self._all("sync_committed_row", place)
+                yield place, _event(*columns)
             except (StoreDamaged, ValueError):
                 yield place, None
 
@@ -373,6 +382,11 @@ class SyncStore:
         found = self._row("sync_cursor", partition)
         return 0 if found is None else int(found[0])
 
+    def cursors(self, partitions: Iterable[str]) -> dict[str, int]:
+        """The cursors of many partitions, in one question."""
+        known: dict[str, int] = dict(self._all("sync_cursors"))
+        return {partition: known.get(partition, 0) for partition in partitions}
+
     @property
     def incarnation(self) -> str | None:
         """The history of the log that what is committed here belongs to; None if unknown."""
@@ -392,6 +406,7 @@ class SyncStore:
         """
         with self._transaction():
             dropped = self._run("sync_drop_committed_after", began).rowcount
+            self._run("sync_drop_index_after", began)
             for (partition,) in self._all("sync_snapshots_after", began):
                 self._drop_snapshot(partition)
             self._run("sync_lower_cursors", began, began)
@@ -404,6 +419,7 @@ class SyncStore:
             for name in (
                 "sync_drop_snapshots",
                 "sync_drop_committed",
+                "sync_drop_index",
                 "sync_drop_cursors",
                 "sync_unmark_all_pruned",
             ):
@@ -449,7 +465,9 @@ class SyncStore:
         with self._transaction():
             version = self.model_version
             self._run("sync_mark_pruned", version)
-            return self._run("sync_prune", version).rowcount
+            pruned = self._run("sync_prune", version).rowcount
+            self._run("sync_drop_pruned_index")
+        return pruned
 
     def forget_rejected(self) -> int:
         """Remove rejected rows."""
@@ -467,6 +485,7 @@ class SyncStore:
         arrivals: list[Arrival] = []
         rejected = []
         self._draft_count = None
+        unchecked = self.unchecked
         with self._transaction():
             for commit in commits:
                 arrival = self._upsert(commit)
@@ -481,10 +500,30 @@ class SyncStore:
                 if arrival is not None:
                     arrivals.append(arrival)
             lost = self._check_snapshots(arrivals)
-            for partition, through in cursors.items():
-                if partition not in lost:
-                    self._run("sync_raise_cursor", partition, through)
+            members = [
+                (partition, arrival.committed_id)
+                for arrival in arrivals
+                for partition in arrival.partitions
+            ]
+            self._run_many("sync_index", members)
+            unchecked = unchecked.union(partition for partition, _ in members)
+            self._mark(unchecked)
+            known = self.cursors(cursors)
+            self._run_many(
+                "sync_raise_cursor",
+                [
+                    (partition, through)
+                    for partition, through in cursors.items()
+                    if partition not in lost and known[partition] < through
+                ],
+            )
+        self.unchecked = unchecked
+        self._marked = set(unchecked)
         return Applied(arrivals, rejected, lost)
+
+    def _mark(self, unchecked: set[str]) -> None:
+        self._run_many("sync_mark_unchecked", [(name,) for name in unchecked - self._marked])
+        self._run_many("sync_unmark_unchecked", [(name,) for name in self._marked - unchecked])
 
     def _upsert(self, commit: Commit) -> Arrival | None:
         """Store a commit once, whichever of its copies comes first; None for a later copy."""
@@ -603,6 +642,11 @@ class SyncStore:
     def _run(self, name: str, *values: object) -> sqlite3.Cursor:
         with self._translated():
             return self._connection.execute(self._queries[name], values)
+
+    def _run_many(self, name: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            with self._translated():
+                self._connection.executemany(self._queries[name], rows)
 
     def _all(self, name: str, *values: object) -> list[tuple[Any, ...]]:
         with self._translated():

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -285,6 +286,13 @@ class Views:
         self.skipped: dict[tuple[str, str], Skipped] = {}
         """What was passed over and not told yet, by partition and code; the owner empties it."""
         self._told: set[tuple[str, int | str]] = set()
+        self.applied = 0
+        """Committed events that were applied to states so far: how much work was done."""
+
+    def is_ready(self, partition: str, most: int) -> bool:
+        """Bring a view nearer to the end by at most so many events; whether it is there."""
+        self._current(partition, most)
+        return partition not in self._behind
 
     def committed(self, partition: str) -> View:
         """The view without drafts on top, up to date."""
@@ -338,7 +346,7 @@ class Views:
     def _loaded(self, partitions: Iterable[str]) -> Iterator[str]:
         return (partition for partition in partitions if partition in self._views)
 
-    def _current(self, partition: str) -> View:
+    def _current(self, partition: str, most: int | None = None) -> View:
         view = self._views.get(partition)
         if view is None:
             view = self._views[partition] = self._load(partition)
@@ -347,8 +355,11 @@ class Views:
                 self.drop(next(iter(self._views)))
         self._views.move_to_end(partition)
         if partition in self._behind:
-            view.extend(self._store.committed_after(partition, view.last))
-            self._behind.discard(partition)
+            before = view.unsaved
+            view.extend(islice(self._store.committed_after(partition, view.last), most))
+            self.applied += view.unsaved - before
+            if most is None or view.unsaved - before < most:
+                self._behind.discard(partition)
         return view
 
     def _skip(self, partition: str, code: str, key: int | str, message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.client import sync_core, sync_cycle
 from tidelog.client.sync_core import SyncCore
-from tidelog.client.sync_messages import Json
+from tidelog.client.sync_messages import Commit, Json
 from tidelog.client.sync_output import EVENTS, Change, Close, Send
 from tidelog.client.sync_store import StoredEvent, SyncStore
 from tidelog.sync.fault import Fault
@@ -551,7 +551,8 @@ def test_broadcasts_next_to_each_other_share_a_transaction(bench: Bench) -> None
     results = [{"id": mine.id, "status": "committed", "committed_id": 101, "status_updated_at": 1}]
     messages.append({"type": "submit_events_result", "payload": {"results": results}})
     bench.core.receive_all((message, 0) for message in messages)
-    assert bench.store._connection.total_changes - before == 101
+    # Each event is a row and a place in its partition; the partition is to be checked.
+    assert bench.store._connection.total_changes - before == 2 * 101 + 1
     assert bench.settings() == {"a": 100, "m": 1}
 
 
@@ -1023,6 +1024,153 @@ def test_a_drop_in_the_middle_of_a_page_asks_for_less(bench: Bench) -> None:
     bench.say("sync_response", page(through=0))
     bench.core.disconnected()
     assert asked() == (500, 1_048_576)
+
+
+# Many partitions
+
+
+def fetched(path: Path, names: Sequence[str], events: int = 3) -> Bench:
+    """A client that has fetched so many events of each partition."""
+    bench = Bench(path, partitions=names)
+    bench.connect()
+    places = itertools.count(1)
+    log = [committed(next(places), value("a", n), name) for name in names for n in range(events)]
+    bench.say("sync_response", page_of(names, *log, through=len(log)))
+    assert bench.synced()
+    bench.sent()
+    return bench
+
+
+def page_of(names: Sequence[str], *events: Json, through: int) -> Json:
+    """The final page of several partitions."""
+    every = list(names)
+    return page(*events, through=through, partitions=every, effective_subscriptions=every)
+
+
+def reconnect(bench: Bench, names: Sequence[str], *events: Json, through: int) -> None:
+    """Lose the connection, and get one page with the next."""
+    bench.core.disconnected()
+    bench.connect()
+    bench.say("sync_response", page_of(names, *events, through=through))
+
+
+NAMES = tuple(sorted(f"p{number:03}" for number in range(150)))
+"""More partitions than views are held in memory."""
+
+
+def test_a_reconnect_costs_what_has_changed(tmp_path: Path) -> None:
+    """No question to the store and no state more than a client of three partitions has."""
+    asked: dict[int, list[str]] = {}
+    for names in (NAMES[:3], NAMES):
+        bench = fetched(tmp_path / f"{len(names)}.db", names)
+        reconnect(bench, names, through=3 * len(names))  # notes that all of it was checked
+        statements = asked[len(names)] = []
+        bench.store._connection.set_trace_callback(statements.append)
+        applied = bench.core._views.applied
+        reconnect(bench, names, through=3 * len(names))
+        assert bench.synced()
+        assert bench.core._views.applied == applied
+        bench.store._connection.set_trace_callback(None)
+        bench.store.close()
+    assert len(asked[len(NAMES)]) == len(asked[3])
+
+
+def test_a_view_reads_the_events_of_its_partition_only(tmp_path: Path) -> None:
+    """By an index, whatever else there is."""
+    bench = fetched(tmp_path / "c.db", NAMES)
+    bench.core._views.clear()
+    plan = bench.store._connection.execute(
+        "EXPLAIN QUERY PLAN " + bench.store._queries["sync_committed_after"], ("p000", 0, 10)
+    ).fetchall()
+    assert all("SEARCH" in detail for *_, detail in plan), plan
+    applied = bench.core._views.applied
+    assert bench.settings("p000") == {"a": 2}
+    assert bench.core._views.applied == applied + 3
+    bench.store.close()
+
+
+def test_what_nobody_looks_at_is_checked_when_it_changes(tmp_path: Path) -> None:
+    """D54 holds for every partition that is followed, and costs the states of the changed ones."""
+    bench = fetched(tmp_path / "c.db", NAMES)
+    applied = bench.core._views.applied
+    last = 3 * len(NAMES)
+    reconnect(bench, NAMES, committed(last + 1, value("b"), "p007"), through=last + 1)
+    assert bench.core._views.applied <= applied + 4
+    assert bench.codes() == []
+    wrong = committed(last + 2, update("nobody", name="x"), "p008")
+    reconnect(bench, NAMES, wrong, through=last + 2)
+    assert bench.codes() == ["integrity_violation"]
+    bench.store.close()
+
+
+def test_a_check_that_was_interrupted_is_made_later(tmp_path: Path) -> None:
+    """The client was killed between storing a page and looking at what it made of a partition."""
+    bench = fetched(tmp_path / "c.db", NAMES)
+    last = 3 * len(NAMES)
+    wrong = update("nobody", name="x")
+    bench.store.store_page([Commit("x", "bo", ("p008",), last + 1, 1, wrong)], NAMES, last + 1)
+    bench.store._connection.close()
+    bench.store._lock.release()
+    bench = Bench(tmp_path / "c.db", partitions=NAMES)
+    bench.connect()
+    bench.say("sync_response", page_of(NAMES, through=last + 1))
+    assert bench.codes() == ["integrity_violation"]
+    bench.store.close()
+
+
+def test_what_was_checked_is_not_checked_again(tmp_path: Path) -> None:
+    """Neither by the next connection nor by the next start."""
+    fetched(tmp_path / "c.db", NAMES).store.close()
+    bench = Bench(tmp_path / "c.db", partitions=NAMES)
+    bench.connect()
+    bench.say("sync_response", page_of(NAMES, through=3 * len(NAMES)))
+    assert bench.synced()
+    assert bench.core._views.applied == 0
+    bench.store.close()
+
+
+def test_what_nobody_looks_at_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every so many events, in each partition."""
+    monkeypatch.setattr(sync_core, "SNAPSHOT_EVERY", 3)
+    bench = fetched(tmp_path / "c.db", NAMES)
+    assert [snapshot.partition for snapshot in bench.store.snapshots()] == list(NAMES)
+    bench.store.close()
+
+
+def test_checks_take_turns_with_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large fetch is complete at once; its states follow piece by piece, also that of one."""
+    monkeypatch.setattr(sync_core, "CHECK_EVENTS", 10)
+    bench = fetched(tmp_path / "c.db", NAMES[:2], events=24)
+    assert bench.core._views.applied == 10
+    turns = 0
+    while bench.core.wake_at == bench.clock.now_ms():
+        bench.core.tick()
+        turns += 1
+        assert bench.core._views.applied <= 10 + 10 * turns
+    assert bench.core._views.applied == 48
+    assert bench.store.unchecked == set()
+    assert bench.settings("p001") == {"a": 23}
+    bench.store.close()
+
+
+def test_a_violation_in_a_late_piece_starts_over_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an early one: what fetching anew does not mend is told and passed over."""
+    monkeypatch.setattr(sync_core, "CHECK_EVENTS", 10)
+    names = NAMES[:2]
+    log = [committed(place, value("a", place), "p000") for place in range(1, 30)]
+    log.append(committed(30, update("nobody", name="x"), "p001"))
+    bench = Bench(tmp_path / "c.db", partitions=names)
+    bench.connect()
+    for told in (1, 2):
+        bench.say("sync_response", page_of(names, *log, through=30))
+        while bench.core.wake_at == bench.clock.now_ms():
+            bench.core.tick()
+        assert bench.codes() == ["integrity_violation"] * told
+    assert bench.synced()
+    assert bench.kinds()[-1] == "sync"
+    bench.store.close()
 
 
 # Snapshots and model version

@@ -440,6 +440,8 @@ def test_a_file_of_an_earlier_version_is_bound_when_it_is_opened(path: Path) -> 
     legacy_store(path)
     store = open_store(path, client_id="bo")
     assert [row.id for row in store.rows()] == ["e1"]
+    assert [place for place, _ in store.committed_after("p", 0)] == [1]
+    assert store.unchecked == {"p"}
     store.close()
     with pytest.raises(StoreUnavailable, match="belongs to the client 'bo'"):
         open_store(path)

@@ -54,18 +54,48 @@ ORDER BY CASE status WHEN 'committed' THEN 0 WHEN 'draft' THEN 1 ELSE 2 END,
 
 -- name: sync_committed_after
 -- A page of one partition's committed events, for its state.
-SELECT committed_id, type, payload, extra
-FROM events
-WHERE committed_id > ? AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
+SELECT committed_id, events.type, events.payload, events.extra
+FROM event_partitions JOIN events USING (committed_id)
+WHERE event_partitions.partition = ? AND committed_id > ?
 ORDER BY committed_id LIMIT ?;
 
 -- name: sync_committed_places
--- The places of all committed events after one, from the index alone: the table may be damaged.
-SELECT committed_id FROM events INDEXED BY events_committed WHERE committed_id > ? ORDER BY committed_id;
+-- The places of a partition's committed events after one, whatever the state of the events.
+SELECT committed_id FROM event_partitions WHERE partition = ? AND committed_id > ? ORDER BY committed_id;
 
 -- name: sync_committed_row
--- One committed event with its partitions.
-SELECT type, payload, extra, partitions FROM events WHERE committed_id = ?;
+-- One committed event.
+SELECT type, payload, extra FROM events WHERE committed_id = ?;
+
+-- name: sync_index
+-- A committed event is part of a partition.
+INSERT INTO event_partitions (partition, committed_id) VALUES (?, ?)
+ON CONFLICT (partition, committed_id) DO NOTHING;
+
+-- name: sync_drop_index
+-- Forget the log.
+DELETE FROM event_partitions;
+
+-- name: sync_drop_index_after
+-- Forget the part of the log that is another one now.
+DELETE FROM event_partitions WHERE committed_id > ?;
+
+-- name: sync_drop_pruned_index
+-- The events are gone already.
+DELETE FROM event_partitions
+WHERE NOT EXISTS (SELECT 1 FROM events WHERE events.committed_id = event_partitions.committed_id);
+
+-- name: sync_unchecked
+-- Partitions with events that were not yet applied to their state.
+SELECT partition FROM unchecked;
+
+-- name: sync_mark_unchecked
+-- A partition has such events.
+INSERT INTO unchecked (partition) VALUES (?) ON CONFLICT (partition) DO NOTHING;
+
+-- name: sync_unmark_unchecked
+-- A partition has none any more.
+DELETE FROM unchecked WHERE partition = ?;
 
 -- name: sync_find
 -- What is known of an id, before a commit or a rejection of it is stored.
@@ -99,6 +129,10 @@ WHERE id = ? AND status != 'committed';
 -- name: sync_cursor
 -- How far one partition has been fetched.
 SELECT committed_id FROM cursors WHERE partition = ?;
+
+-- name: sync_cursors
+-- How far every partition has been fetched.
+SELECT partition, committed_id FROM cursors;
 
 -- name: sync_raise_cursor
 -- A page was stored; a cursor never goes back by this.
