@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
+from tidelog.client import channel_stream as module
 from tidelog.client.channel_http import PublishRefused
 from tidelog.client.channel_publisher import Receipt
-from tidelog.client.channel_stream import EAGER_APPENDS, MessageStream, StreamEnded, with_status
+from tidelog.client.channel_stream import (
+    EAGER_APPENDS,
+    FIRST_CHARACTERS,
+    MessageStream,
+    StreamEnded,
+    with_status,
+)
 
 
 def receipt(serial: str | None = "m1") -> Receipt:
@@ -32,7 +39,10 @@ class Recorder:
         self.gate = asyncio.Event()
         self.gate.set()
         self.refusal: PublishRefused | None = None
+        """Of appends."""
+        self.unpublishable: PublishRefused | None = None
         self.serial: str | None = "m1"
+        self.kept_open = 0
 
     async def publish(
         self,
@@ -43,9 +53,11 @@ class Recorder:
         message_id: str | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> Receipt:
-        """Note the status of the create."""
-        assert (channel, event, data, message_id) == ("room", "answer", "", None)
-        self._note("", extras)
+        """Note the text of the create and its status."""
+        assert (channel, event, message_id) == ("room", "answer", None)
+        self._note(data, extras)
+        if self.unpublishable is not None:
+            raise self.unpublishable
         return receipt(self.serial)
 
     async def append(
@@ -62,6 +74,12 @@ class Recorder:
         await self.gate.wait()
         if self.refusal is not None:
             raise self.refusal
+        return receipt()
+
+    async def update(self, channel: str, message_serial: str) -> Receipt:
+        """Count it: nothing is changed."""
+        assert (channel, message_serial) == ("room", "m1")
+        self.kept_open += 1
         return receipt()
 
     def _note(self, text: str, extras: Mapping[str, Any] | None) -> None:
@@ -82,10 +100,14 @@ async def settle() -> None:
 
 
 async def test_tokens_gather_while_a_request_is_under_way() -> None:
-    """The first goes alone, those written meanwhile go together, the end takes the rest."""
+    """The first publishes, those written meanwhile go together, the end takes the rest."""
     recorder = Recorder()
     async with recorder.stream() as stream:
-        assert stream.message_serial == "m1"
+        with pytest.raises(StreamEnded, match="first `write`"):
+            _ = stream.message_serial
+        await stream.write("")
+        await stream.write("0")
+        assert (stream.message_serial, recorder.texts) == ("m1", ["0"])
         recorder.gate.clear()
         await stream.write("a")
         await settle()
@@ -98,7 +120,7 @@ async def test_tokens_gather_while_a_request_is_under_way() -> None:
         await settle()
         await stream.write("e")
         recorder.gate.set()
-    assert recorder.texts == ["", "a", "bc", "d", "e"]
+    assert recorder.texts == ["0", "a", "bc", "d", "e"]
     assert recorder.statuses == ["streaming", None, None, None, "complete"]
     assert stream.message_serial == "m1"
 
@@ -107,8 +129,9 @@ async def test_a_writer_waits_only_when_the_buffer_is_full() -> None:
     """And a token larger than the buffer passes when it is empty."""
     recorder = Recorder()
     async with recorder.stream(max_buffered=4) as stream:
-        recorder.gate.clear()
         await stream.write("0")
+        recorder.gate.clear()
+        await stream.write("1")
         await settle()
         await stream.write("ab")
         await stream.write("cd")
@@ -117,7 +140,7 @@ async def test_a_writer_waits_only_when_the_buffer_is_full() -> None:
         assert not waiting.done()
         recorder.gate.set()
         await waiting
-    assert "".join(recorder.texts) == "0abcdlonger than that"
+    assert "".join(recorder.texts) == "01abcdlonger than that"
 
 
 async def test_an_exception_cancels_the_message_and_is_what_is_raised() -> None:
@@ -127,15 +150,80 @@ async def test_an_exception_cancels_the_message_and_is_what_is_raised() -> None:
     async def write_and_fail() -> None:
         async with recorder.stream() as stream:
             await stream.write("a")
+            await stream.write("b")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await write_and_fail()
-    assert recorder.texts == ["", "a"]
+    assert recorder.texts == ["a", "b"]
     assert recorder.statuses == ["streaming", "cancelled"]
     recorder.refusal = PublishRefused(413, "payload_too_large", "too much", 40009)
     with pytest.raises(ZeroDivisionError):
         await write_and_fail()
+
+
+async def test_a_stream_that_fails_before_its_first_token_leaves_nothing() -> None:
+    """An answer that is empty and complete is published all the same."""
+    recorder = Recorder()
+
+    async def fail_at_once() -> None:
+        async with recorder.stream() as stream:
+            await stream.write("")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_at_once()
+    assert recorder.texts == []
+    async with recorder.stream():
+        pass
+    assert (recorder.texts, recorder.statuses) == ([""], ["complete"])
+
+
+async def test_a_stream_that_cannot_begin_says_so_at_its_first_token() -> None:
+    """Where the server refuses it, and where messages cannot change."""
+    recorder = Recorder()
+    recorder.unpublishable = PublishRefused(422, "feature_disabled", "off (setting s)")
+    written = []
+
+    async def answer() -> None:
+        async with recorder.stream() as stream:
+            for token in "ab":
+                await stream.write(token)
+                written.append(token)
+
+    with pytest.raises(PublishRefused, match="setting s"):
+        await answer()
+    assert (written, recorder.texts) == ([], ["a"])
+    recorder.unpublishable, recorder.serial = None, None
+    with pytest.raises(StreamEnded, match=r"channels\.versioned_messages\.enabled"):
+        await answer()
+    assert written == []
+
+
+async def test_a_large_first_token_is_published_in_part() -> None:
+    """A publish may hold less than a message; nothing of it is lost, and the end comes last."""
+    recorder = Recorder()
+    text = "x" * (FIRST_CHARACTERS + 3)
+    async with recorder.stream(max_buffered=10) as stream:
+        await stream.write(text)
+    assert [len(each) for each in recorder.texts] == [FIRST_CHARACTERS, 3, 0]
+    assert recorder.statuses == ["streaming", None, "complete"]
+
+
+async def test_a_silent_stream_is_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it has begun: before that there is nothing that could be ended."""
+    monkeypatch.setattr(module, "KEEP_OPEN_S", 0.001)
+    recorder = Recorder()
+    async with recorder.stream() as stream:
+        await asyncio.sleep(0.02)
+        assert recorder.kept_open == 0
+        await stream.write("a")
+        async with asyncio.timeout(10):
+            while recorder.kept_open < 3:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.001)
+        await stream.write("b")
+    assert recorder.texts == ["a", "b", ""] or recorder.texts == ["a", "b"]
+    assert recorder.statuses[-1] == "complete"
 
 
 async def test_a_refusal_ends_the_stream() -> None:
@@ -146,12 +234,14 @@ async def test_a_refusal_ends_the_stream() -> None:
     async def write_twice() -> None:
         async with recorder.stream() as stream:
             await stream.write("a")
+            await stream.write("b")
             await settle()
             with pytest.raises(PublishRefused):
-                await stream.write("b")
+                await stream.write("c")
 
     async def write_too_much() -> None:
         async with recorder.stream(max_buffered=1) as stream:
+            await stream.write("0")
             await stream.write("a")
             await settle()
             await stream.write("b")
@@ -162,15 +252,15 @@ async def test_a_refusal_ends_the_stream() -> None:
         await write_twice()
     assert refused.value.ai_code == 40009
     with pytest.raises(PublishRefused):
-        async with recorder.stream():
-            pass
+        async with recorder.stream() as stream:
+            await stream.write("a")
     recorder.gate.clear()
     with pytest.raises(PublishRefused):
         await write_too_much()
 
 
 async def test_only_an_open_stream_takes_tokens() -> None:
-    """Not before, not after, not twice; not where messages cannot change; and only real text."""
+    """Not before, not after, not twice; and only real text."""
     recorder = Recorder()
     stream = recorder.stream()
     with pytest.raises(StreamEnded):
@@ -184,9 +274,6 @@ async def test_only_an_open_stream_takes_tokens() -> None:
         await stream.write("a")
     with pytest.raises(StreamEnded):
         await stream.__aenter__()
-    recorder.serial = None
-    with pytest.raises(StreamEnded, match="cannot be changed"):
-        await recorder.stream().__aenter__()
     with pytest.raises(ValueError, match="max_buffered"):
         recorder.stream(max_buffered=0)
 
