@@ -137,6 +137,7 @@ async def test_a_version_that_comes_while_versions_are_read_is_listed_once(
     before = await page.locator(".message").count()
     newest = page.locator(".message").first
     async with stage.publisher.stream(CHANNEL, "answer") as answer:
+        await answer.write("Once, or ")
         await expect(page.locator(".message")).to_have_count(before + 1)
         await page.route("**/dashboard/api/versions*", late)
         await newest.get_by_role("button", name="version").click()
@@ -156,6 +157,7 @@ async def test_a_token_stream_grows(page: Page, stage: Stage) -> None:
     newest = page.locator(".message").first
     text = newest.locator("> div .text")
     async with stage.publisher.stream(CHANNEL, "answer") as answer:
+        await answer.write("Zero")
         await expect(page.locator(".message")).to_have_count(before + 1)
         await expect(newest.locator(".chip")).to_have_text("streaming")
         await newest.get_by_role("button", name="version").click()

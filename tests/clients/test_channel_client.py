@@ -1,6 +1,7 @@
 """`ChannelClient` and `ChannelPublisher` against a real server, through a network that fails."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,19 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from support.channels_peer import APP, Api, ChannelsNode, channels_server, ok, token, unique, until
+from support.channels_peer import (
+    APP,
+    Api,
+    ChannelsNode,
+    Peer,
+    channels_server,
+    ok,
+    token,
+    unique,
+    until,
+)
 from support.relay import Relay
+from tidelog.channels import streams
 from tidelog.client import (
     Authorization,
     Channel,
@@ -22,8 +34,10 @@ from tidelog.client import (
     Reset,
     StreamEnded,
     SubscriptionRefused,
+    channel_stream,
 )
 from tidelog.client.backoff import Backoff
+from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -323,14 +337,13 @@ async def test_a_cancelled_writer_says_so(node: ChannelsNode, publisher: Channel
 
     async def write() -> None:
         async with publisher.stream(channel, "answer", extras={"headers": {"m": 1}}) as stream:
-            streams.append(stream)
             await stream.write("half an ")
             await stream.write("answer")
+            streams.append(stream)
             await asyncio.Event().wait()
 
     task = asyncio.create_task(write())
     await until(lambda: streams)
-    await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -340,6 +353,73 @@ async def test_a_cancelled_writer_says_so(node: ChannelsNode, publisher: Channel
     assert found["extras"]["headers"]["m"] == 1
     with pytest.raises(StreamEnded):
         await streams[0].write("more")
+
+
+async def test_a_stream_that_fails_leaves_no_empty_message(
+    node: ChannelsNode, publisher: ChannelPublisher, tmp_path: Path
+) -> None:
+    """Neither where the model fails at once, nor where messages cannot change: that is told."""
+    channel = unique()
+
+    async def ask_model(writer: ChannelPublisher, *tokens: str) -> None:
+        async with writer.stream(channel, "answer") as stream:
+            for token in tokens:
+                await stream.write(token)
+            raise ZeroDivisionError("the model is away")
+
+    with pytest.raises(ZeroDivisionError):
+        await ask_model(publisher)
+    assert (await node.api.history(channel))["items"] == []
+    for off, setting in (
+        ({"versioned_messages": {"enabled": False}}, "channels.versioned_messages.enabled"),
+        ({"history": {"channels": ["other"]}}, "channels.history.channels"),
+    ):
+        async with (
+            channels_server(tmp_path / setting, **off) as without,
+            publish_to(f"127.0.0.1:{without.port}") as writer,
+            without.v1() as v1,
+        ):
+            await v1.subscribe(channel)
+            with pytest.raises(PublishRefused, match=setting):
+                await ask_model(writer, "a", "b")
+            await nothing_else_live(without, channel, v1)
+
+
+async def test_a_writer_that_pauses_keeps_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the model thinks, the server does not take the writer for dead."""
+    monkeypatch.setattr(channel_stream, "KEEP_OPEN_S", 0.02)
+    monkeypatch.setattr(streams, "SWEEP_SECONDS", 0.02)
+    channel, clock = unique(), FakeClock(int(time.time() * 1000))
+    async with (
+        channels_server(tmp_path, clock=clock) as server,
+        publish_to(f"127.0.0.1:{server.port}") as writer,
+    ):
+        async with writer.stream(channel, "answer") as stream:
+            await stream.write("Let me think. ")
+            for _ in range(4):
+                known = await last_serial(server.api, channel, stream.message_serial)
+                clock.advance(30_000)
+                async with asyncio.timeout(WAIT_SECONDS):
+                    while await last_serial(server.api, channel, stream.message_serial) == known:  # noqa: ASYNC110 - a server's
+                        await asyncio.sleep(0.01)
+            await stream.write("42")
+        found = await server.api.item(channel, stream.message_serial)
+        assert found["data"] == "Let me think. 42"
+        assert found["extras"]["ai"] == {"transport": {"status": "complete"}}
+
+
+async def last_serial(api: Api, channel: str, serial: str) -> int:
+    """Of the latest version of a message."""
+    found: int = (await api.item(channel, serial))["serial"]
+    return found
+
+
+async def nothing_else_live(node: ChannelsNode, channel: str, peer: Peer) -> None:
+    """A subscriber was sent nothing: what is published now comes next."""
+    ok(await node.api.events(channel, name="marker"))
+    await peer.expect("marker", channel)
 
 
 async def test_a_slow_reader_gets_the_latest_state(
@@ -460,6 +540,7 @@ async def test_refusals_and_failures_of_publishing(
     async def write_to_what_has_ended() -> None:
         async with publisher.stream(channel, "answer") as stream:
             ended = {"ai": {"transport": {"status": "complete"}}}
+            await stream.write("x")
             await publisher.append(channel, stream.message_serial, "", extras=ended)
             for _ in range(1000):
                 await stream.write("x")

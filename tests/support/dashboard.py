@@ -11,7 +11,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 from tidelog.base.settings import Settings
-from tidelog.cli.serve import _for_development, _surfaces
+from tidelog.cli.serve import _surfaces
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, View
 from tidelog.log.entry import Draft
@@ -118,8 +118,6 @@ class FeedPeer:
 async def desk(data_dir: Path, *, store: str = "", **settings: Any) -> AsyncIterator[Desk]:
     """A whole server as `tidelog serve` mounts it; under `dev` unless settings are given."""
     given = Settings(data_dir=str(data_dir), store=store, **(settings or {"dev": True}))
-    if given.dev:
-        given = _for_development(given)
     mounts, extensions = _surfaces(given)
     async with (
         running_server(

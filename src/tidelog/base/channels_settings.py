@@ -10,6 +10,11 @@ from msgspec import Meta, field
 from tidelog.base.setting_kinds import Bytes, Count, Name, Seconds, Secret, Section
 
 
+def set_by(name: str) -> str:
+    """The end of an error that a setting causes, so that its reader knows what to change."""
+    return f" (setting {name})"
+
+
 class App(Section, frozen=True, kw_only=True):
     """`[[apps]]`: one application of the channels surface, apart from every other one."""
 
@@ -66,9 +71,9 @@ class FirstApp(Section, frozen=True, kw_only=True):
 class VersionedMessages(Section, frozen=True, kw_only=True):
     """`[channels.versioned_messages]`: messages that can be updated, appended to and deleted."""
 
-    enabled: bool = False
-    """Whether every publish on a channel with history can be mutated later. Off by default
-    (channels 6), because each version is kept."""
+    enabled: bool = True
+    """Whether every publish on a channel with history can be mutated later. Each version is kept:
+    see `retention_window_seconds`."""
 
     max_page_size: Annotated[int, Meta(ge=1, le=1000)] = 100
     """Versions in one answer; a larger wish is lowered to it, because a page is held in memory."""

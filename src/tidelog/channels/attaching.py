@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from tidelog.base.channels_settings import Channels as ChannelsSettings
+from tidelog.base.channels_settings import set_by
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
 from tidelog.base.frame import text_frame
@@ -186,7 +187,8 @@ class Attaching:
         if state is not None:
             self._states.release(state)
         connection.session.left(channel.name)
-        text = f"channel '{channel.name}' has as many members as it may have"
+        setting = set_by("channels.max_presence_members")
+        text = f"channel '{channel.name}' has as many members as it may have{setting}"
         connection.send(wire.error_frame(connection.version, wire.CHANNEL_ERROR, text))
         error = wire.subscription_error(
             connection.version, channel.name, text, kind="PresenceFull", status=403

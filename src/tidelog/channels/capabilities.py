@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from tidelog.base.channels_settings import History
+from tidelog.base.channels_settings import Channels, History
 
 MAX_PATTERNS = 100
 """Patterns of a token, and of one operation of a sign-in: each may be tried for each check."""
@@ -47,9 +47,24 @@ def matches(pattern: str, channel: str) -> bool:
     return channel.startswith(before) and channel.endswith(after)
 
 
+def history_off(history: History, channel: str) -> str | None:
+    """The setting by which a channel keeps no history; None if it keeps one."""
+    if not history.enabled:
+        return "channels.history.enabled"
+    is_kept = any(matches(pattern, channel) for pattern in history.channels)
+    return None if is_kept else "channels.history.channels"
+
+
 def keeps_history(history: History, channel: str) -> bool:
     """Whether a channel keeps a history."""
-    return history.enabled and any(matches(pattern, channel) for pattern in history.channels)
+    return history_off(history, channel) is None
+
+
+def versions_off(settings: Channels, channel: str) -> str | None:
+    """The setting by which the messages of a channel cannot change; None if they can."""
+    if not settings.versioned_messages.enabled:
+        return "channels.versioned_messages.enabled"
+    return history_off(settings.history, channel)
 
 
 class Capabilities(Struct, frozen=True):

@@ -7,6 +7,7 @@ are written down once.
 
 import msgspec
 
+from tidelog.base.channels_settings import set_by
 from tidelog.base.surface import HttpResponse
 
 AI_LIMIT = 40009
@@ -81,14 +82,16 @@ class Fault(Exception):  # noqa: N818 - the failure is the noun
         return HttpResponse(self.status, self.body(), headers=self.headers)
 
 
-def feature_disabled(channel: str) -> Fault:
-    """Versioned messages are off, in general or for this channel."""
-    return not_offered(f"Versioned messages are disabled for channel '{channel}'")
+def feature_disabled(channel: str, setting: str) -> Fault:
+    """Versioned messages are off, in general or for this channel, by that setting."""
+    text = f"Versioned messages are disabled for channel '{channel}'"
+    return not_offered(text + set_by(setting))
 
 
-def history_disabled(channel: str) -> Fault:
-    """The channel keeps no history."""
-    return not_offered(f"Durable history is disabled by policy for channel '{channel}'")
+def history_disabled(channel: str, setting: str) -> Fault:
+    """The channel keeps no history, by that setting."""
+    text = f"Durable history is disabled by policy for channel '{channel}'"
+    return not_offered(text + set_by(setting))
 
 
 def not_offered(error: str) -> Fault:
@@ -145,7 +148,8 @@ def auth_failed(error: str) -> Fault:
 def rate_limited(retry_after_seconds: int) -> Fault:
     """Too many requests of one app."""
     headers = ((b"retry-after", b"%d" % retry_after_seconds),)
-    return Fault(429, "rate_limited", "Too many requests", headers=headers)
+    text = "Too many requests" + set_by("apps.max_api_requests_per_minute")
+    return Fault(429, "rate_limited", text, headers=headers)
 
 
 def backpressure(error: str = "The server is busy; retry later") -> Fault:

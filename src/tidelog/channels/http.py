@@ -14,7 +14,7 @@ from tidelog.base.channels_settings import App, Channels
 from tidelog.base.clock import Clock
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.channels import fault, requests
-from tidelog.channels.capabilities import keeps_history
+from tidelog.channels.capabilities import history_off, versions_off
 from tidelog.channels.fault import Fault
 from tidelog.channels.histories import Histories
 from tidelog.channels.messages import Messages
@@ -310,8 +310,8 @@ class ChannelsHttp:
 
     def _channel_with_history(self, request: HttpRequest) -> str:
         channel = self._channel(request)
-        if not keeps_history(self._settings.history, channel):
-            raise fault.history_disabled(channel)
+        if setting := history_off(self._settings.history, channel):
+            raise fault.history_disabled(channel, setting)
         return channel
 
     def _place(self, request: HttpRequest) -> tuple[str, str]:
@@ -328,8 +328,8 @@ def check_place(settings: Channels, channel: str, message_serial: str) -> None:
         Fault: No channel has this name, or it has no versions, or no message has this serial.
     """
     requests.check_channel(channel, settings.max_channel_name_bytes)
-    if not (settings.versioned_messages.enabled and keeps_history(settings.history, channel)):
-        raise fault.feature_disabled(channel)
+    if setting := versions_off(settings, channel):
+        raise fault.feature_disabled(channel, setting)
     requests.check_serial("message_serial", message_serial)
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tidelog.base import strictjson
+from tidelog.base.channels_settings import set_by
 from tidelog.base.errors import InvalidJson
 from tidelog.channels.actions import Member, Position, Rewind
 from tidelog.channels.capabilities import Capabilities
@@ -45,7 +46,8 @@ def read_member(channel_data: str, max_info_bytes: int) -> Member:
         raise Refused(CHANNEL_ERROR, f"channel_data has no user_id of 1 to {MAX_ID_BYTES} bytes")
     info = raw_user_info(channel_data)
     if len(info) > max_info_bytes:
-        raise Refused(CHANNEL_ERROR, f"user_info has more than {max_info_bytes} bytes")
+        setting = set_by("channels.max_presence_user_info_bytes")
+        raise Refused(CHANNEL_ERROR, f"user_info has more than {max_info_bytes} bytes{setting}")
     return Member(value["user_id"], info or None)
 
 

@@ -3,6 +3,8 @@
 import re
 from enum import Enum
 
+from tidelog.base.channels_settings import set_by
+
 CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-=@,.;:#")
 """What a name may be made of. There is no `/`, so that a name can end a stream's name, and no `*`,
 so that a pattern is never a name."""
@@ -64,7 +66,8 @@ def name_fault(channel: str, max_bytes: int) -> str | None:
     if not CHARACTERS.issuperset(channel):
         return "a channel name holds ASCII letters, digits and _-=@,.;:# only"
     if len(channel) > max_bytes:
-        return f"a channel name has at most {max_bytes} bytes"
+        setting = set_by("channels.max_channel_name_bytes")
+        return f"a channel name has at most {max_bytes} bytes{setting}"
     return None
 
 

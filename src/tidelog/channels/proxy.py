@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 from tidelog.base.channels_settings import App, Channels
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
 from tidelog.channels import bodies, fault, requests
-from tidelog.channels.capabilities import keeps_history
+from tidelog.channels.capabilities import history_off
 from tidelog.channels.extras import compact
 from tidelog.channels.fault import Fault
 from tidelog.channels.http import Service, check_place
@@ -69,8 +69,8 @@ class Proxy:
         given = requests.read_strictly(bodies.read_proxy_history, body)
         channel = given.channel
         requests.check_channel(channel, self._settings.max_channel_name_bytes)
-        if not keeps_history(self._settings.history, channel):
-            raise fault.history_disabled(channel)
+        if setting := history_off(self._settings.history, channel):
+            raise fault.history_disabled(channel, setting)
         query, attach_serial = history_query(given.params, self._settings.history.max_page_size)
         page = await self._service.histories.page(app, channel, query)
         if attach_serial is None:

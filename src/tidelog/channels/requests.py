@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tidelog.base import strictjson
-from tidelog.base.channels_settings import Channels
+from tidelog.base.channels_settings import Channels, set_by
 from tidelog.base.errors import InvalidJson
 from tidelog.channels import bodies, fault
 from tidelog.channels.bodies import PurgeMode
@@ -188,6 +188,7 @@ def parse_batch(body: bytes, limits: Channels) -> tuple[Publication, ...]:
     if len(items) > limits.max_batch_events:
         raise fault.limit_exceeded(
             f"batch holds {len(items)} events; at most {limits.max_batch_events} are allowed"
+            + set_by("channels.max_batch_events")
         )
     publications = []
     for index, item in enumerate(items):
@@ -421,6 +422,7 @@ def _publication(body: bytes | Raw, header_key: str | None, limits: Channels) ->
     if len(given.name.encode()) > limits.max_event_name_bytes:
         raise fault.limit_exceeded(
             f"event name must be at most {limits.max_event_name_bytes} bytes"
+            + set_by("channels.max_event_name_bytes")
         )
     channels = _channels(given, limits)
     key = given.idempotency_key if given.idempotency_key is not None else header_key
@@ -437,7 +439,10 @@ def _publication(body: bytes | Raw, header_key: str | None, limits: Channels) ->
         )
     data, data_bytes = _text_data(given.data)
     if data_bytes > limits.max_event_payload_bytes:
-        raise fault.payload_too_large(f"event data exceeds {limits.max_event_payload_bytes} bytes")
+        raise fault.payload_too_large(
+            f"event data exceeds {limits.max_event_payload_bytes} bytes"
+            + set_by("channels.max_event_payload_bytes")
+        )
     return Publication(
         name=given.name,
         data=data,
@@ -467,6 +472,7 @@ def _channels(given: bodies.EventBody, limits: Channels) -> tuple[str, ...]:
     if len(given.channels) > limits.max_channels_per_event:
         raise fault.limit_exceeded(
             f"an event goes to at most {limits.max_channels_per_event} channels"
+            + set_by("channels.max_channels_per_event")
         )
     for channel in given.channels:
         check_channel(channel, limits.max_channel_name_bytes)

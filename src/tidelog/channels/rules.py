@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from tidelog.base.channels_settings import AiTransport
+from tidelog.base.channels_settings import AiTransport, set_by
 from tidelog.channels import fault
 from tidelog.channels.capabilities import Actor, Denied, grant
 from tidelog.channels.fault import AI_LIMIT, Fault
@@ -64,6 +64,8 @@ class Target(Struct):
     """What the answer shall tell of the channel, counted before."""
     is_limited: bool
     """Whether the limits on streamed content apply (D14)."""
+    versions_off: str | None = None
+    """The setting by which its messages cannot change, if they cannot."""
 
 
 class LiveEvent(Struct, frozen=True):
@@ -267,13 +269,16 @@ class Publish:
         )
 
     def _over_limit(self, target: Target) -> Fault | None:
+        is_stream = self.publication.transport_status == "streaming"
+        if is_stream and target.versions_off and not self.publication.is_ephemeral:
+            # Nothing could ever be appended, and nobody could end it.
+            return fault.feature_disabled(target.channel, target.versions_off)
         if target.mode != "versioned" or not target.is_limited:
             return None
         if self.publication.data_bytes > self._limits.max_accumulated_message_bytes:
             return too_much_content(self._limits)
-        opens = self.publication.transport_status == "streaming"
         assert target.state is not None  # noqa: S101 - what is stored has its channel's state
-        if opens and target.state.open_streams >= (
+        if is_stream and target.state.open_streams >= (
             self._limits.max_open_streaming_messages_per_channel
         ):
             return too_many_streams(self._limits)
@@ -340,13 +345,24 @@ class Publish:
 def too_much_content(limits: AiTransport) -> Fault:
     """413: the data of a message."""
     most = limits.max_accumulated_message_bytes
-    return fault.payload_too_large(f"accumulated message content exceeds {most} bytes", AI_LIMIT)
+    setting = set_by("channels.ai_transport.max_accumulated_message_bytes")
+    text = f"accumulated message content exceeds {most} bytes{setting}"
+    return fault.payload_too_large(text, AI_LIMIT)
+
+
+def too_many_appends(limits: AiTransport) -> Fault:
+    """413: the appends to a message."""
+    most = limits.max_appends_per_message
+    setting = set_by("channels.ai_transport.max_appends_per_message")
+    return fault.payload_too_large(f"message append count exceeds {most}{setting}", AI_LIMIT)
 
 
 def too_many_streams(limits: AiTransport) -> Fault:
     """413: the open streams of a channel."""
     most = limits.max_open_streaming_messages_per_channel
-    return fault.payload_too_large(f"open streaming message count exceeds {most}", AI_LIMIT)
+    setting = set_by("channels.ai_transport.max_open_streaming_messages_per_channel")
+    text = f"open streaming message count exceeds {most}{setting}"
+    return fault.payload_too_large(text, AI_LIMIT)
 
 
 class Mutate:
@@ -442,8 +458,7 @@ class Mutate:
             if self._is_limited and latest.is_terminal:
                 return fault.invalid_input("cannot append to a terminal message")
             if self._is_limited and latest.appends >= limits.max_appends_per_message:
-                most = limits.max_appends_per_message
-                return fault.payload_too_large(f"message append count exceeds {most}", AI_LIMIT)
+                return too_many_appends(limits)
             if self._message.has_data and not self._message.is_text:
                 return fault.invalid_input(
                     "append requires string message data; replace the data by an update first"

@@ -13,7 +13,7 @@ from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.channels import fault, wire
 from tidelog.channels.actions import ClientEvent, Subscribe
 from tidelog.channels.attaching import Attaching
-from tidelog.channels.capabilities import Actor, keeps_history
+from tidelog.channels.capabilities import Actor, keeps_history, versions_off
 from tidelog.channels.connection import Connection
 from tidelog.channels.continuity import Continuity, StreamIds
 from tidelog.channels.delivery import Delivery, HotBuffer, live_version
@@ -309,6 +309,7 @@ class ChannelsService:
                     message_id=publication.message_id or wire.new_message_id(),
                     counts=self._occupancy.counts(stream, publication.info),
                     is_limited=self._is_limited(name),
+                    versions_off=versions_off(self.settings, name),
                 )
             )
         return tuple(targets)

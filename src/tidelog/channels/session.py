@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidelog.base.channels_settings import App
+from tidelog.base.channels_settings import App, set_by
 from tidelog.base.channels_settings import Channels as ChannelsSettings
 from tidelog.base.errors import InvalidJson
 from tidelog.channels import wire
@@ -31,7 +31,7 @@ from tidelog.channels.actions import (
     TokenAccepted,
     Unsubscribe,
 )
-from tidelog.channels.capabilities import Actor, Capabilities, keeps_history
+from tidelog.channels.capabilities import Actor, Capabilities, history_off
 from tidelog.channels.inbound import (
     Refused,
     raw_user_info,
@@ -75,8 +75,8 @@ MAX_HISTORY_READS = 2
 
 MESSAGES = {
     wire.APP_UNKNOWN: "Application does not exist",
-    wire.APP_DISABLED: "Application is disabled",
-    wire.OVER_QUOTA: "Application is over its connection quota",
+    wire.APP_DISABLED: "Application is disabled" + set_by("apps.enabled"),
+    wire.OVER_QUOTA: "Application is over its connection quota" + set_by("apps.max_connections"),
     wire.UNAUTHORIZED: "Connection not authorized",
     wire.OVER_CAPACITY: "Over capacity",
     wire.RECONNECT: "Reconnect immediately",
@@ -306,7 +306,9 @@ class Session:
         if not self._is_held(channel):
             held = len(self.subscribed) + len(self._joining)
             if held >= self._settings.max_subscriptions_per_connection:
-                raise Refused(CHANNEL_ERROR, "too many subscriptions on this connection")
+                text = "too many subscriptions on this connection"
+                setting = set_by("channels.max_subscriptions_per_connection")
+                raise Refused(CHANNEL_ERROR, text + setting)
         kind = kind_of(channel)
         channel_data = self._check_auth(kind, channel, fields)
         if not self._may_subscribe(kind, channel):
@@ -356,8 +358,12 @@ class Session:
         if rewind is None:
             return None
         self._need_v2()
-        if not self._settings.rewind_enabled or not keeps_history(self._settings.history, channel):
-            raise Refused(CHANNEL_ERROR, f"Rewind is disabled for channel '{channel}'")
+        setting = history_off(self._settings.history, channel)
+        if not self._settings.rewind_enabled:
+            setting = "channels.rewind_enabled"
+        if setting is not None:
+            text = f"Rewind is disabled for channel '{channel}'"
+            raise Refused(CHANNEL_ERROR, text + set_by(setting))
         self._need_history(channel)
         return rewind
 
@@ -374,7 +380,8 @@ class Session:
 
     def _sign_in(self, inbound: Inbound) -> list[Action]:
         if not self.app.enable_user_authentication:
-            raise Refused(UNAUTHORIZED, "User authentication is not enabled")
+            setting = set_by("apps.enable_user_authentication")
+            raise Refused(UNAUTHORIZED, f"User authentication is not enabled{setting}")
         if self.claims is not None:
             raise Refused(UNAUTHORIZED, "a connection with a token cannot sign in")
         fields = inbound.fields()
@@ -383,7 +390,8 @@ class Session:
             raise Refused(UNAUTHORIZED, "auth and user_data are required")
         limit = self._settings.max_user_data_bytes
         if len(user_data.encode()) > limit:
-            raise Refused(UNAUTHORIZED, f"user_data has more than {limit} bytes")
+            setting = set_by("channels.max_user_data_bytes")
+            raise Refused(UNAUTHORIZED, f"user_data has more than {limit} bytes{setting}")
         if not is_signin_auth(self.app, auth, self.socket_id, user_data):
             raise Refused(UNAUTHORIZED, "Invalid signature of user_data")
         user_id, capabilities = read_user(user_data)
@@ -418,7 +426,8 @@ class Session:
     def _client_event(self, inbound: Inbound, now: float) -> ClientEvent:
         settings, channel = self._settings, inbound.channel
         if not self.app.enable_client_messages:
-            raise Refused(CLIENT_EVENT_REJECTED, "Client events are not enabled")
+            setting = set_by("apps.enable_client_messages")
+            raise Refused(CLIENT_EVENT_REJECTED, f"Client events are not enabled{setting}")
         if channel is None or not takes_client_events(kind_of(channel)):
             raise Refused(CLIENT_EVENT_REJECTED, "Client events need a private or presence channel")
         if channel not in self.subscribed:
@@ -426,9 +435,11 @@ class Session:
         if not self._allows("publish", channel):
             raise Refused(CLIENT_EVENT_REJECTED, f"Not allowed to publish on channel '{channel}'")
         if len(inbound.event.encode()) > settings.max_event_name_bytes:
-            raise Refused(CLIENT_EVENT_REJECTED, "the event's name is too long")
+            setting = set_by("channels.max_event_name_bytes")
+            raise Refused(CLIENT_EVENT_REJECTED, f"the event's name is too long{setting}")
         if len(inbound.raw_data) > settings.max_event_payload_bytes:
-            raise Refused(CLIENT_EVENT_REJECTED, "the event's data is too large")
+            setting = set_by("channels.max_event_payload_bytes")
+            raise Refused(CLIENT_EVENT_REJECTED, f"the event's data is too large{setting}")
         self._count(now)
         member = self.subscribed[channel]
         return ClientEvent(
@@ -442,7 +453,8 @@ class Session:
         """Count what every other subscriber will be sent."""
         started, events = self._window if now - self._window.started < 1 else (now, 0)
         if events >= self.app.max_client_events_per_second:
-            raise Refused(CLIENT_EVENT_REJECTED, "too many client events")
+            setting = set_by("apps.max_client_events_per_second")
+            raise Refused(CLIENT_EVENT_REJECTED, f"too many client events{setting}")
         self._window = _Window(started, events + 1)
 
     def _presence_update(self, inbound: Inbound, now: float) -> PresenceUpdate:
@@ -458,7 +470,8 @@ class Session:
             raise Refused(CLIENT_EVENT_REJECTED, "user_info is missing")
         info = raw_user_info(inbound.object_text())
         if len(info) > self._settings.max_presence_user_info_bytes:
-            raise Refused(CLIENT_EVENT_REJECTED, "user_info is too large")
+            setting = set_by("channels.max_presence_user_info_bytes")
+            raise Refused(CLIENT_EVENT_REJECTED, f"user_info is too large{setting}")
         self._count(now)
         self.subscribed[channel] = Member(member.user_id, info)
         return PresenceUpdate(channel, member.user_id, info)
@@ -476,10 +489,9 @@ class Session:
         if not isinstance(channel, str) or channel not in self.subscribed:
             raise Refused(CHANNEL_ERROR, "history needs a subscription to the channel")
         history = self._settings.history
-        if not keeps_history(history, channel):
-            raise Refused(
-                CHANNEL_ERROR, f"Durable history is disabled by policy for channel '{channel}'"
-            )
+        if setting := history_off(history, channel):
+            text = f"Durable history is disabled by policy for channel '{channel}'"
+            raise Refused(CHANNEL_ERROR, text + set_by(setting))
         self._need_history(channel)
         if self._history_reads >= MAX_HISTORY_READS:
             raise Refused(
@@ -495,7 +507,8 @@ class Session:
     def _resume(self, inbound: Inbound) -> Resume:
         self._need_v2(CLIENT_EVENT_REJECTED)
         if not self._settings.connection_recovery.enabled:
-            raise Refused(CLIENT_EVENT_REJECTED, "Connection recovery is not enabled")
+            setting = set_by("channels.connection_recovery.enabled")
+            raise Refused(CLIENT_EVENT_REJECTED, f"Connection recovery is not enabled{setting}")
         positions = read_positions(
             inbound.fields(), self._settings.max_subscriptions_per_connection
         )

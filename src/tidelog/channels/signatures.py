@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Callable
 from urllib.parse import unquote_plus
 
-from tidelog.base.channels_settings import App
+from tidelog.base.channels_settings import App, set_by
 from tidelog.channels import fault
 
 MAX_AGE_SECONDS = 600
@@ -82,7 +82,7 @@ def request_fault(
     if not hmac.compare_digest(given.encode(), _expected(app, method, raw_path, query)):
         raise fault.auth_failed("auth_signature is wrong")
     if not app.enabled:
-        raise fault.auth_failed("the app is disabled")
+        raise fault.auth_failed("the app is disabled" + set_by("apps.enabled"))
     return app, query
 
 

@@ -72,20 +72,14 @@ def serve(
     require_credentials(settings)
     logs.configure(settings.log_level, settings.log_format, _secrets(settings))
     if settings.dev:
-        settings = _for_development(settings)
+        _warn_of_development(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, as_json=as_json))
 
 
-def _for_development(settings: "Settings") -> "Settings":
-    """Say loudly what `--dev` opens, and keep it on this machine.
-
-    Without apps of its own the configuration says nothing of channels either: then the known app
-    gets messages that can change, which is what one comes to try.
-    """
+def _warn_of_development(settings: "Settings") -> None:
+    """Say loudly what `--dev` opens, and keep it on this machine."""
     import logging
-
-    import msgspec
 
     if not is_loopback(settings.host):
         raise ConfigError(
@@ -100,12 +94,6 @@ def _for_development(settings: "Settings") -> "Settings":
         "DEVELOPMENT MODE: everybody knows %s; never expose this port",
         " and ".join(public) or "that durability is not required of PostgreSQL",
     )
-    if settings.configured_apps:
-        return settings
-    channels = settings.channels
-    versioned = msgspec.structs.replace(channels.versioned_messages, enabled=True)
-    channels = msgspec.structs.replace(channels, versioned_messages=versioned)
-    return msgspec.structs.replace(settings, channels=channels)
 
 
 def _public_apps(settings: "Settings") -> "Sequence[App]":

@@ -158,4 +158,5 @@ class HttpApp:
                     message = await receive()
                     discarded += len(message.get("body", b""))
                     more = message.get("more_body", False)
-        return refuse(413, f"the body is larger than {limit} bytes", (b"connection", b"close"))
+        error = f"the body is larger than {limit} bytes (setting limits.max_body_bytes)"
+        return refuse(413, error, (b"connection", b"close"))

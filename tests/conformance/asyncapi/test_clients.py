@@ -17,7 +17,7 @@ from support.mesh_peer import ADMIN_TOKEN, BrokerAt
 from support.overheard import Overheard
 from tidelog.base.settings import Settings
 from tidelog.base.settings import Sync as SyncSettings
-from tidelog.cli.serve import _for_development, _mount_channels, _mount_mesh, _mount_sync
+from tidelog.cli.serve import _mount_channels, _mount_mesh, _mount_sync
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.sync.profiles import Model
 from tidelog.testing.server import running_server
@@ -107,7 +107,7 @@ async def test_clients_and_server_say_what_is_described(tmp_path: Path) -> None:
     model = tmp_path / "model.json"
     model.write_text(json.dumps({"model_version": 1, "tree_targets": TREE, "schemas": {}}))
     served = SyncSettings(jwt_secret=SECRET, model_file=str(model))
-    settings = _for_development(Settings(dev=True, admin_token=ADMIN_TOKEN, sync=served))
+    settings = Settings(dev=True, admin_token=ADMIN_TOKEN, sync=served)
     overheard = Overheard()
     mounts = overheard.mounts((_mount_channels, _mount_sync, _mount_mesh))
     async with (

@@ -503,7 +503,9 @@ async def test_check_66_recovery_off_and_no_positions(
             assert {"stream_id", "serial"}.isdisjoint(head)
             assert head["data"] == '{"attach_serial":0}'
             await v2.resume(**{channel: {"serial": 0}})
-            assert await v2.expect_error(4301) == "Connection recovery is not enabled"
+            assert await v2.expect_error(4301) == (
+                "Connection recovery is not enabled (setting channels.connection_recovery.enabled)"
+            )
             await v2.quiet()
 
 

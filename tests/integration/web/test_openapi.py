@@ -9,7 +9,7 @@ import msgspec
 from tidelog.base.channels_settings import Channels
 from tidelog.base.settings import Settings, Sync
 from tidelog.channels.http import NOT_OFFERED
-from tidelog.cli.serve import _for_development, _surfaces
+from tidelog.cli.serve import _surfaces
 from tidelog.testing.server import running_server
 
 PARAMETER = re.compile(r"\{\w+\}")
@@ -24,7 +24,7 @@ async def test_every_route_is_described_and_every_description_is_served(tmp_path
     sync = Sync(jwt_secret="a secret of more than thirty-two bytes")
     (tmp_path / "lake").mkdir()
     settings = Settings(dev=True, channels=channels, sync=sync, data_dir=str(tmp_path))
-    mounts, extensions = _surfaces(_for_development(settings))
+    mounts, extensions = _surfaces(settings)
     async with (
         running_server(tmp_path, settings=settings, mounts=mounts, extensions=extensions) as server,
         httpx.AsyncClient(base_url=server.url) as http,
@@ -60,7 +60,7 @@ async def test_every_route_is_described_and_every_description_is_served(tmp_path
 async def test_every_reference_of_the_document_leads_somewhere(tmp_path: Path) -> None:
     """Schemas and security schemes that are named are in the document."""
     settings = Settings(dev=True)
-    mounts, extensions = _surfaces(_for_development(settings))
+    mounts, extensions = _surfaces(settings)
     async with (
         running_server(tmp_path, settings=settings, mounts=mounts, extensions=extensions) as server,
         httpx.AsyncClient(base_url=server.url) as http,

@@ -8,8 +8,8 @@ from tidelog.channels import fault
 from tidelog.channels.fault import Fault
 
 CLASSES = [
-    (fault.feature_disabled("X"), 422, "feature_disabled"),
-    (fault.history_disabled("X"), 422, "feature_disabled"),
+    (fault.feature_disabled("X", "s"), 422, "feature_disabled"),
+    (fault.history_disabled("X", "s"), 422, "feature_disabled"),
     (fault.not_found("S", "X"), 404, "not_found"),
     (fault.app_not_found("k"), 404, "app_not_found"),
     (fault.invalid_input("t"), 400, "invalid_input"),
@@ -34,8 +34,9 @@ def test_each_class_has_its_status_and_code(refused: Fault, status: int, code: s
 
 
 def test_sentences_of_the_contract_are_given_verbatim() -> None:
-    """Where the contract fixes a sentence, it is that sentence."""
-    assert str(fault.feature_disabled("X")) == "Versioned messages are disabled for channel 'X'"
+    """Where the contract fixes a sentence, it is that sentence; the setting follows it."""
+    disabled = "Versioned messages are disabled for channel 'X' (setting s)"
+    assert str(fault.feature_disabled("X", "s")) == disabled
     assert str(fault.not_found("S", "X")) == "Message 'S' was not found in channel 'X'"
     assert str(fault.internal_error()) == "Internal server error"
 

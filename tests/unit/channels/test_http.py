@@ -216,7 +216,7 @@ async def test_a_repeated_mutation_says_so() -> None:
     assert json.loads(response.body)["status"] == "duplicate"
 
 
-OFF = Channels()
+OFF = Channels(versioned_messages=VersionedMessages(enabled=False))
 NO_HISTORY = Channels(
     versioned_messages=VersionedMessages(enabled=True), history=History(channels=["other"])
 )
@@ -244,7 +244,12 @@ async def test_the_order_of_checks(settings: Channels, path: str, body: bytes, s
     elif "b%20d" in path:
         assert "channel name" in error
     elif status == 422:
-        assert error == "Versioned messages are disabled for channel 'c'"
+        off = (
+            "channels.versioned_messages.enabled"
+            if settings is OFF
+            else "channels.history.channels"
+        )
+        assert error == f"Versioned messages are disabled for channel 'c' (setting {off})"
     else:
         assert error == "message_serial must be at most 128 bytes"
     assert server.service.calls == []
@@ -310,7 +315,7 @@ async def test_a_channel_without_history() -> None:
     response = await server.ask("GET", "/apps/a1/channels/room-7/history")
     assert told(response) == (422, "feature_disabled")
     wanted = "Durable history is disabled by policy for channel 'room-7'"
-    assert json.loads(response.body)["error"] == wanted
+    assert json.loads(response.body)["error"] == f"{wanted} (setting channels.history.channels)"
 
 
 # Channels and users

@@ -82,7 +82,9 @@ def test_other_characters_make_no_name(channel: str) -> None:
 def test_a_name_has_a_length() -> None:
     """The limit itself is allowed, one more is not."""
     assert name_fault("x" * 200, 200) is None
-    assert name_fault("x" * 201, 200) == "a channel name has at most 200 bytes"
+    assert name_fault("x" * 201, 200) == (
+        "a channel name has at most 200 bytes (setting channels.max_channel_name_bytes)"
+    )
 
 
 @pytest.mark.parametrize("stream", ["", "channels", "channels/a", "sync/a/b", "channels/a/b/c"])
