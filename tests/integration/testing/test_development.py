@@ -5,8 +5,10 @@ from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
+import httpx
 import pytest
 
+from support.channels_peer import Api, message_path
 from support.command import tidelog
 from tidelog.base.settings import DEVELOPMENT_APP
 from tidelog.testing.process import ServerProcess
@@ -39,6 +41,23 @@ def test_development_announces_only_what_is_public(tmp_path: Path) -> None:
     assert "dev-admin-token" not in text
     assert "app-secret" not in text
     assert not any(secret in text for secret in ("gull-over", "lantern-on"))
+
+
+def test_development_overrides_no_explicit_setting(tmp_path: Path) -> None:
+    """Whoever says that messages cannot change is believed, also under --dev."""
+    off = {"TIDELOG_CHANNELS_VERSIONED_MESSAGES_ENABLED": "false"}
+    with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",), environment=off) as server:
+        server.start()
+        reason = asyncio.run(_refused_update(server.url))
+    assert "channels.versioned_messages.enabled" in reason
+
+
+async def _refused_update(url: str) -> str:
+    async with httpx.AsyncClient() as http:
+        api = Api(url, http, DEVELOPMENT_APP)
+        answer = await api.post(f"{message_path('room', 'any')}/update", {"data": "new"})
+    assert answer.status_code >= 400
+    return answer.text
 
 
 def test_a_refused_page_is_explained_on_the_terminal(tmp_path: Path) -> None:
