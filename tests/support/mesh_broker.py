@@ -216,7 +216,10 @@ class ScriptedBroker:
                 self.topics[frame["topic"]].discard(key)
                 await self._answer(socket, {"type": "ack", "ref": frame["ref"], "code": 200})
             case "topics":
-                listed = [{"name": name} for name in sorted(self.topics)]
+                listed = [
+                    {"name": name, "subscribed": key in keys}
+                    for name, keys in sorted(self.topics.items())
+                ]
                 answer = {"type": "ack", "ref": frame["ref"], "code": 200, "topics": listed}
                 await self._answer(socket, answer)
             case "history":

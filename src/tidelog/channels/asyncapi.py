@@ -321,17 +321,69 @@ class PresenceUpdated(Struct):
     message_id: str
 
 
+class HistoryItem(Struct, kw_only=True):
+    """A message at its place in the history."""
+
+    stream_id: str
+    serial: Serial
+    published_at_ms: int
+    message_id: str
+    event_name: str
+    operation_kind: str
+    payload_size_bytes: int
+    message: dict[str, Any]
+
+
+class HistoryBounds(Struct, kw_only=True):
+    """What was asked for."""
+
+    start_serial: int | None
+    end_serial: int | None
+    start_time_ms: int | None
+    end_time_ms: int | None
+    until_attach: bool
+    attach_serial: int
+
+
+class HistoryContinuity(Struct, kw_only=True):
+    """What of the history is there."""
+
+    stream_id: str
+    oldest_available_serial: int | None
+    newest_available_serial: int | None
+    oldest_available_published_at_ms: int | None
+    newest_available_published_at_ms: int | None
+    retained_messages: int
+    retained_bytes: int
+    complete: bool
+    truncated_by_retention: bool
+
+
+class HistoryStreamState(Struct, kw_only=True):
+    """How the stream is; a log that answers is healthy."""
+
+    stream_id: str
+    durable_state: Literal["healthy"]
+    recovery_allowed: bool
+    reset_required: bool
+    reason: None
+    node_id: None
+    last_transition_at_ms: None
+    authoritative_source: Literal["log"]
+    observed_source: Literal["log"]
+
+
 class ChannelHistoryPage(Struct, kw_only=True):
     """Messages of a channel as they are now."""
 
-    items: list[dict[str, Any]]
+    items: list[HistoryItem]
     direction: Literal["newest_first", "oldest_first"]
     limit: int
     has_more: bool
     next_cursor: str | None
-    bounds: dict[str, Any]
-    continuity: dict[str, Any]
-    stream_state: dict[str, Any]
+    bounds: HistoryBounds
+    continuity: HistoryContinuity
+    stream_state: HistoryStreamState
 
 
 class ChannelHistory(Struct):

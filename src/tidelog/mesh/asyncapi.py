@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tidelog.base.asyncapi import Address, tagged
-from tidelog.mesh import wire
+from tidelog.mesh import negotiation, policy, wire
 
 
 class SendFrame(Struct, kw_only=True, tag="send"):
@@ -31,15 +31,82 @@ class DeliverFrame(wire.Deliver, frozen=True, kw_only=True, tag="deliver"):
     meta: Any = None  # a default of raw bytes has no place in a schema
 
 
-class AckFrame(wire.Ack, frozen=True, kw_only=True, tag="ack", omit_defaults=True):
-    """The answer to a frame that has a `ref`; the members are those of the HTTP answer."""
+class HistoryEnvelope(wire.Envelope, frozen=True, kw_only=True):
+    """A message that this member may see."""
 
-    detail: str | None = None  # for people; the daemon reads none of these
-    topic: str | None = None
-    subscribed: bool | None = None
+    meta: Any = None
 
 
-_SHOWN: dict[Any, Any] = {wire.Deliver: DeliverFrame, wire.Ack: AckFrame}
+class HistoryPageFrame(wire.HistoryPage, frozen=True, kw_only=True, tag="history_page"):
+    """Messages after a place, oldest first."""
+
+    items: list[HistoryEnvelope]  # type: ignore[assignment]  # there they are read one by one
+
+
+class DedupeParams(Struct, kw_only=True):
+    """How long ids are remembered."""
+
+    version: int
+    mode: policy.Mode
+    request_fingerprint: bool
+    dedupe_retention_days: int | UnsetType = UNSET
+
+
+class PayloadParams(Struct):
+    """How much a message may hold."""
+
+    version: int
+    inline_bytes: int
+    blob_bytes: int
+
+
+class ConnectionParams(Struct):
+    """What becomes of two daemons with one key."""
+
+    version: int
+    default_policy: negotiation.ConnectionPolicy
+
+
+class DedupeFeature(Struct):
+    """Ids are recognised."""
+
+    params: DedupeParams
+
+
+class PayloadFeature(Struct):
+    """Bodies have a bound."""
+
+    params: PayloadParams
+
+
+class ConnectionFeature(Struct):
+    """Rivals are noticed."""
+
+    params: ConnectionParams
+
+
+class SupportedFeatures(Struct, kw_only=True):
+    """Those that were asked for and are there."""
+
+    client_message_id_dedupe: DedupeFeature | UnsetType = UNSET
+    max_payload: PayloadFeature | UnsetType = UNSET
+    concurrent_connection_policy: ConnectionFeature | UnsetType = UNSET
+
+
+class FeatureResponseFrame(
+    wire.FeatureResponse, frozen=True, kw_only=True, tag="feature_negotiation_response"
+):
+    """What the broker has of what was asked for."""
+
+    supported: SupportedFeatures  # type: ignore[assignment]  # a daemon judges it member by member
+
+
+_SHOWN: dict[Any, Any] = {
+    wire.Deliver: DeliverFrame,
+    wire.HistoryPage: HistoryPageFrame,
+    wire.FeatureResponse: FeatureResponseFrame,
+}
+"""Frames whose structs read leniently what the document describes exactly."""
 
 ADDRESS = Address(
     name="mesh",

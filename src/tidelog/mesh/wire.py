@@ -81,6 +81,14 @@ class FeatureResponse(Struct, frozen=True, kw_only=True, tag="feature_negotiatio
     missing_required: list[str] = field(default_factory=list)
 
 
+class Topic(Struct, frozen=True):
+    """A topic of the mesh."""
+
+    name: str
+    subscribed: bool = False
+    """Whether this member gets it."""
+
+
 class Ack(Struct, frozen=True, kw_only=True, tag="ack", omit_defaults=True):
     """The answer to a frame that has a `ref`; the members are those of the HTTP answer."""
 
@@ -95,16 +103,21 @@ class Ack(Struct, frozen=True, kw_only=True, tag="ack", omit_defaults=True):
     destination_kind: str | None = None
     destination_ref: str | None = None
     error: str | None = None
+    detail: str | None = None
+    """Of a refusal, for people."""
     conflict: str | None = None
     broker_fingerprint_prefix: str | None = None
     retry_after: float | None = None
     """Seconds; what the header `Retry-After` is on HTTP."""
-    topics: list[Any] | None = None
+    topics: list[Topic] | None = None
     """The answer to `topics`."""
+    topic: str | None = None
+    """With `subscribed` the answer to `subscribe` and `unsubscribe`."""
+    subscribed: bool | None = None
 
 
-class Deliver(Struct, frozen=True, kw_only=True, tag="deliver"):
-    """A message for this member; it is delivered again until it is acknowledged."""
+class Envelope(Struct, frozen=True, kw_only=True):
+    """A message as its readers get it (mesh 7.2)."""
 
     broker_message_id: str
     history_id: int
@@ -114,8 +127,6 @@ class Deliver(Struct, frozen=True, kw_only=True, tag="deliver"):
     priority: str
     body: str
     created_at: str
-    claim_id: str
-    """Repeated in the acknowledgement: an older claim's acknowledgement changes nothing."""
     client_message_id: str | None = None
     topic: str | None = None
     reply_to_id: str | None = None
@@ -126,12 +137,19 @@ class Deliver(Struct, frozen=True, kw_only=True, tag="deliver"):
     """Whether the message mentions this member."""
 
 
+class Deliver(Envelope, frozen=True, kw_only=True, tag="deliver"):
+    """A message for this member; it is delivered again until it is acknowledged."""
+
+    claim_id: str
+    """Repeated in the acknowledgement: an older claim's acknowledgement changes nothing."""
+
+
 class HistoryPage(Struct, frozen=True, kw_only=True, tag="history_page"):
     """Messages after a place, oldest first."""
 
     ref: int
     items: list[Raw]
-    """Envelopes as `deliver` has them, without `claim_id`."""
+    """Each an `Envelope`; one that cannot be read must not take the others with it."""
     next_after: int
     has_more: bool
 

@@ -228,6 +228,19 @@ class HeartbeatAck(_Envelope, tag="heartbeat_ack"):
     payload: Nothing
 
 
+class ErrorDetails(Struct, kw_only=True):
+    """What a program can do about it; which members there are depends on the error."""
+
+    request_msg_id: str | UnsetType = UNSET
+    retry_after_ms: int | UnsetType = UNSET
+    max_message_bytes: int | UnsetType = UNSET
+    max_batch_size: int | UnsetType = UNSET
+    supported_versions: list[str] | UnsetType = UNSET
+    requested_version: str | UnsetType = UNSET
+    supported_profiles: list[str] | UnsetType = UNSET
+    partitions: list[str] | UnsetType = UNSET
+
+
 class ErrorPayload(Struct, kw_only=True):
     """What is wrong."""
 
@@ -242,7 +255,7 @@ class ErrorPayload(Struct, kw_only=True):
         "profile_unsupported",
     ]
     message: str
-    details: dict[str, Any] | UnsetType = UNSET
+    details: ErrorDetails | UnsetType = UNSET
 
 
 class ErrorMessage(_Envelope, tag="error"):

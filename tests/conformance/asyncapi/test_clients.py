@@ -98,6 +98,15 @@ async def mesh(url: str, stack: AsyncExitStack) -> None:
         eventually(lambda: pilot.outbox("one")["status"] == "done")
         eventually(lambda: pilot.outbox("two")["status"] == "dead")
         eventually(lambda: len(lighthouse.inbox()) == 1)
+        topic = {"topic": "tides"}
+        for verb, is_subscribed in (("unsubscribe", False), ("subscribe", True)):
+            answer = pilot.ask("POST", f"/v1/topic/{verb}", topic)
+            assert answer == (200, {**topic, "subscribed": is_subscribed})
+        status, refused = pilot.ask("POST", "/v1/topic/subscribe", {"topic": "x" * 600})
+        assert (status, refused["error"]) == (400, "destination_invalid")
+        assert "512 bytes" in refused["detail"]
+        topics = [{"name": "tides", "subscribed": True}]
+        assert pilot.ask("GET", "/v1/topic/list")[1] == {"topics": topics}
 
     await asyncio.to_thread(send)
 
@@ -118,7 +127,7 @@ async def test_clients_and_server_say_what_is_described(tmp_path: Path) -> None:
         await channels(server.url)
         await sync(server.url, tmp_path)
         await mesh(server.url, stack)
-    seen = Counter(wire_schema.check(*said) for said in overheard.said)
+    seen = Counter(wire_schema.check(*said, is_ours=True) for said in overheard.said)
     for key in (
         *("channels.client.subscribe", "channels.server.subscription_succeeded"),
         *("channels.server.event", "channels.server.message_change"),

@@ -235,7 +235,7 @@ async def test_topics_and_history_are_asked_of_the_broker() -> None:
     recorder = Recorder()
     async with ScriptedBroker() as broker, connected(broker, recorder) as uplink:
         assert (await uplink.subscribe("tides")).status == 200
-        assert (await uplink.topics()).body == {"topics": [{"name": "tides"}]}
+        assert (await uplink.topics()).body == {"topics": [{"name": "tides", "subscribed": True}]}
         await send(uplink, "a")
         page = await uplink.history(0)
         assert (len(page.items), page.next_after, page.has_more) == (1, 1, False)
