@@ -117,7 +117,7 @@ class Prune:
             None,
             rows=(
                 empty_bodies(stream, history_id - 1, history_id),
-                RowChange("test_tombstone", (message_id, mesh_id, view.now_ms, "retention")),
+                RowChange("mesh_add_tombstone", (message_id, mesh_id, view.now_ms, "retention")),
             ),
             unavailable=((stream, self._key),),
         )
@@ -134,15 +134,9 @@ async def pruned(scene: Scene) -> list[httpx.Response]:
     """P02."""
     first = (await scene.post()).json()
     mesh_id = (await scene.mesh()).id
-    store: Any = scene.broker.server.store
-    sqlite = "INSERT INTO mesh_message_tombstone VALUES (?, ?, ?, ?);"
-    columns = "$1::text[], $2::text[], $3::bigint[], $4::text[]"
-    server = f"INSERT INTO tidelog.mesh_message_tombstone SELECT * FROM unnest({columns});"
-    statement = sqlite if scene.broker.database.is_sqlite else server
     item = Prune(mesh_id, scene.id, first["history_id"], first["broker_message_id"])
-    with patch.dict(store._queries, {"test_tombstone": statement}):
-        names = Names(dedupe=((stream_name(mesh_id), scene.id),))
-        await submit_and_wait(scene.broker.server.committer, names, 100, (item,))
+    names = Names(dedupe=((stream_name(mesh_id), scene.id),))
+    await submit_and_wait(scene.broker.server.committer, names, 100, (item,))
     scene.count_units()
     return [await scene.post()]
 
@@ -357,10 +351,10 @@ async def failing_insert(scene: Scene) -> list[httpx.Response]:
     scene.count_units()
     store: Any = scene.broker.server.store
     text = store._queries["mesh_add_mention"]
-    broken = text.replace("VALUES (?, ?, ?, ?, ?)", "VALUES (?, ?, NULL, ?, ?)").replace(
-        "SELECT * FROM unnest", "SELECT a, b, NULL, d, e FROM unnest"
-    )
-    broken = broken.replace("$5::bigint[]);", "$5::bigint[]) AS n (a, b, c, d, e);")
+    columns = "broker_message_id, mentioned_pubkey, NULL, history_id, created_at"
+    broken = text.replace("VALUES (?1, ?2, ?3,", "VALUES (?1, ?2, NULL,")
+    broken = broken.replace("SELECT new.*,", f"SELECT {columns},")
+    assert broken != text
     meta = {"mentions": [scene.others[0].address]}
     with patch.dict(store._queries, {"mesh_add_mention": broken}):
         return [await scene.post(envelope(meta=meta))]
