@@ -17,7 +17,8 @@ class Balancer:
 
     def __init__(self, port: int) -> None:
         """Prepare to pass on to that port of the loopback."""
-        self._upstream = port
+        self.upstream = port
+        """The port behind it; whoever connects from now on reaches this one."""
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self.accepted = 0
@@ -70,7 +71,7 @@ class Balancer:
         """
         while True:
             with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream)
                 try:
                     writer.write(request)
                     if answer := await reader.read(65536):

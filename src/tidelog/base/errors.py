@@ -41,6 +41,10 @@ class StoreUnavailable(StoreError):  # noqa: N818 - the failure is the noun
     """The engine could not do its work and nothing was committed (disk full, connection lost)."""
 
 
+class HistoryReplaced(StoreUnavailable):
+    """The store's log does not go on where this node has seen it end: nothing was committed."""
+
+
 class OutcomeUnknown(StoreError):  # noqa: N818 - the failure is the noun
     """The connection was lost while COMMIT was in flight; only the head row can tell."""
 

@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from tidelog.base.settings import Settings
     from tidelog.base.surface import Surface
     from tidelog.store.engine import Extension
-    from tidelog.web.server import Mount, Node
+    from tidelog.web.server import Mount, Node, Server
+
+LISTENER_VARIABLE = "TIDELOG_LISTENER"
+"""Number of the port's socket, from a server to the one that takes its place; nobody sets it."""
+
+RETRY_SECONDS = 1.0
 
 
 def serve(
@@ -54,6 +60,7 @@ def serve(
 
     Example: tidelog serve --dev --data-dir ./data --port 8080
     """
+    listener = _inherited_listener()
     settings = settings_from(
         config,
         host=host,
@@ -74,7 +81,35 @@ def serve(
     if settings.dev:
         _warn_of_development(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings, as_json=as_json))
+        listener = runner.run(_run(settings, listener, as_json=as_json))
+    if listener is not None:
+        _begin_again(listener)
+
+
+def _begin_again(listener: socket.socket) -> NoReturn:
+    """Run the same command in this process's place, with the port that it has.
+
+    The store has another log than was served. Nothing that was made of the old one is in a new
+    program, and peers that connect meanwhile wait.
+    """
+    os.set_inheritable(listener.fileno(), True)
+    os.environ[LISTENER_VARIABLE] = str(listener.fileno())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
+
+
+def _inherited_listener() -> socket.socket | None:
+    """What `_begin_again` left to this program."""
+    given = os.environ.pop(LISTENER_VARIABLE, "")
+    if not given:
+        return None
+    try:
+        listener = socket.socket(fileno=int(given))
+    except (OSError, ValueError):
+        return None  # somebody else's variable
+    listener.set_inheritable(False)
+    return listener
 
 
 def _warn_of_development(settings: "Settings") -> None:
@@ -119,13 +154,15 @@ def _secrets(settings: "Settings") -> Sequence[str]:
     )
 
 
-async def _run(settings: "Settings", *, as_json: bool) -> None:
+async def _run(
+    settings: "Settings", listener: socket.socket | None, *, as_json: bool
+) -> socket.socket | None:
+    """Serve; returns the port's socket if everything has to begin again."""
+    from tidelog.base.errors import HistoryReplaced
     from tidelog.base.garbage import spare_what_stays
-    from tidelog.web.server import Server
     from tidelog.web.watchdog import Watchdog
 
-    mounts, extensions = _surfaces(settings)
-    server = await Server.open(settings, mounts=mounts, extensions=extensions)
+    server = await _open(settings, listener)
     head = await server.store.head()
     ready = {
         "url": server.url,
@@ -150,8 +187,36 @@ async def _run(settings: "Settings", *, as_json: bool) -> None:
     watchdog.start()
     try:
         await server.run()
+    except HistoryReplaced:
+        return server.listener
     finally:
         watchdog.stop()
+    return None
+
+
+async def _open(settings: "Settings", listener: socket.socket | None) -> "Server":
+    """A server; one that begins again waits for its store, as a running one does."""
+    import logging
+
+    from tidelog.base.errors import StoreUnavailable
+    from tidelog.web.server import Server
+
+    while True:
+        mounts, extensions = _surfaces(settings)
+        again = None if listener is None else listener.dup()
+        try:
+            server = await Server.open(
+                settings, mounts=mounts, extensions=extensions, listener=again
+            )
+        except StoreUnavailable as error:
+            if listener is None:
+                raise
+            logging.getLogger("tidelog").warning("waiting for the store: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            if listener is not None:
+                listener.close()
+            return server
 
 
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":

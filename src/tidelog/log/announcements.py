@@ -54,6 +54,9 @@ class Announcements:
         self._is_full = False
         self._mouth: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
+        self._keeper = ""
+        self._may_be_another = False
+        """Whether the store's server may have been started again, or be another one."""
         self._cursor = 0
         self._heard_at = 0.0
         """Event-loop time up to which nothing was missed."""
@@ -65,6 +68,7 @@ class Announcements:
         """Hear everything that is announced from now on."""
         if self._store.is_shared:
             self._heard_at = asyncio.get_running_loop().time()
+            self._keeper, _ = await self._store.announcement_keeper()
             self._cursor = await self._store.last_announcement()
             self._store.watch_announcements(self._on_spoken)
             self._ear = asyncio.create_task(self._listen(), name="tidelog-announcements")
@@ -138,6 +142,7 @@ class Announcements:
 
     def _on_spoken(self, announcement_id: int) -> None:
         self._heard_of = max(self._heard_of, announcement_id)
+        self._may_be_another = self._may_be_another or announcement_id == 0
         self._spoken.set()
 
     async def _listen(self) -> None:
@@ -163,12 +168,12 @@ class Announcements:
     async def _hear(self) -> bool:
         """Deliver a page of what was announced; False if there is no more."""
         self._spoken.clear()
+        if self._may_be_another:
+            await self._know_keeper()
         heard_of, now = self._heard_of, asyncio.get_running_loop().time()
         page = await self._store.announcements(self._cursor)
         if now - self._heard_at > ANNOUNCED_MS / 1000:
-            _log.warning("announcements of other nodes were missed; looking for what changed")
-            for missed in self._missed:
-                missed()
+            self._say_missed()
         is_full = len(page) == PAGE_ENTRIES
         # What follows a full page is about as old as the last of that page, and swept as soon.
         self._heard_at = now - page[-1].age_ms / 1000 if is_full else now
@@ -180,6 +185,21 @@ class Announcements:
             # Ids are visible in their order: what else was told up to there was told by this node.
             self._cursor = max(self._cursor, heard_of)
         return bool(page)
+
+    async def _know_keeper(self) -> None:
+        """A server that was started again has forgotten what was announced; it may count anew."""
+        keeper, last = await self._store.announcement_keeper()
+        self._may_be_another = False
+        if keeper != self._keeper:
+            self._keeper = keeper
+            if last < self._cursor:
+                self._cursor = self._heard_of = 0
+            self._say_missed()
+
+    def _say_missed(self) -> None:
+        _log.warning("announcements of other nodes were missed; looking for what changed")
+        for missed in self._missed:
+            missed()
 
     def _deliver(self, announcement: Announcement) -> None:
         sink = self._sinks.get(announcement.topic)

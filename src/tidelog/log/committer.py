@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tidelog.base.clock import Clock
 from tidelog.base.errors import (
     DataError,
+    HistoryReplaced,
     OutcomeUnknown,
     QueueFull,
     ShuttingDown,
@@ -31,15 +32,18 @@ from tidelog.base.settings import Limits
 from tidelog.log.announcements import Announcements
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
 from tidelog.log.entry import Entry
-from tidelog.log.incarnation import Incarnations
+from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
 from tidelog.log.tail import Tail
-from tidelog.store.engine import Store
-from tidelog.store.rows import Effects
+from tidelog.store.engine import MAX_ID, Store, new_incarnation
+from tidelog.store.rows import Effects, Head, Loaded, RowChange
 
 _log = logging.getLogger(__name__)
 
 SLOW_DECIDE_SECONDS = 0.05
 """A single decision above this is logged with its kind: it holds up every neighbour."""
+
+RENEW_SECONDS = 0.5
+"""Pause between attempts to begin another incarnation in a store that does not answer."""
 
 UNKNOWN_OUTCOME_SECONDS = 30.0
 """How long a lost COMMIT answer is asked after before its callers are told that nobody knows."""
@@ -79,6 +83,12 @@ class Committer:
         """Of the log that this committer writes; they never change while it lives."""
         self.failed: asyncio.Future[StoreUntrustworthy] = asyncio.get_running_loop().create_future()
         """Resolved when the process must stop because the disk can no longer be trusted."""
+        self.replaced: asyncio.Future[HistoryReplaced]
+        self.replaced = asyncio.get_running_loop().create_future()
+        """Resolved when the store has another log than this node has served, and a name for it:
+        everything made from what was seen must go, connections too, and begin again."""
+        self.is_suspended = False
+        """Whether nothing is taken while that is being found out."""
         self.ended = asyncio.Event()
         """Set when nothing is written any more: whoever works beside the requests ends with it,
         before the store is closed."""
@@ -110,7 +120,8 @@ class Committer:
         cls, store: Store, clock: Clock, metrics: Metrics, limits: Limits
     ) -> "Committer":
         """A running committer whose tail stands at the log's head."""
-        tail = Tail((await store.head()).committed_id)
+        head = await store.head()
+        tail = Tail(head.committed_id, head.digest)
         incarnations = Incarnations(await store.incarnations())
         committer = cls(store, clock, metrics, limits, tail, incarnations)
         store.watch_head(committer._on_head_moved)
@@ -125,6 +136,9 @@ class Committer:
             QueueFull: the bounded queue has no room; answer the surface's own backpressure.
             ShuttingDown: nothing new is taken.
         """
+        if self.is_suspended:
+            self.metrics.refusals.labels("history_replaced").inc()
+            raise ShuttingDown("the store has another log than before; connect again in a moment")
         if self._stopping:
             self.metrics.refusals.labels("shutting_down").inc()
             raise ShuttingDown("the server is shutting down; retry against another one")
@@ -145,9 +159,47 @@ class Committer:
         A client that comes from a faster node must not find itself ahead of this one.
 
         Raises:
+            HistoryReplaced: what the store has now is another log than this node has served.
             ShuttingDown: the tail moves no more.
         """
-        await self.reach((await self._store.head()).committed_id)
+        try:
+            head = await self._look()
+        except HistoryReplaced:
+            self._poll_now()
+            raise
+        await self.reach(head)
+
+    async def _look(self) -> int:
+        """Where the store's log ends now; it must be the log that was seen."""
+        # What was passed before the question was on disk before it, and cannot have gone since.
+        last = self.tail.seen.last
+        head = await self._store.head()
+        if last.is_missing_from(head.committed_id, head.digest):
+            raise HistoryReplaced(
+                f"the log that this node has seen up to {last.position} now ends at "
+                f"{head.committed_id}, or with another entry"
+            )
+        self._require_incarnation(head)
+        return head.committed_id
+
+    def _require_incarnation(self, head: Head) -> None:
+        if head.incarnation != self.incarnations.current.id:
+            raise HistoryReplaced("another node found that the log has another history now")
+
+    def _require_continuation(self, loaded: Loaded) -> None:
+        """What is loaded under the lock must go on from what was seen."""
+        head, seen = loaded.head, self.tail.seen
+        self._require_incarnation(head)
+        is_next = (
+            seen.is_followed_by(loaded.others[0])
+            if loaded.others
+            else (head.committed_id, head.digest) == seen.last
+        )
+        if not is_next:
+            raise HistoryReplaced(
+                f"the log ends at {head.committed_id}, and is not the one that this node has seen "
+                f"up to {seen.last.position}"
+            )
 
     async def reach(self, head: int) -> None:
         """Return once the tail has reached `head`, where the store's log ended at some moment.
@@ -160,7 +212,7 @@ class Committer:
                 raise ShuttingDown("the server is shutting down; retry against another one")
             reached = asyncio.get_running_loop().create_future()
             self._awaited.append((head, reached))
-            self._on_head_moved(head)
+            self._follow_to(head)
             await reached
 
     def restore_bodies(self, surface: str, restore: Restore) -> None:
@@ -191,13 +243,24 @@ class Committer:
         await self.announcements.close()
 
     def _on_head_moved(self, head: int) -> None:
+        if head == 0:  # listening again, and perhaps to another server
+            self._poll_now()
+        self._follow_to(head)
+
+    def _follow_to(self, head: int) -> None:
         if head > self._known_head:
             self._known_head = head
             self._wake.set()
 
     async def _run(self) -> None:
         try:
-            await self._work()
+            while True:
+                try:
+                    await self._work()
+                    break
+                except HistoryReplaced as error:
+                    if await self._begin_incarnation(error):
+                        break
         except Exception as error:  # noqa: BLE001 - whatever we did not think of
             # A mistake of ours: nobody can say what state we are in. Better no server than one that
             # takes writes and never answers.
@@ -213,9 +276,7 @@ class Committer:
             if self._poll_timer is not None:
                 self._poll_timer.cancel()
             self._refuse_rest()
-            for _, reached in self._awaited:
-                if not reached.done():
-                    reached.set_exception(ShuttingDown("the server is shutting down"))
+            self._release_awaiting()
 
     async def _work(self) -> None:
         is_readable = True
@@ -238,21 +299,104 @@ class Committer:
                 await self._wake.wait()
                 is_readable = True
 
+    async def _begin_incarnation(self, error: HistoryReplaced) -> bool:
+        """See that the log's other history has a name; False if it is the same after all.
+
+        Nothing is acknowledged meanwhile. Nodes that notice at the same time agree, because they do
+        this under the head lock: who comes later finds that it is done.
+        """
+        self.is_suspended = True
+        self._refuse_rest(error)
+        self._release_awaiting()
+        while not self._stopping:
+            try:
+                is_another = await self._name_history(error)
+            except HistoryReplaced:  # again
+                continue
+            except StoreError as problem:
+                _log.warning("%s; to begin again there, the store is needed: %s", error, problem)
+                await asyncio.sleep(RENEW_SECONDS)
+            else:
+                self.is_suspended = is_another
+                if is_another and not self.replaced.done():
+                    self.replaced.set_result(error)
+                return is_another
+        return True
+
+    async def _name_history(self, error: HistoryReplaced) -> bool:
+        under, seen = self.incarnations.current.id, self.tail.seen.places
+        names = Names(
+            rows=(("incarnations", ()), *(("digest_at", (at,)) for at, _ in seen)),
+        )
+        writer = self._store.writer
+        loaded = await writer.begin(names, MAX_ID)
+        try:
+            known = Incarnations(map(Incarnation._make, loaded.rows["incarnations", ()]))
+            stored = {at: row[0] for at, _ in seen for row in loaded.rows["digest_at", (at,)]}
+            began = known.where_to_begin(under, seen, stored)
+            if began is None:
+                await writer.rollback()
+                return self._say_known(error, known, under)
+            new = new_incarnation()
+            head = loaded.head
+            effects = Effects(head.committed_id, head.digest, head.committed_at, [], [], [], [])
+            effects.changes = [
+                RowChange("add_incarnation", (new[0], began, new[1])),
+                RowChange("forget_incarnations", (FORMER_INCARNATIONS,)),
+            ]
+            await self._write(effects)
+        except BaseException:
+            await writer.rollback()
+            raise
+        _log.error(
+            "%s. Both have the entries up to %d; whatever was acknowledged after that, up to %d, "
+            "is lost. The log goes on as incarnation %s; all connections are closed now, and who "
+            "has seen what is lost is told so when it comes back. docs/operations/failover.md",
+            error,
+            began,
+            self.tail.position,
+            new[0],
+        )
+        return True
+
+    def _say_known(self, error: HistoryReplaced, known: Incarnations, under: str) -> bool:
+        if known.current.id == under:
+            _log.warning(
+                "%s, said the store, and says otherwise under its lock: are reads answered by a "
+                "replica? Let the `store` setting name the primary alone",
+                error,
+            )
+            return False
+        _log.error(
+            "%s. The log goes on as incarnation %s, which another node has begun; all connections "
+            "are closed now. docs/operations/failover.md",
+            error,
+            known.current.id,
+        )
+        return True
+
     def _poll_later(self) -> None:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
         seconds = self._limits.head_poll_ms / 1000
         self._poll_timer = asyncio.get_running_loop().call_later(seconds, self._poll_now)
 
     def _poll_now(self) -> None:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
         self._poll_timer = None
         self._wake.set()
 
     async def _poll(self) -> None:
         """Look at the head now and then, should a wake-up be lost."""
         try:
-            self._on_head_moved((await self._store.head()).committed_id)
+            self._follow_to(await self._look())
+        except HistoryReplaced:
+            raise
         except StoreError as error:
             _log.warning("could not look at the head: %s", error)
-        self._poll_later()
+        finally:
+            self._poll_later()
 
     def _take(self) -> list[Request]:
         batch: list[Request] = []
@@ -267,11 +411,9 @@ class Committer:
         self._unanswered.extend(batch)
         return batch
 
-    def _refuse_rest(self) -> None:
+    def _refuse_rest(self, reason: TidelogError | None = None) -> None:
         """The end: nobody may be left waiting."""
-        unknown: TidelogError = OutcomeUnknown(
-            "the server stopped; a retry with the same key tells"
-        )
+        unknown = reason or OutcomeUnknown("the server stopped; a retry with the same key tells")
         if self.failed.done():
             unknown = self.failed.result()
         for request in tuple(self._unanswered):
@@ -289,6 +431,9 @@ class Committer:
             decided = await self._transact([(request, request.items()) for request in batch])
         except DataError as error:
             await self._commit_without_poison(batch, error)
+        except HistoryReplaced as error:
+            self._refuse(batch, error)
+            raise
         except StoreError as error:
             self._refuse(batch, error)
         else:
@@ -336,6 +481,7 @@ class Committer:
         loaded = await writer.begin(_union(batch), self.tail.position)
         view = View(loaded, self._clock.now_ms())
         try:
+            self._require_continuation(loaded)
             await self._publish_in_steps(loaded.others)
             decided = self._decide_all(batch, view)
             effects = view.effects()
@@ -450,6 +596,13 @@ class Committer:
         self._known_head = max(self._known_head, self.tail.position)
         self._tell_awaiting()
 
+    def _release_awaiting(self) -> None:
+        """The tail may never get where they wait for it."""
+        awaited, self._awaited = self._awaited, []
+        for _, reached in awaited:
+            if not reached.done():
+                reached.set_exception(ShuttingDown("the server is shutting down"))
+
     def _tell_awaiting(self) -> None:
         """Resolve what `catch_up` waits for."""
         if self._awaited:
@@ -497,7 +650,14 @@ class Committer:
                     # The wake-up spoke of entries that are not there: somebody else's, or a lie.
                     self._known_head = self.tail.position
                     break
+                if not self.tail.seen.is_followed_by(page[0]):
+                    raise HistoryReplaced(
+                        f"the log that was seen up to {self.tail.position} does not go on with the "
+                        "entry after it"
+                    )
                 await self._publish_in_steps(page)
+        except HistoryReplaced:
+            raise
         except StoreError as error:
             _log.warning("could not read what other nodes wrote: %s", error)
             return False

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from tidelog.log.digest import body_digest, entry_digest
 from tidelog.store.rows import Entry
 
-__all__ = ["Draft", "Entry", "place"]
+__all__ = ["Draft", "Entry", "digest_after", "place"]
 
 
 class Draft(NamedTuple):
@@ -19,6 +19,23 @@ class Draft(NamedTuple):
     actor: str
     body: bytes
     data: bytes | None = None
+
+
+def digest_after(previous: bytes, entry: Entry) -> bytes:
+    """The digest that an entry must have if it follows the one whose digest is `previous`."""
+    return entry_digest(
+        previous,
+        entry.committed_id,
+        entry.stream,
+        entry.stream_serial,
+        entry.surface,
+        entry.kind,
+        entry.entity,
+        entry.ref,
+        entry.actor,
+        entry.committed_at,
+        entry.body_digest,
+    )
 
 
 def place(

@@ -13,7 +13,7 @@ This module is pure. Use it so:
         ...  # the reader holds what is not in this log: its protocol's reset, from `shared` on
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.base.incarnation import FORMER_INCARNATIONS, Incarnation
 
@@ -47,3 +47,24 @@ class Incarnations:
                 return shared
             shared = min(shared, each.began)
         return 0
+
+    def where_to_begin(
+        self, under: str, seen: Sequence[tuple[int, bytes]], stored: Mapping[int, bytes]
+    ) -> int | None:
+        """Where a node that no longer knows its log begins another incarnation.
+
+        Args:
+            under: The incarnation that the node has served.
+            seen: Positions and digests that it has seen.
+            stored: The digests that the store has at these positions now, where it has one.
+
+        Returns:
+            The last position that both have in common, as far as is known; None if no other one is
+            needed: nothing seen is missing, or the incarnations say of it already that it is.
+        """
+        # At position 0 nothing is stored, and nothing can differ.
+        lost = [at for at, digest in seen if at > 0 and stored.get(at) != digest]
+        told = self.shared_with(under)
+        if not lost or (told is not None and told < min(lost)):
+            return None
+        return max((at for at, digest in seen if stored.get(at) == digest), default=0)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from tidelog.log.entry import Entry
+from tidelog.log.seen import Seen
+from tidelog.store.engine import GENESIS_DIGEST
 
 Sink = Callable[[Sequence[Entry]], None]
 """Takes entries on the event loop. It must not await; what it pushes leaves with the next flush."""
@@ -20,10 +22,12 @@ class Tail:
     the position come from the store, later ones through the sink, none twice and none missing.
     """
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, digest: bytes = GENESIS_DIGEST) -> None:
         self.position = position
         """`committed_id` of the last entry given to the sinks; whoever was told of an entry by this
         node finds the position at or beyond it."""
+        self.seen = Seen(position, digest)
+        """The places that were passed: what tells whether the store still has the same log."""
         self._sinks: dict[str, tuple[Sink, ...]] = {}
         """By surface. Replaced, never changed, so that a sink may subscribe or leave another."""
 
@@ -40,7 +44,9 @@ class Tail:
         """Deliver the next entries; only the committer calls this."""
         first = entries[0]
         assert first.committed_id == self.position + 1, "a gap, or twice"  # noqa: S101 - L1
-        self.position = entries[-1].committed_id
+        last = entries[-1]
+        self.position = last.committed_id
+        self.seen.note(last.committed_id, last.digest)
         if len(entries) == 1:
             self._deliver(first.surface, entries)
         else:

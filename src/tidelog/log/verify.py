@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from tidelog.base.errors import StoreError
-from tidelog.log.digest import body_digest, entry_digest
+from tidelog.log.digest import body_digest
+from tidelog.log.entry import digest_after
 from tidelog.store.engine import GENESIS_DIGEST, PAGE_ENTRIES, Store
 from tidelog.store.rows import Entry, Head
 
@@ -137,20 +138,7 @@ def _problem(entry: Entry, committed_id: int, serial: int, previous: bytes) -> s
             return "data without a body"
     elif body_digest(entry.body, entry.data) != entry.body_digest:
         return "the content is not what was committed"
-    expected = entry_digest(
-        previous,
-        entry.committed_id,
-        entry.stream,
-        entry.stream_serial,
-        entry.surface,
-        entry.kind,
-        entry.entity,
-        entry.ref,
-        entry.actor,
-        entry.committed_at,
-        entry.body_digest,
-    )
-    if expected != entry.digest:
+    if digest_after(previous, entry) != entry.digest:
         return "the digest chain breaks here"
     return None
 

@@ -341,9 +341,9 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
             with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
                 await _fill(connection, reading, progress)
             head = await connection.fetchval(queries["head"])
-            await connection.execute(queries["add_incarnation"], "", head, 0)
+            await connection.execute(queries["add_incarnation"], [""], [head], [0])
             await connection.execute(queries["name_incarnation"], *new_incarnation())
-            await connection.execute(queries["forget_incarnations"], FORMER_INCARNATIONS)
+            await connection.execute(queries["forget_incarnations"], [FORMER_INCARNATIONS])
     except LOST as error:
         raise StoreUnavailable(
             f"PostgreSQL could not be filled, and is as it was: {error}. Check that the role may "

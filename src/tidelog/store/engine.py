@@ -23,6 +23,9 @@ from tidelog.store.rows import (
     SurfaceStats,
 )
 
+MAX_ID = 2**63 - 1
+"""Beyond every position."""
+
 PAGE_ENTRIES = 1000
 """Most entries one read returns: so a SQLite reader is too short to hold back a checkpoint."""
 
@@ -176,6 +179,9 @@ class Store(Protocol):
 
     async def last_announcement(self) -> int:
         """The id of the last announcement so far, of any node."""
+
+    async def announcement_keeper(self) -> tuple[str, int]:
+        """Who keeps announcements, another name after every start of it; the last id it gave."""
 
     def watch_announcements(self, heard: Callable[[int], None]) -> None:
         """Call `heard` with the id of a new announcement, or 0 if some may have been missed."""

@@ -25,6 +25,7 @@ from tidelog.base.sqlitefile import too_new
 from tidelog.store.engine import (
     ANNOUNCED_MS,
     GENESIS_DIGEST,
+    MAX_ID,
     NO_URL,
     PAGE_BYTES,
     PAGE_ENTRIES,
@@ -51,8 +52,6 @@ from tidelog.store.rows import (
 )
 
 ENGINE = "postgresql"
-
-MAX_ID = 2**63 - 1
 
 HALF_OPEN_MS = 10_000
 """The server ends a transaction of ours that stands idle this long: a node that lost its network
@@ -380,7 +379,7 @@ class PostgresqlStore:
                 await connection.close()
             store._pool = await asyncpg.create_pool(
                 url,
-                min_size=1,
+                min_size=0,  # or the driver logs a stack whenever the server is away
                 max_size=pool_size,
                 timeout=store._connect_seconds,
                 command_timeout=statement_timeout_ms / 1000,
@@ -466,7 +465,7 @@ class PostgresqlStore:
 
     async def incarnations(self) -> list[Incarnation]:
         """See `Store.incarnations`."""
-        return [Incarnation._make(row) for row in await self._fetch("incarnations")]
+        return [Incarnation._make(row) for row in await self.rows("incarnations", ())]
 
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES
@@ -569,6 +568,11 @@ class PostgresqlStore:
         """See `Store.last_announcement`."""
         last: int = (await self._fetch("last_announcement"))[0][0]
         return last
+
+    async def announcement_keeper(self) -> tuple[str, int]:
+        """See `Store.announcement_keeper`."""
+        [(keeper, last)] = await self._fetch("announcement_keeper")
+        return keeper, last
 
     def watch_announcements(self, heard: Callable[[int], None]) -> None:
         """See `Store.watch_announcements`."""

@@ -23,6 +23,7 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.incarnation import Incarnation
 from tidelog.store.engine import (
     GENESIS_DIGEST,
+    MAX_ID,
     PAGE_BYTES,
     PAGE_ENTRIES,
     STATEMENT_POINTS,
@@ -51,8 +52,6 @@ ENGINE = "sqlite"
 READERS = 2
 """Reading threads. Pages come from the operating system's cache, so more than the cores of a small
 machine only compete for the interpreter lock."""
-
-MAX_ID = 2**63 - 1
 
 REMEMBERED_SERIALS = 20_000
 """Streams whose last serial is kept in memory, some hundred bytes each."""
@@ -507,6 +506,10 @@ class SqliteStore:
     async def last_announcement(self) -> int:
         """See `Store.last_announcement`."""
         return 0
+
+    async def announcement_keeper(self) -> tuple[str, int]:
+        """See `Store.announcement_keeper`."""
+        return "", 0
 
     def watch_announcements(self, heard: Callable[[int], None]) -> None:
         """See `Store.watch_announcements`."""

@@ -53,7 +53,10 @@ def _packaged_binaries(home: Path) -> Path | None:
 
 
 class Postgresql:
-    """A running server; `database()` makes an empty database on it and answers its URL."""
+    """A running server, with an empty maintenance database."""
+
+    _ready = _READY
+    """What its log says when it answers."""
 
     def __init__(self, home: Path) -> None:
         """Create and start a server under `home`, which must be empty."""
@@ -115,7 +118,7 @@ class Postgresql:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             # The port answers earlier, with a refusal while the server still recovers.
-            if _READY in self._log.read_text(errors="replace"):
+            if self._ready in self._log.read_text(errors="replace"):
                 return
             if self._process.poll() is not None:
                 break

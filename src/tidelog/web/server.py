@@ -68,9 +68,10 @@ class Server:
         self.metrics = metrics
         self.store = store
         self.committer = committer
-        self._listener = listener
+        self.listener = listener
+        """Where it listens."""
         self._tracing = tracing
-        self._stopping = False
+        self._stopping = self._is_told_to_stop = False
         self._hurry = asyncio.Event()
         limits = settings.limits
         fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
@@ -116,12 +117,16 @@ class Server:
         mounts: Sequence[Mount] = (),
         extensions: Sequence[Extension] = (),
         clock: ServerClock | None = None,
+        listener: socket.socket | None = None,
     ) -> "Server":
-        """Open the store and the port; from here on the port is taken but not yet served."""
+        """Open the store and the port; from here on the port is taken but not yet served.
+
+        A `listener` is one that `run` left open; it is closed if the server cannot be opened.
+        """
         clock = clock or SystemClock()
         _require_files(settings)
         tracing, committer_class = _tracing(settings)
-        listener = _listen(settings.host, settings.port)
+        listener = listener or _listen(settings.host, settings.port)
         ulids = UlidFactory(clock)
         try:
             store = await open_store(
@@ -138,7 +143,12 @@ class Server:
             listener.close()
             raise
         metrics = Metrics()
-        committer = await committer_class.start(store, clock, metrics, settings.limits)
+        try:
+            committer = await committer_class.start(store, clock, metrics, settings.limits)
+        except BaseException:
+            await store.close()
+            listener.close()
+            raise
         node = Node(settings, clock, store, committer)
         try:
             surfaces = [await mount(node) for mount in mounts]
@@ -153,7 +163,7 @@ class Server:
     def url(self) -> str:
         """Where the server answers."""
         scheme = "https" if self.settings.tls_certificate else "http"
-        host, port = self._listener.getsockname()[:2]
+        host, port = self.listener.getsockname()[:2]
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def run(self) -> None:
@@ -161,23 +171,33 @@ class Server:
 
         Raises:
             StoreUntrustworthy: the disk failed an fsync and the process must end.
+            HistoryReplaced: the store has another log than this server has served; a new server
+                must be opened. The `listener` is still open, and lets its peers wait for it.
         """
         self.committer.failed.add_done_callback(lambda _: self.stop())
+        self.committer.replaced.add_done_callback(lambda _: self._end())
         try:
-            await self._uvicorn.serve(sockets=[self._listener])
+            await self._uvicorn.serve(sockets=[self.listener.dup()])
         finally:
             await self.committer.abandon()  # over already, unless serving failed
             await self.store.close()
             if self._tracing is not None:
                 await self._tracing.close()
+        if self.committer.replaced.done() and not self._is_told_to_stop:
+            raise self.committer.replaced.result()
+        self.listener.close()
         if self.committer.failed.done():
             raise self.committer.failed.result()
 
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is complete. Again: wait for no peer."""
-        if self._uvicorn.should_exit:
+        if self._is_told_to_stop:
             self._uvicorn.force_exit = True
             self._hurry.set()
+        self._is_told_to_stop = True
+        self._end()
+
+    def _end(self) -> None:
         self._uvicorn.should_exit = True
 
     async def _finish_accepted(self) -> None:
@@ -206,6 +226,7 @@ class Server:
 
     def _own_routes(self) -> Sequence[Route]:
         health = record("live", live=FLAG, ready=FLAG, log_id=TEXT, head=WHOLE, delivered=WHOLE)
+        health["properties"]["incarnation"] = TEXT
         health["properties"]["reason"] = TEXT
         ready = Operation(
             summary="Whether the store answers and writes are taken.",
@@ -246,9 +267,13 @@ class Server:
             health |= {
                 "ready": not self._stopping and not self.committer.failed.done(),
                 "log_id": head.log_id,
+                "incarnation": head.incarnation,
                 "head": head.committed_id,
                 "delivered": self.committer.tail.position,
             }
+            if self.committer.is_suspended:
+                health["ready"] = False
+                health["reason"] = "the store has another log than before; beginning again"
         except TimeoutError:
             health["reason"] = "the store does not answer"
         except StoreError:

@@ -135,6 +135,39 @@ async def test_what_is_announced_while_a_node_is_deaf_is_heard_later(
         assert await ear.payloads(3) == [b"1", b"2", b"3"]
 
 
+async def test_a_server_that_forgot_what_was_announced_is_heard(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica took over: it has no announcements, and gives ids again that were given before."""
+    monkeypatch.setattr(listener_module, "RECONNECT_SECONDS", 0.05)
+    database = Database(postgresql_url)
+    async with (
+        running_node(postgresql_url, name="a") as a,
+        running_node(postgresql_url, name="b") as b,
+    ):
+        ear, missed = Ear(b), asyncio.Event()
+        b.committer.announcements.subscribe("other", lambda _: None, missed.set)
+        for number in range(3):
+            await a.committer.announcements.announce("t", b"%d" % number)
+        assert await ear.payloads(3) == [b"0", b"1", b"2"]
+        await database.run("TRUNCATE announcement")
+        await database.run("ALTER SEQUENCE announcement_id RESTART")
+
+        async def another() -> tuple[str, int]:
+            [(last,)] = await database.run("SELECT last_value FROM announcement_id")
+            return "another server", last
+
+        monkeypatch.setattr(b.store, "announcement_keeper", another)
+        await database.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"
+        )
+        async with asyncio.timeout(20):
+            await missed.wait()
+        await a.committer.announcements.announce("t", b"again")
+        assert await ear.payloads(4) == [b"0", b"1", b"2", b"again"]
+
+
 async def test_a_lost_wake_up_delays_an_announcement_by_one_poll(postgresql_url: str) -> None:
     """A node looks now and then, whatever it was told."""
     async with (

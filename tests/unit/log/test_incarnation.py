@@ -42,3 +42,32 @@ def test_they_are_in_their_order_whatever_order_they_come_in() -> None:
     incarnations = Incarnations(rows)
     assert incarnations.current.id == "c"
     assert [each.id for each in incarnations.former] == ["a", "b"]
+
+
+SEEN = [(0, b"0"), (3, b"3"), (5, b"5"), (8, b"8")]
+
+
+@pytest.mark.parametrize(
+    ("began", "under", "stored", "expected"),
+    [
+        # The store lost what came after 6, or has another 5.
+        ((0,), "i1", {0: b"0", 3: b"3", 5: b"5"}, 5),
+        ((0,), "i1", {0: b"0", 3: b"3", 5: b"x", 8: b"y"}, 3),
+        ((0,), "i1", {}, 0),
+        # A false alarm.
+        ((0,), "i1", {0: b"0", 3: b"3", 5: b"5", 8: b"8"}, None),
+        # Another node was faster.
+        ((0, 5), "i1", {0: b"0", 3: b"3", 5: b"5"}, None),
+        ((0, 6), "i1", {0: b"0", 3: b"3", 5: b"5", 8: b"y"}, None),
+        ((0, 2), "i1", {0: b"0", 3: b"x"}, None),
+        # It was, but knew less: what this node has seen is another history even before that.
+        ((0, 5), "i1", {0: b"0", 3: b"3", 5: b"x"}, 3),
+        # This is the log of somebody else.
+        ((0,), "another", {}, None),
+    ],
+)
+def test_where_a_node_begins_another_incarnation(
+    began: tuple[int, ...], under: str, stored: dict[int, bytes], expected: int | None
+) -> None:
+    """At the last place in common, unless what is known says already that the rest is lost."""
+    assert known(*began).where_to_begin(under, SEEN, stored) == expected

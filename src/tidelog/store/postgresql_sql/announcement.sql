@@ -27,6 +27,11 @@ WHERE id > $1 AND node <> $2 ORDER BY id LIMIT $3;
 -- Where a node begins to listen.
 SELECT coalesce(max(id), 0) FROM tidelog.announcement;
 
+-- name: announcement_keeper
+-- Which run of the server keeps announcements: a new one has forgotten them, the table is unlogged.
+-- Its counter may have gone back if the server is a replica that took over.
+SELECT extract(epoch FROM pg_postmaster_start_time())::text, last_value FROM tidelog.announcement_id;
+
 -- name: sweep_announcements
 -- Everybody has heard these, or was away for too long.
 DELETE FROM tidelog.announcement

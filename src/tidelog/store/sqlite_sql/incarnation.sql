@@ -23,3 +23,7 @@ UPDATE incarnation SET id = ?1, at = ?2, seal = seal(number, ?1, began, ?2) WHER
 -- name: forget_incarnations
 -- The current one and some former ones are kept; a reader of an older one begins again.
 DELETE FROM incarnation WHERE number < (SELECT max(number) FROM incarnation) - ?;
+
+-- name: digest_at
+-- By which a node knows its log again.
+SELECT digest FROM log WHERE committed_id = ?;
