@@ -13,7 +13,7 @@ class Redirected(WebSocketException):
     """The server wants the connection elsewhere; it was not followed."""
 
 
-class connect(client.connect):  # noqa: N801 - it stands for the library's
+class connect(client.connect):  # noqa: N801, TID251 - it stands for the library's
     """As the library's; a redirection is an error."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:

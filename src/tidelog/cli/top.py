@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog.base import direct
 from tidelog.base.errors import TidelogError
 from tidelog.cli.options import ConfigOption, settings_from
 from tidelog.cli.running_server import server_url
@@ -93,9 +94,8 @@ class _Watched:
 
     def _get(self, path: str, *, refusal_counts: bool = False) -> bytes:
         try:
-            with urllib.request.urlopen(  # noqa: S310 - the operator names the server
-                self.url + path, timeout=_TIMEOUT_S
-            ) as answer:
+            request = urllib.request.Request(self.url + path)  # noqa: S310 - the operator names it
+            with direct.opened(request, _TIMEOUT_S) as answer:
                 body: bytes = answer.read()
                 return body
         except urllib.error.HTTPError as error:

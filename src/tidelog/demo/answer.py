@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-import websockets
-
+from tidelog.base.direct_socket import connect
 from tidelog.client import ChannelClient, ChannelPublisher
 from tidelog.client.channel import Channel
 from tidelog.demo.narration import Claim, Narrator
@@ -147,7 +146,7 @@ async def _pusher(stage: Stage) -> AsyncIterator[list[tuple[str, str]]]:
     """A client that speaks plain Pusher; the events it was sent."""
     heard: list[tuple[str, str]] = []
     url = f"{stage.socket_url}/app/{APP_KEY}?protocol=7&client=demo&version=1"
-    async with websockets.connect(url) as connection:
+    async with connect(url) as connection:
         request = {"event": "pusher:subscribe", "data": {"channel": CHANNEL}}
         await connection.send(json.dumps(request))
         while json.loads(await connection.recv())["event"] != (

@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from tidelog.base import direct
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 from tidelog.testing.process import CREDENTIALS
 
@@ -169,7 +170,7 @@ def administer(home: Path, action: str, value: int) -> None:
         headers={"authorization": f"Bearer {CREDENTIALS['TIDELOG_ADMIN_TOKEN']}"},
         method="PUT",
     )
-    with urllib.request.urlopen(request) as answer:  # noqa: S310 - as above
+    with direct.opened(request, 60) as answer:
         answer.read()
 
 
