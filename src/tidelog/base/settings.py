@@ -155,7 +155,8 @@ class Sync(Section, frozen=True, kw_only=True):
     """Largest message that is processed; up to four times as much is answered, more is cut off."""
 
     max_in_flight_drafts: Count = 200
-    """Events of one connection received and not yet answered."""
+    """Events of one connection received and not yet answered. Below `max_batch_size` it is also the
+    most in one submit."""
 
     max_messages_per_second: Count = 200
     """Messages of one connection per second; more are dropped and answered `rate_limited`."""
@@ -168,6 +169,11 @@ class Sync(Section, frozen=True, kw_only=True):
     def is_served(self) -> bool:
         """Whether there is a way to verify tokens."""
         return bool(self.jwt_secret or self.jwt_key_file)
+
+    @property
+    def batch_size(self) -> int:
+        """Events in one submit: more than may be in flight could never be accepted."""
+        return min(self.max_batch_size, self.max_in_flight_drafts)
 
 
 DEVELOPMENT_ADMIN_TOKEN = "dev-admin-token"  # noqa: S105 - everybody may know it, as below

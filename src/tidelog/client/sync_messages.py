@@ -68,10 +68,18 @@ class Limits(Struct, frozen=True):
     """What the server advertises; the defaults are what a client assumes without (15)."""
 
     max_batch_size: int = 100
+    max_in_flight_drafts: int | None = None
     max_message_bytes: int | None = None
     sync_limit_min: int = 50
     sync_limit_max: int = 1000
     heartbeat_timeout_ms: int = 30_000
+
+    @property
+    def batch_size(self) -> int:
+        """Drafts in one submit; earlier servers advertise more than they accept."""
+        in_flight = self.max_in_flight_drafts
+        size = self.max_batch_size if in_flight is None else min(self.max_batch_size, in_flight)
+        return max(1, size)
 
 
 class Capabilities(Struct, frozen=True):

@@ -247,7 +247,7 @@ class SyncService:
             **self.history(action.incarnation),
             "capabilities": action.capabilities,
             "limits": {
-                "max_batch_size": settings.max_batch_size,
+                "max_batch_size": settings.batch_size,
                 "sync_limit_min": settings.sync_limit_min,
                 "sync_limit_max": settings.sync_limit_max,
                 "max_message_bytes": settings.max_message_bytes,

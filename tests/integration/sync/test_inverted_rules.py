@@ -299,6 +299,13 @@ INVERSIONS = (
         OF_CORE + "test_another_history_is_fetched_from_where_they_part",
     ),
     Inversion(
+        "D66",
+        SESSION,
+        "max_bytes = max(0, min(MAX_PAGE_BYTES, max_bytes))",
+        "max_bytes = max(0, max(MAX_PAGE_BYTES, max_bytes))",
+        OF_SESSION + "test_the_bytes_of_a_page_are_clamped",
+    ),
+    Inversion(
         "D54",
         VIEW,
         "if self.failure is None:",

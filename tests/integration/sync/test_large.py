@@ -1,6 +1,7 @@
 """Partitions whose events are large: fetched in pages that fit a socket, by whoever asks."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,12 +27,12 @@ from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
 from tidelog.sync.profiles import Model
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 60
 PAGE_BYTES = 1_048_576
 KB = 1000
 
 
-def client_of(url: str, folder: Path, name: str = "ada", **settings: Any) -> SyncClient:
+def client_of(url: str | None, folder: Path, name: str = "ada", **settings: Any) -> SyncClient:
     """A client of the event profile that counts the events of `p`."""
     return SyncClient(
         url,
@@ -262,3 +263,52 @@ async def test_a_line_that_breaks_is_asked_for_less(tmp_path: Path) -> None:
         await client.sync()
         assert client.view("p") == {"n": count}
         assert line.connections > 2
+
+
+def write_drafts(client: SyncClient, count: int) -> None:
+    """A backlog from a long time offline, in one transaction: each would be a sync of the disk."""
+    store = client._core.store
+    with store._transaction():
+        for number in range(1, count + 1):
+            event = note("", data=number)["event"]
+            store._run(
+                "sync_insert_draft",
+                *(f"d{number:05}", event["type"], json.dumps(event["payload"]), None, '["p"]'),
+                *(store.client_id, number, number),
+            )
+
+
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [
+        (20_000, {}),
+        (250, {"max_in_flight_drafts": 30}),
+        (5, {"max_in_flight_drafts": 1}),
+    ],
+)
+async def test_a_backlog_drains(tmp_path: Path, count: int, options: dict[str, Any]) -> None:
+    """However long it is, and however few drafts may be in flight."""
+    async with asyncio.timeout(WAIT_SECONDS), sync_server(tmp_path, **options) as node:
+        async with client_of(None, tmp_path) as client:
+            write_drafts(client, count)
+        async with client_of(node.ws_url, tmp_path) as client:
+            changes = client.changes()
+            await client.wait(f"d{count:05}")
+            assert client.pending() == []
+            assert client.view("p") == {"n": count}
+            assert "error" not in [change.name for change in list(changes._waiting)]
+        async with connected(node.ws_url) as peer:
+            events = await peer.whole("p", limit=1000)
+        assert [event["id"] for event in events] == [f"d{n:05}" for n in range(1, count + 1)]
+
+
+async def test_no_larger_batch_is_invited_than_may_be_in_flight(tmp_path: Path) -> None:
+    """Any client that keeps to what the handshake says gets through."""
+    async with (
+        sync_server(tmp_path, max_in_flight_drafts=3) as node,
+        connected(node.ws_url) as peer,
+    ):
+        assert peer.received[0]["payload"]["limits"]["max_batch_size"] == 3
+        await peer.send("submit_events", {"events": [note(f"a{n}") for n in range(4)]})
+        assert (await peer.expect("error"))["code"] == "rate_limited"
+        assert outcome(await peer.submit(*(note(f"b{n}") for n in range(3)))) == ["committed"] * 3

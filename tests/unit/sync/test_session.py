@@ -1016,6 +1016,15 @@ def test_the_page_size_is_clamped(wish: Any, limit: int) -> None:
     assert page(active(), "p", limit=wish).limit == limit
 
 
+@pytest.mark.parametrize(
+    ("wish", "most"), [(-1, 0), (0, 0), (7.0, 7), (2**20, 2**20), (2**20 + 1, 2**20)]
+)
+def test_the_bytes_of_a_page_are_clamped(wish: Any, most: int) -> None:
+    """A mebibyte is the most, and what one gets without a wish (D66)."""
+    assert page(active(), "p", max_bytes=wish).max_bytes == most
+    assert page(active(), "p").max_bytes == 2**20
+
+
 def test_a_deployment_may_set_its_own_bounds() -> None:
     """Both bounds come from the settings, for the default wish too."""
     peer = active(sync_limit_min=2, sync_limit_max=7)
