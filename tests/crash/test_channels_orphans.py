@@ -5,6 +5,7 @@ from pathlib import Path
 
 from support.channels_peer import APP, message_path
 from support.channels_raw import RawClient
+from support.command import tidelog
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.testing.process import ServerProcess
 
@@ -76,3 +77,5 @@ async def test_a_dead_writers_streams_end_once_whatever_is_killed(
             assert item["data"] == f"{number}"
             assert len((await client.get(f"{path}/versions"))["items"]) == 2
         client.close()
+        assert server.terminate() == 0
+    await tidelog("log", "verify", "--store", store_location)

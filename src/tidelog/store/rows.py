@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     ref: str
     """A second name the surface needs, such as a send's destination; empty if none."""
     actor: str
-    """The authenticated client, member or app; empty for the server itself."""
+    """The authenticated client, member or app; `server` for what the server writes by itself."""
     committed_at: int
     """Server clock in ms, never decreasing along the log."""
     body: bytes | None
