@@ -81,7 +81,10 @@ _ADVICE = {
 
 def _advice(text: str) -> str:
     try:
-        code = json.loads(text).get("error")
+        answer = json.loads(text)
+        code = answer.get("error")
     except (ValueError, AttributeError):
         return ""
+    if code == "unauthenticated" and "detail" in answer:
+        return ""  # of a member, and it says why; an admin token is refused without a word
     return _ADVICE.get(code, "")

@@ -137,6 +137,18 @@ def test_a_refusal_says_what_to_do(broker: Broker, tmp_path: Path, error: str, a
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("detail", "is_advised"), [({}, True), ({"detail": "why"}, False)])
+def test_a_member_that_is_refused_needs_no_admin_token(
+    broker: Broker, tmp_path: Path, detail: dict[str, str], is_advised: bool
+) -> None:
+    """The broker says why it refuses a member's token, and nothing of an administrator's."""
+    broker.answer = (401, {"error": "unauthenticated", **detail})
+    link = f"{broker.url}/mesh/harbour#s3cret"
+    with pytest.raises(TidelogError, match="answered 401") as refused:
+        invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(tmp_path / "a"))
+    assert ("TIDELOG_ADMIN_TOKEN" in str(refused.value)) == is_advised
+
+
 @pytest.mark.parametrize("link", ["harbour", "http://host/mesh/harbour", "ftp://h/mesh/x#y"])
 def test_what_is_no_invite_is_refused(link: str, tmp_path: Path) -> None:
     """Before anything is made."""
