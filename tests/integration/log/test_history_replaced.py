@@ -73,6 +73,8 @@ async def test_a_writer_acknowledges_nothing(store_location: str) -> None:
         assert node.committer.incarnations.current == second
         assert (await node.put("s", "x0")).committed_id == 4
         assert (await verdict(node.store)).finding is None
+    database = Database(store_location)
+    assert await database.run("SELECT count(*) FROM incarnation WHERE seal IS NULL") == [(0,)]
 
 
 async def test_an_idle_node_notices_by_itself(store_location: str) -> None:
