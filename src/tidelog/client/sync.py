@@ -290,7 +290,7 @@ class SyncClient:
 
     def prune(self) -> int:
         """Remove committed events that are part of a snapshot in all their partitions."""
-        return self._core.store.prune()
+        return self._core.prune()
 
     def forget_rejected(self) -> int:
         """Remove rejected events."""

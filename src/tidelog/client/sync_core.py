@@ -388,6 +388,13 @@ class SyncCore:
         view.unsaved = 0
         return view.last
 
+    def prune(self) -> int:
+        """Remove committed events that are part of a snapshot; answers how many.
+
+        What is settled lacks nothing, and what came late has dropped its snapshot (D61).
+        """
+        return self.store.prune(self._settled if self._cycles.is_idle else ())
+
     def use_model(self, model: Model) -> None:
         """The application has learnt a new model: rebuild everything by it."""
         self._drafts.model = model

@@ -460,10 +460,15 @@ class SyncStore:
         with self._transaction():
             return Start(None, 0, lost=self._drop_snapshot(partition))
 
-    def prune(self) -> int:
-        """Remove committed rows that every one of their partitions has a snapshot of."""
+    def prune(self, complete: Iterable[str] = ()) -> int:
+        """Remove committed rows that every one of their partitions has a snapshot of.
+
+        Rows that are still to be fetched stay, or they would be taken for late ones. Partitions
+        that are `complete` lack nothing up to their snapshot, so nothing of that is fetched.
+        """
         with self._transaction():
             version = self.model_version
+            self._run_many("sync_raise_to_snapshot", [(partition,) for partition in complete])
             self._run("sync_mark_pruned", version)
             pruned = self._run("sync_prune", version).rowcount
             self._run("sync_drop_pruned_index")

@@ -312,3 +312,31 @@ async def test_no_larger_batch_is_invited_than_may_be_in_flight(tmp_path: Path) 
         await peer.send("submit_events", {"events": [note(f"a{n}") for n in range(4)]})
         assert (await peer.expect("error"))["code"] == "rate_limited"
         assert outcome(await peer.submit(*(note(f"b{n}") for n in range(3)))) == ["committed"] * 3
+
+
+async def test_pruning_a_live_client_fetches_nothing_again(
+    tmp_path: Path, store_location: str
+) -> None:
+    """What it was told of and what it wrote itself, while it was connected, is in the snapshot."""
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        filled(tmp_path, store_location, 100, 10) as node,
+        client_of(node.ws_url, tmp_path) as client,
+        connected(node.ws_url, "writer") as writer,
+    ):
+        await client.sync()
+        await writer.submit(*(note(f"live{number}") for number in range(60)))
+        draft = await client.submit(partitions=["p"], event=note("")["event"])
+        await client.wait(draft.id)
+        assert client.view("p") == {"n": 161}
+        assert client.save_snapshot("p") == 161
+        assert client.prune() == 161
+        changes = client.changes()
+        node.service.clients["ada"].close(1001)
+        async for change in changes:
+            if change.name == "status_changed" and change.data["synced"]:
+                break
+            if change.name == "sync_page":
+                assert (change.data["events"], change.data["through"]) == (0, 161)
+        assert client.view("p") == {"n": 161}
+        assert list(client._core.store.rows()) == []

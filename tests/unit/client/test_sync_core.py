@@ -1217,10 +1217,12 @@ def test_snapshots_are_saved_by_themselves(bench: Bench, monkeypatch: pytest.Mon
 def test_a_lost_snapshot_of_pruned_rows_is_fetched(bench: Bench) -> None:
     """Full replay is impossible, so the partition is fetched from 0."""
     bench.ready()
+    bench.draft(value("a", 4), "e4")
     bench.broadcast(5, value("a", 5))
     bench.core.save_snapshot("p")
-    bench.store.prune()
-    bench.broadcast(4, value("a", 4))
+    assert bench.core.prune() == 1
+    bench.sent()
+    bench.result(id="e4", status="committed", committed_id=4)
     [(kind, payload)] = bench.sent()
     assert (kind, payload["since_committed_id"]) == ("sync", 0)
     bench.say(
@@ -1229,6 +1231,22 @@ def test_a_lost_snapshot_of_pruned_rows_is_fetched(bench: Bench) -> None:
     )
     assert bench.settings() == {"a": 5}
     assert bench.synced()
+
+
+def test_pruning_during_a_cycle_keeps_what_it_may_bring(bench: Bench) -> None:
+    """Whether something is missing before the snapshot is known when the cycle is over."""
+    bench.ready()
+    bench.broadcast(5, value("a", 5))
+    bench.core.save_snapshot("p")
+    bench.core.sync()
+    assert bench.core.prune() == 0
+    bench.say("sync_response", page(committed(5, value("a", 5)), through=5))
+    assert bench.core.prune() == 1
+    bench.core.disconnected()
+    assert bench.core.prune() == 0
+    bench.sent()
+    bench.connect()
+    assert bench.sent()[-1][1]["since_committed_id"] == 5
 
 
 def test_a_new_model_version_fetches_everything_anew(bench: Bench) -> None:

@@ -230,7 +230,8 @@ def test_committed_events_are_read_by_place(
 
 def test_pruning_waits_for_all_partitions(store: SyncStore) -> None:
     """A row goes when every one of its partitions has a snapshot at or beyond it; drafts never."""
-    store.store_commits([commit(1), commit(2, "p", "q"), commit(3), commit(4)])
+    events = [commit(1), commit(2, "p", "q"), commit(3), commit(4)]
+    store.store_page(events, ["p", "q"], 4)
     store.add_draft("d", ["p"], value("x"))
     store.save_snapshot("p", {"s": 1}, 3)
     assert store.prune() == 2
@@ -238,6 +239,32 @@ def test_pruning_waits_for_all_partitions(store: SyncStore) -> None:
     store.save_snapshot("q", {}, 2)
     assert store.prune() == 1
     assert [row.id for row in store.rows()] == ["e4", "d"]
+
+
+def test_pruning_waits_for_the_cursor(store: SyncStore) -> None:
+    """What would be fetched again stays, or it would be taken for something the snapshot lacks."""
+    store.store_page([commit(1)], ["p"], 1)
+    store.store_commits([commit(2), commit(3)])
+    store.save_snapshot("p", {"s": 1}, 3)
+    assert store.prune() == 1
+    assert [row.id for row in store.rows()] == ["e2", "e3"]
+    assert store.store_page([commit(2), commit(3)], ["p"], 3).lost == frozenset()
+    assert store.prune() == 2
+    assert store.start_of("p") == ({"s": 1}, 3, False)
+
+
+def test_what_lacks_nothing_need_not_be_fetched_again(store: SyncStore) -> None:
+    """A partition that is complete was fetched as far as its snapshot goes, also if it is new."""
+    store.store_page([commit(1)], ["p"], 1)
+    store.store_commits([commit(2), commit(3, "q"), commit(4)])
+    store.save_snapshot("p", {"s": 1}, 2)
+    store.save_snapshot("q", {}, 3)
+    assert store.prune(["p", "q", "none"]) == 3
+    assert [row.id for row in store.rows()] == ["e4"]
+    assert store.cursors(["p", "q", "none"]) == {"p": 2, "q": 3, "none": 0}
+    store.store_page([], ["p"], 9)
+    store.prune(["p"])
+    assert store.cursor("p") == 9
 
 
 def test_a_snapshot_is_where_building_starts(store: SyncStore) -> None:
@@ -290,10 +317,11 @@ def test_a_draft_committed_before_the_snapshot_invalidates_it(store: SyncStore) 
 
 def test_an_invalid_snapshot_of_pruned_rows_loses_the_partition(store: SyncStore) -> None:
     """The rows behind the snapshot are gone, so the page that broke it raises no cursor."""
-    store.store_commits([commit(5)])
+    store.add_draft("mine", ["p", "q"], value("x"))
+    store.store_page([commit(5)], ["p"], 5)
     store.save_snapshot("p", {}, 5)
-    store.prune()
-    applied = store.store_page([commit(4, "p", "q")], ["p", "q"], 6)
+    assert store.prune() == 1
+    applied = store.store_page([commit(4, "p", "q", id="mine")], ["p", "q"], 6)
     assert applied.lost == {"p"}
     assert (store.cursor("p"), store.cursor("q")) == (0, 6)
 

@@ -139,6 +139,12 @@ SELECT partition, committed_id FROM cursors;
 INSERT INTO cursors (partition, committed_id) VALUES (?, ?)
 ON CONFLICT (partition) DO UPDATE SET committed_id = max(committed_id, excluded.committed_id);
 
+-- name: sync_raise_to_snapshot
+-- A partition that lacks nothing was fetched as far as its snapshot goes.
+INSERT INTO cursors (partition, committed_id)
+SELECT partition, committed_id FROM snapshots WHERE partition = ?
+ON CONFLICT (partition) DO UPDATE SET committed_id = max(committed_id, excluded.committed_id);
+
 -- name: sync_drop_cursor
 -- Fetch the partition from 0 again.
 DELETE FROM cursors WHERE partition = ?;
@@ -200,19 +206,24 @@ WHERE events.committed_id IS NOT NULL
     SELECT 1
     FROM json_each(events.partitions) AS needed
     LEFT JOIN snapshots ON snapshots.partition = needed.value AND snapshots.model_version = ?
-    WHERE snapshots.committed_id IS NULL OR snapshots.committed_id < events.committed_id
+    LEFT JOIN cursors ON cursors.partition = needed.value
+    WHERE min(coalesce(snapshots.committed_id, 0), coalesce(cursors.committed_id, 0))
+      < events.committed_id
   )
 ON CONFLICT (partition) DO NOTHING;
 
 -- name: sync_prune
--- Remove committed rows that are part of a snapshot in every one of their partitions.
+-- Remove committed rows that every one of their partitions has a snapshot of, and was fetched beyond:
+-- a row that could be fetched again would look like one that its snapshot lacks.
 DELETE FROM events
 WHERE committed_id IS NOT NULL
   AND NOT EXISTS (
     SELECT 1
     FROM json_each(events.partitions) AS needed
     LEFT JOIN snapshots ON snapshots.partition = needed.value AND snapshots.model_version = ?
-    WHERE snapshots.committed_id IS NULL OR snapshots.committed_id < events.committed_id
+    LEFT JOIN cursors ON cursors.partition = needed.value
+    WHERE min(coalesce(snapshots.committed_id, 0), coalesce(cursors.committed_id, 0))
+      < events.committed_id
   );
 
 -- name: sync_unmark_pruned
