@@ -98,12 +98,13 @@ def _show(found: list[dict[str, Any]], *, is_closing: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{len(found)} open streams"
+    title = f"open streams: {len(found)}"
     if is_closing:
-        title = f"{sum(each['closed'] for each in found)} of {len(found)} streams ended"
+        title = f"streams ended: {sum(each['closed'] for each in found)} of {len(found)}"
     table = Table(title=title)
     for name in ("app", "channel", "message", "silent for"):
-        table.add_column(name, justify="right" if name == "silent for" else "left")
+        # Folded, not cut: the serial is what --message takes.
+        table.add_column(name, justify="right" if name == "silent for" else "left", overflow="fold")
     for each in found:
         table.add_row(
             Text(printable(each["app_id"])),

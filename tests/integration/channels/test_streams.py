@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -182,6 +184,15 @@ async def test_the_command_lists_and_ends_streams(tmp_path: Path) -> None:
         config = tmp_path / "tidelog.toml"
         config.write_text(f'admin_token = "{TOKEN}"\n', encoding="utf-8")
         place = ("channels", "streams", "--url", node.api.url, "--config", str(config))
+        shown = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "tidelog", *place],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        cells = [line.split("│")[3].strip() for line in shown.stdout.splitlines() if "│" in line]
+        assert serials[0] in "".join(cells), "the whole of it, which --message takes"
         listed = (await tidelog(*place))["streams"]
         assert [each["message_serial"] for each in listed] == [*serials, young]
         ended = (await tidelog(*place, "--silent-for", "20", "--close"))["streams"]
