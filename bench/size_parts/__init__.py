@@ -1,0 +1,1 @@
+"""The figures of `bench/size.py`, a module for each surface."""
