@@ -27,7 +27,7 @@ SECONDS = 60.0
 
 
 class Cluster:
-    """A primary with a replica behind one address, and two servers on it."""
+    """A primary with a replica, and two servers on them."""
 
     def __init__(
         self,
@@ -36,19 +36,14 @@ class Cluster:
         balancer: Balancer,
         servers: list[ServerProcess],
         apis: list[Api],
-        database: str,
+        store: str,
     ) -> None:
         self._primary = primary
         self.replica = replica
         self._balancer = balancer
         self.servers = servers
         self.apis = apis
-        self._database = database
-
-    @property
-    def store(self) -> str:
-        """URL of the store at the one address."""
-        return f"postgresql://tidelog@127.0.0.1:{self._balancer.port}/{self._database}"
+        self.store = store
 
     async def fail_over(self) -> None:
         """The primary is gone without a word; the replica, as it is, takes its place."""
@@ -136,9 +131,12 @@ def databases() -> Iterator[Path]:
         yield home
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Two servers on a primary that has a replica; nothing is written yet."""
+@pytest.fixture(params=["one address"])
+async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    """Two servers on a primary that has a replica; nothing is written yet.
+
+    They know one address, which follows the primary, or those of both.
+    """
     async with AsyncExitStack() as stack:
         home = stack.enter_context(databases())
         primary = await asyncio.to_thread(Postgresql, home / "primary")
@@ -147,7 +145,11 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         stack.callback(replica.stop)
         database = (await create_database(primary.url)).rsplit("/", 1)[1]
         balancer = await stack.enter_async_context(Balancer(primary.port))
-        url = f"postgresql://tidelog@127.0.0.1:{balancer.port}/{database}"
+        places = f"127.0.0.1:{balancer.port}"
+        if request.param == "all addresses":
+            places = f"127.0.0.1:{replica.port},127.0.0.1:{primary.port}"
+        url = f"postgresql://tidelog@{places}/{database}?target_session_attrs=primary"
+        await replica.catch_up()
         servers, apis = [], []
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
@@ -156,7 +158,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             client = httpx.AsyncClient(base_url=server.url, timeout=10, trust_env=False)
             servers.append(server)
             apis.append(Api(server.url, await stack.enter_async_context(client)))
-        yield Cluster(primary, replica, balancer, servers, apis, database)
+        yield Cluster(primary, replica, balancer, servers, apis, url)
 
 
 def failure(frames: list[dict[str, Any]]) -> tuple[str, str]:
@@ -210,6 +212,7 @@ async def test_a_replica_that_lags_is_another_history(cluster: Cluster, *, write
         assert await asyncio.to_thread(server.terminate) == 0
 
 
+@pytest.mark.parametrize("cluster", ["one address", "all addresses"], indirect=True)
 async def test_a_replica_that_has_everything_is_the_same_history(cluster: Cluster) -> None:
     """Nobody is closed or reset: clients do not notice."""
     async with cluster.peer(1) as peer:

@@ -351,7 +351,7 @@ class Committer:
         _log.error(
             "%s. Both have the entries up to %d; whatever was acknowledged after that, up to %d, "
             "is lost. The log goes on as incarnation %s; all connections are closed now, and who "
-            "has seen what is lost is told so when it comes back. docs/operations/failover.md",
+            "has seen what is lost is told so when it comes back",
             error,
             began,
             self.tail.position,
@@ -369,7 +369,7 @@ class Committer:
             return False
         _log.error(
             "%s. The log goes on as incarnation %s, which another node has begun; all connections "
-            "are closed now. docs/operations/failover.md",
+            "are closed now",
             error,
             known.current.id,
         )
