@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from tidelog.store.engine import Store
     from tidelog.store.rows import Entry
 
-app = typer.Typer(help="Look at the log: follow it, count it, verify it.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at the log: follow it, count it, verify it; write its files anew.",
+    no_args_is_help=True,
+)
 
 TAIL_ENTRIES = 20
 """Entries `tail` shows when it is not told where to begin."""
@@ -200,3 +203,28 @@ async def _verify(settings: "Settings", *, as_json: bool) -> bool:
                 f"sound: {verdict.rows} rows beside the log verified{unsealed_text(verdict)}"
             )
     return verdict.is_sound
+
+
+@app.command()
+def vacuum(
+    *,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the files of the store anew: no trace is left of what was removed, and they shrink.
+
+    SQLite: stop the server first; it takes room for a second copy of the file. PostgreSQL: this is
+    VACUUM FULL of tidelog's tables, for which every server waits.
+
+    Example: tidelog log vacuum --data-dir ./data
+    """
+    from tidelog.store.vacuum import vacuum as write_anew
+
+    settings = settings_from(config, data_dir=data_dir, store=store)
+    done = asyncio.run(write_anew(settings.store_location))
+    if as_json:
+        typer.echo(json.dumps(done._asdict()))
+    else:
+        typer.echo(f"{done.before_bytes:,} bytes before, {done.after_bytes:,} after")

@@ -244,7 +244,13 @@ def _copy_sqlite(source: Path, partial: Path, target: Path, progress: Progress) 
             raise cannot_write(target, error) from error
 
 
-async def _connect(url: str) -> "asyncpg.Connection":
+async def connect_postgresql(url: str) -> "asyncpg.Connection":
+    """A connection of its own, for work on a whole store.
+
+    Raises:
+        ConfigError: there is no driver, or the URL is none.
+        StoreUnavailable: the database does not answer.
+    """
     try:
         import asyncpg
 
@@ -264,7 +270,7 @@ async def _connect(url: str) -> "asyncpg.Connection":
 
 
 async def _dump_postgresql(url: str, partial: Path, target: Path, progress: Progress) -> None:
-    connection = await _connect(url)
+    connection = await connect_postgresql(url)
 
     from tidelog.store.postgresql_listener import LOST
 
@@ -322,7 +328,7 @@ async def _pages(
 
 
 async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
-    connection = await _connect(url)
+    connection = await connect_postgresql(url)
 
     from tidelog.store.postgresql import migrate
     from tidelog.store.postgresql_listener import LOST

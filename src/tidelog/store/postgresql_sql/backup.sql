@@ -14,3 +14,8 @@ SELECT EXISTS (SELECT FROM tidelog.log) OR EXISTS (SELECT FROM tidelog.head WHER
 -- name: remove_head
 -- Makes room for the head of a restored log.
 DELETE FROM tidelog.head;
+
+-- name: size
+-- What the tables take on disk, with their indexes.
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'tidelog');
