@@ -14,8 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from support.channels_peer import Api
 from support.search_shard import publish, put
+from tidelog.base.channels_settings import App, Channels, VersionedMessages
 from tidelog.base.settings import Pipeline, Settings
+from tidelog.channels.surface import ChannelsSurface
 from tidelog.cli.serve import _surfaces
 from tidelog.pipeline.index import MAX_QUERY_CHARACTERS, SearchIndex, index_root, read_manifest
 from tidelog.pipeline.search import sweep_index
@@ -47,7 +50,7 @@ async def server(
     """A server with search and the probe."""
 
     async def mount(node: Node) -> SearchSurface:
-        return SearchSurface(node.settings, node.settings.lake_path)
+        return SearchSurface(node.settings, node.settings.lake_path, node.store)
 
     settings = Settings(dev=dev, admin_token=token, pipeline=Pipeline(lake=str(lake)))
     async with (
@@ -79,6 +82,49 @@ async def test_the_route_answers_what_the_index_finds(tmp_path: Path, lake: Path
             "channel",
             "limit",
         ]
+
+
+async def test_what_is_erased_is_not_found(tmp_path: Path) -> None:
+    """Though the index still has it; other hits take its place."""
+    app = App(id="app", key="app-key", secret="a secret of an app, longer than 32 bytes")
+    root = tmp_path / "lake"
+    index_root(root).mkdir(parents=True)
+    channels = Channels(versioned_messages=VersionedMessages(enabled=True))
+    settings = Settings(
+        admin_token=TOKEN, apps=[app], channels=channels, pipeline=Pipeline(lake=str(root))
+    )
+
+    async def mount_channels(node: Node) -> ChannelsSurface:
+        return await ChannelsSurface.open(node.committer, node.store, node.settings, node.clock)
+
+    async def mount_search(node: Node) -> SearchSurface:
+        return SearchSurface(node.settings, root, node.store)
+
+    async def found(limit: int) -> tuple[int, list[str]]:
+        query = {"q": "tide", "limit": str(limit)}
+        body = (await http.get(f"{running.url}/search", params=query, headers=ADMIN)).json()
+        return body["total"], [hit["message_serial"] for hit in body["hits"]]
+
+    async with (
+        running_server(
+            tmp_path / "data", settings=settings, mounts=(mount_channels, mount_search)
+        ) as running,
+        httpx.AsyncClient(timeout=20) as http,
+    ):
+        api = Api(running.url, http, app)
+        serials = [(await api.publish("room", "the tide"))["message_serial"] for _ in range(4)]
+        shard = put(index_root(root), None, *((serial, "the tide") for serial in serials))
+        assert shard is not None
+        publish(index_root(root), shard)
+        total, best = await found(1)
+        assert (total, len(best)) == (4, 1)
+        order = {"reason": "r", "channel": "room", "message_serial": best[0]}
+        assert (await api.post("/forget", order)).status_code == 200
+        total, hits = await found(1)
+        assert (total, len(hits)) == (3, 1)
+        assert best[0] not in hits
+        assert (await api.post("/forget", {"reason": "r", "channel": "room"})).status_code == 200
+        assert await found(4) == (0, [])
 
 
 async def test_a_new_index_is_served_without_a_restart(tmp_path: Path, lake: Path) -> None:

@@ -1,4 +1,4 @@
-"""Administration of channels over HTTP, for whoever runs the server: open streams and their end."""
+"""Administration of channels over HTTP, for whoever runs the server: open streams, and erasure."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import parse_qsl
@@ -8,6 +8,7 @@ import msgspec
 from tidelog.base.clock import Clock
 from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
 from tidelog.channels import bodies, fault, requests
+from tidelog.channels.erasing import Erasing
 from tidelog.channels.fault import Fault
 from tidelog.channels.names import STREAM_PREFIX, split_stream, stream_name
 from tidelog.channels.openapi import ADMIN, OPERATIONS
@@ -24,8 +25,17 @@ _encode = msgspec.json.Encoder().encode
 class Admin:
     """The routes under `/channels/admin`; all need the admin token."""
 
-    def __init__(self, streams: Streams, clock: Clock, admin_token: str) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        erasing: Erasing,
+        clock: Clock,
+        admin_token: str,
+        max_channel_name_bytes: int,
+    ) -> None:
         self._streams = streams
+        self._erasing = erasing
+        self._max_channel_name_bytes = max_channel_name_bytes
         self._clock = clock
         self._token = admin_token
 
@@ -34,6 +44,8 @@ class Admin:
         handlers: dict[tuple[str, str], Handler] = {
             ("GET", f"{ADMIN}/streams"): self._get_streams,
             ("POST", f"{ADMIN}/streams/close"): self._close_stream,
+            ("POST", f"{ADMIN}/forget"): self._forget,
+            ("GET", f"{ADMIN}/forget"): self._get_forgotten,
         }
         return tuple(
             Route(method, path, self._guarded(handle), OPERATIONS[method, path])
@@ -80,6 +92,23 @@ class Admin:
             given.app_id, given.channel, given.message_serial, int(given.silent_seconds * 1000)
         )
         return {"closed": closed}
+
+    async def _forget(self, request: HttpRequest) -> object:
+        given = requests.read_strictly(bodies.read_admin_forget, request.body)
+        target, asked = requests.order_of(given, self._max_channel_name_bytes)
+        return await self._erasing.forget(_app(given.app_id), target, asked)
+
+    async def _get_forgotten(self, request: HttpRequest) -> object:
+        query = dict(parse_qsl(request.query_string.decode("ascii", "replace")))
+        target = requests.parse_forgotten(query, self._max_channel_name_bytes)
+        return await self._erasing.state(_app(query.get("app_id", "")), target)
+
+
+def _app(app_id: str) -> str:
+    """An app that there is, or was: what is stored of one outlives its configuration."""
+    if not app_id or "/" in app_id or "\0" in app_id:
+        raise fault.invalid_input("app_id must be the id of an app")
+    return app_id
 
 
 def _range(app_id: str | None, channel: str | None) -> tuple[str, str]:

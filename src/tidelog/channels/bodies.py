@@ -73,6 +73,22 @@ class PurgeBody(ResetBody, kw_only=True):
     before_time_ms: int | None = None
 
 
+class ForgetBody(Struct):
+    """Body of `POST /apps/{app_id}/forget`: a channel, a message of it, or an actor."""
+
+    reason: str
+    channel: str | None = None
+    message_serial: str | None = None
+    actor: str | None = None
+    requested_by: str | None = None
+
+
+class AdminForgetBody(ForgetBody, kw_only=True):
+    """Body of `POST /channels/admin/forget`: the same, of any app."""
+
+    app_id: str
+
+
 class RevocationBody(Struct):
     """Body of `POST /apps/{app_id}/revocations`."""
 
@@ -129,6 +145,8 @@ read_delete = msgspec.json.Decoder(DeleteBody).decode
 read_update = msgspec.json.Decoder(UpdateBody).decode
 read_reset = msgspec.json.Decoder(ResetBody).decode
 read_purge = msgspec.json.Decoder(PurgeBody).decode
+read_admin_forget = msgspec.json.Decoder(AdminForgetBody).decode
+read_forget = msgspec.json.Decoder(ForgetBody).decode
 read_revocation = msgspec.json.Decoder(RevocationBody).decode
 read_close_stream = msgspec.json.Decoder(CloseStreamBody).decode
 read_socket = msgspec.json.Decoder(SocketBody).decode

@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -61,6 +61,10 @@ class HotBuffer:
             self._bytes -= versions.popleft()[0]
             if not versions:
                 del self._channels[oldest]
+
+    def forget(self, stream: str) -> None:
+        """Keep nothing of a channel; what is asked for is read from the store."""
+        self._bytes -= sum(size for size, _ in self._channels.pop(stream, ()))
 
     def after(
         self, stream: str, serial: int, through: int, now_ms: int
@@ -211,6 +215,20 @@ class Delivery:
         self._last_live.move_to_end(stream)
         if len(self._last_live) > MAX_LIVE_CACHED:
             self._last_live.popitem(last=False)
+
+    def forget(self, streams: Iterable[str]) -> None:
+        """Some content of channels is erased: keep none of it."""
+        for stream in streams:
+            if self._hot is not None:
+                self._hot.forget(stream)
+            self._last_live.pop(stream, None)
+
+    def forget_live(self, prefix: str = "", client_id: str | None = None) -> None:
+        """Keep no last event that nothing else is kept of, of a client or of any."""
+        for stream, version in tuple(self._last_live.items()):
+            is_theirs = client_id is None or version.client_id == client_id
+            if is_theirs and stream.startswith(prefix):
+                del self._last_live[stream]
 
     def last_live(self, stream: str, since_ms: int) -> Version | None:
         """The last event that nothing else is kept of, if it is not older than that."""

@@ -4,7 +4,6 @@ A history is found here by the name of its channel; `history` reads one whose pl
 `floors` decides how far back it goes.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,10 +12,12 @@ from tidelog.base.channels_settings import App
 from tidelog.base.clock import Clock
 from tidelog.channels.bodies import PurgeMode
 from tidelog.channels.continuity import StreamIds
+from tidelog.channels.erasing import Erasing
 from tidelog.channels.floors import Floors
 from tidelog.channels.history import HistoryReader, Place
 from tidelog.channels.names import stream_name
 from tidelog.channels.query import MAX_INTEGER, HistoryQuery
+from tidelog.channels.requests import Asked
 from tidelog.channels.states import ChannelState, States
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
@@ -37,7 +38,7 @@ class Histories:
         clock: Clock,
         stream_ids: StreamIds,
         reader: HistoryReader,
-        changed: Callable[[str], object],
+        erasing: Erasing,
     ) -> None:
         self._committer = committer
         self._store = store
@@ -45,8 +46,7 @@ class Histories:
         self._clock = clock
         self._stream_ids = stream_ids
         self._reader = reader
-        self._changed = changed
-        """Told the stream of each history that was reset or purged."""
+        self._erasing = erasing
 
     async def page(self, app: App, channel: str, query: HistoryQuery) -> bytes:
         """A page of history."""
@@ -65,7 +65,7 @@ class Histories:
             self._states.release(state)
 
     async def reset(self, app: App, channel: str, reason: str, requested_by: str | None) -> bytes:
-        """Begin a new history under a new `stream_id`."""
+        """Begin a new history under a new `stream_id`, and erase what there was."""
         return await self._raise_floor(
             app, channel, None, {"reason": reason, "requested_by": requested_by}
         )
@@ -79,7 +79,7 @@ class Histories:
         reason: str,
         requested_by: str | None,
     ) -> bytes:
-        """Forget the history before a bound: the serial or time that `mode` names."""
+        """Erase the history before a bound: the serial or time that `mode` names."""
         floor = MAX_INTEGER
         if mode == "before_serial" and bound is not None:
             floor = bound - 1
@@ -101,10 +101,12 @@ class Histories:
         place, state = await self._place(app, channel)
         try:
             before = await self._reader.continuity(place, state, self._clock.now_ms())
-            item = Floors(state, history_floor=floor or 0, is_reset=floor is None)
+            asked = Asked(told["reason"], told["requested_by"])
+            item = Floors(state, history_floor=floor or 0, is_reset=floor is None, asked=asked)
             answers = await submit_and_wait(self._committer, item.names(), 256, (item,))
-            [(old_epoch, new_epoch)] = without_failure(answers)
-            self._changed(state.stream)
+            [(old_epoch, new_epoch, through)] = without_failure(answers)
+            await self._erasing.erased_through(state.stream, through)
+            is_complete = await self._erasing.finished()
             after = await self._reader.continuity(place, state, self._clock.now_ms())
             answer = {
                 "ok": True,
@@ -112,6 +114,7 @@ class Histories:
                 "channel": channel,
                 "purged_messages": before["retained_messages"] - after["retained_messages"],
                 "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
+                "complete": is_complete,
                 **told,
             }
             if floor is None:

@@ -15,6 +15,7 @@ from tidelog.base.clock import Clock
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
 from tidelog.channels import fault, requests
 from tidelog.channels.capabilities import history_off, versions_off
+from tidelog.channels.erasing import Erasing
 from tidelog.channels.fault import Fault
 from tidelog.channels.histories import Histories
 from tidelog.channels.messages import Messages
@@ -56,6 +57,10 @@ class Service(Protocol):
     @property
     def histories(self) -> Histories:
         """Histories by their channels."""
+
+    @property
+    def erasing(self) -> Erasing:
+        """Whoever erases."""
 
     async def publish(
         self,
@@ -140,6 +145,8 @@ class ChannelsHttp:
             ("POST", f"{APP}/users/{{user_id}}/terminate_connections"): self._terminate,
             ("POST", f"{APP}/users/{{user_id}}/force_reconnect"): self._force_reconnect,
             ("POST", f"{APP}/revocations"): self._revoke,
+            ("POST", f"{APP}/forget"): self._forget,
+            ("GET", f"{APP}/forget"): self._get_forgotten,
             ("GET", f"{CHANNEL}/history"): self._get_history,
             ("GET", f"{CHANNEL}/history/state"): self._get_history_state,
             ("POST", f"{CHANNEL}/history/reset"): self._reset_history,
@@ -246,6 +253,17 @@ class ChannelsHttp:
         del query
         given = requests.parse_revocation(request.body)
         return await self._service.revoke(app, given.jti, given.client_id)
+
+    async def _forget(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        most = self._settings.max_channel_name_bytes
+        target, asked = requests.parse_forget(request.body, most)
+        return _encode(await self._service.erasing.forget(app.id, target, asked))
+
+    async def _get_forgotten(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del request
+        target = requests.parse_forgotten(query, self._settings.max_channel_name_bytes)
+        return _encode(await self._service.erasing.state(app.id, target))
 
     async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel = self._channel_with_history(request)

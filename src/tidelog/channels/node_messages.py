@@ -78,6 +78,18 @@ class HistoryChanged(Struct, tag=True, frozen=True):
     gone: tuple[int, ...] = ()
 
 
+class Erased(Struct, tag=True, frozen=True):
+    """Messages of channels are erased: all up to one, some, or those of a client."""
+
+    streams: tuple[str, ...]
+    messages: tuple[int, ...] = ()
+    through: int = 0
+    """The last one, if it is all of them."""
+    prefix: str = ""
+    client_id: str = ""
+    """Of an app whose streams begin with the prefix; empty if that is not how they were found."""
+
+
 class WhoIs(Struct, tag=True, frozen=True):
     """The sender wants to know who a socket is."""
 
@@ -107,6 +119,7 @@ Message = (
     | EndUser
     | Revoked
     | HistoryChanged
+    | Erased
     | WhoIs
     | ThisIs
 )

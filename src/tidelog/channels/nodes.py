@@ -29,6 +29,7 @@ from tidelog.channels.node_messages import (
     Alive,
     Counted,
     EndUser,
+    Erased,
     HistoryChanged,
     Joined,
     Left,
@@ -276,6 +277,8 @@ class Nodes:
                 self._states.forget_messages(gone)
                 self._stale.update(streams)
                 self._refresh_soon()
+            case Erased():
+                self._forget(message)
             case TellAll(wanted):
                 if wanted in (None, self.name):
                     self._is_asked = True
@@ -316,9 +319,25 @@ class Nodes:
 
     # States of channels.
 
+    def tell_erased(self, erased: Erased) -> asyncio.Future[int]:
+        """Serve nothing from memory of what is erased, here and on every other node."""
+        self._forget(erased)
+        return self.tell(erased)
+
+    def _forget(self, message: Erased) -> None:
+        self._states.forget_messages(message.messages)
+        for stream in message.streams if message.through else ():
+            self._states.forget_messages(self._states.messages_of(stream, message.through))
+        self._delivery.forget(message.streams)
+        if message.client_id:
+            self._delivery.forget_live(message.prefix, message.client_id)
+        self._stale.update(message.streams)
+        self._refresh_soon()
+
     def _distrust_states(self) -> None:
         """A change of some history may not have been heard of."""
         self._states.forget_idle_messages()
+        self._delivery.forget_live()
         self._stale.update(self._states.streams())
         self._refresh_soon()
 

@@ -74,7 +74,13 @@ _BOUNDS = tuple(
     )
 )
 
+_FORGOTTEN = (
+    Parameter("channel", "The channel that was named."),
+    Parameter("message_serial", "The message of it that was named."),
+    Parameter("actor", "The actor that was named instead."),
+)
 _OK = record("ok", ok={"const": True})
+_ERASED = record("ok complete", ok={"const": True}, complete=FLAG)
 _RECEIPT = record(
     acknowledgement_id=TEXT,
     message_serial=TEXT,
@@ -207,6 +213,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         ),
         bodies.RevocationBody,
     ),
+    ("POST", f"{APP}/forget"): _post(
+        "Erase a channel, a message of it, or all messages that an actor wrote to.",
+        _ERASED,
+        bodies.ForgetBody,
+    ),
+    ("GET", f"{APP}/forget"): _get(
+        "Whether what was asked to be forgotten is erased.",
+        _ERASED,
+        *_FORGOTTEN,
+    ),
     ("GET", f"{CHANNEL}/history"): _get(
         "Messages of a channel, each in its latest state.",
         _PAGE,
@@ -219,13 +235,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "What is kept of a channel.", record("channel stream", channel=TEXT)
     ),
     ("POST", f"{CHANNEL}/history/reset"): _post(
-        "Begin a new history under a new stream id.",
-        record("ok operation", ok=FLAG, operation={"const": "reset"}),
+        "Erase the history and begin a new one under a new stream id.",
+        record("ok operation complete", ok=FLAG, operation={"const": "reset"}, complete=FLAG),
         bodies.ResetBody,
     ),
     ("POST", f"{CHANNEL}/history/purge"): _post(
-        "Forget history before a bound.",
-        record("ok operation", ok=FLAG, operation={"const": "purge"}),
+        "Erase history before a bound.",
+        record("ok operation complete", ok=FLAG, operation={"const": "purge"}, complete=FLAG),
         bodies.PurgeBody,
     ),
     ("GET", MESSAGE): _get(
@@ -269,6 +285,20 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         tag="channels administration",
         answer=record("closed", closed=FLAG),
         body=bodies.CloseStreamBody,
+        security=ADMIN_TOKEN,
+    ),
+    ("POST", f"{ADMIN}/forget"): Operation(
+        summary="Erase a channel, a message of it, or all messages that an actor wrote to.",
+        tag="channels administration",
+        answer=_ERASED,
+        body=bodies.AdminForgetBody,
+        security=ADMIN_TOKEN,
+    ),
+    ("GET", f"{ADMIN}/forget"): Operation(
+        summary="Whether what was asked to be forgotten is erased.",
+        tag="channels administration",
+        answer=_ERASED,
+        parameters=(Parameter("app_id", "The app that was named.", is_required=True), *_FORGOTTEN),
         security=ADMIN_TOKEN,
     ),
     ("POST", f"{PROXY}/history"): Operation(

@@ -146,6 +146,21 @@ class Purge(Struct, frozen=True):
     requested_by: str | None
 
 
+class Target(Struct, frozen=True):
+    """What is to be forgotten: a channel, a message of it, or what an actor wrote."""
+
+    channel: str | None = None
+    message_serial: str | None = None
+    actor: str | None = None
+
+
+class Asked(Struct, frozen=True):
+    """Why something is erased, and for whom."""
+
+    reason: str
+    requested_by: str | None = None
+
+
 class Revocation(Struct, frozen=True):
     """Tokens that are no longer good: one by its `jti`, or all of a client."""
 
@@ -317,6 +332,57 @@ def parse_purge(body: bytes, channel: str) -> Purge:
     if bound is not None and not 0 <= bound < 2**63:
         raise fault.invalid_input(f"{given.mode} must be a whole number from 0")
     return Purge(given.mode, bound, given.reason, given.requested_by)
+
+
+def parse_forget(body: bytes, max_channel_name_bytes: int) -> tuple[Target, Asked]:
+    """The body of `POST /forget`.
+
+    Raises:
+        Fault: It names nothing that can be forgotten, or no reason.
+    """
+    return order_of(read_strictly(bodies.read_forget, body), max_channel_name_bytes)
+
+
+def order_of(given: bodies.ForgetBody, max_channel_name_bytes: int) -> tuple[Target, Asked]:
+    """What a body wants forgotten.
+
+    Raises:
+        Fault: It names nothing that can be forgotten, or no reason.
+    """
+    if not given.reason.strip():
+        raise fault.invalid_input("reason must not be blank")
+    target = Target(given.channel, given.message_serial, given.actor)
+    check_target(target, max_channel_name_bytes)
+    return target, Asked(given.reason, given.requested_by)
+
+
+def parse_forgotten(query: Mapping[str, str], max_channel_name_bytes: int) -> Target:
+    """The query of `GET /forget`.
+
+    Raises:
+        Fault: It names nothing that can be forgotten.
+    """
+    target = Target(query.get("channel"), query.get("message_serial"), query.get("actor"))
+    check_target(target, max_channel_name_bytes)
+    return target
+
+
+def check_target(target: Target, max_channel_name_bytes: int) -> None:
+    """Refuse what can be no channel, no message and no actor.
+
+    Raises:
+        Fault: 400.
+    """
+    if (target.channel is None) == (target.actor is None):
+        raise fault.invalid_input("name either a channel or an actor")
+    if target.actor is not None:
+        if target.message_serial is not None:
+            raise fault.invalid_input("message_serial needs a channel, not an actor")
+        _check_key("actor", target.actor)
+    if target.channel is not None:
+        check_channel(target.channel, max_channel_name_bytes)
+    if target.message_serial is not None:
+        check_serial("message_serial", target.message_serial)
 
 
 def parse_revocation(body: bytes) -> Revocation:

@@ -414,6 +414,7 @@ class Mutate:
         """See `Item.decide`; the answer is a `MutationResult` or a `Fault`."""
         wanted, latest = self._wanted, self._message.latest
         is_gone = self._row is not None and not view.rows(*self._row)
+        is_gone = is_gone or self._message.number <= self._channel.erased_through
         if is_gone or not self._message.exists:
             return Refuse(fault.not_found(wanted.message_serial, wanted.channel))
         if isinstance(granted := self._granted(latest), Fault):

@@ -18,6 +18,7 @@ from tidelog.channels.connection import Connection
 from tidelog.channels.continuity import Continuity, StreamIds
 from tidelog.channels.delivery import Delivery, HotBuffer, live_version
 from tidelog.channels.elsewhere import Elsewhere
+from tidelog.channels.erasing import Erasing
 from tidelog.channels.fault import Fault
 from tidelog.channels.histories import Histories
 from tidelog.channels.history import HistoryReader
@@ -119,6 +120,9 @@ class ChannelsService:
             states=self._states,
             revoking=self._revoking,
         )
+        self.erasing = Erasing(
+            committer, store, self._states, log_tag=self._tag, tell=self._nodes.tell_erased
+        )
         self.histories = Histories(
             committer=committer,
             store=store,
@@ -126,7 +130,7 @@ class ChannelsService:
             clock=clock,
             stream_ids=self._stream_ids,
             reader=history,
-            changed=lambda stream: self._nodes.tell(HistoryChanged((stream,))),
+            erasing=self.erasing,
         )
         self._sweep: asyncio.TimerHandle | None = None
         self.retention = Retention(
@@ -160,6 +164,7 @@ class ChannelsService:
         service.retention.start()
         if service.settings.versioned_messages.enabled:
             service.streams.start()
+        service.erasing.start()
         await service._nodes.start()
         return service
 

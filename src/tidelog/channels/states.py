@@ -57,6 +57,7 @@ class ChannelState:
         "delivered_history",
         "delivered_serial",
         "epoch",
+        "erased_through",
         "held",
         "history_floor",
         "history_serial",
@@ -79,6 +80,8 @@ class ChannelState:
         """Versions up to this delivery serial were emptied; what is behind them can be replayed."""
         self.epoch = 0
         """How often the history was reset; the `stream_id` depends on it."""
+        self.erased_through = 0
+        """The last message up to which everything is erased."""
         self.open_streams = 0
         self.delivered_serial = 0
         """The last delivery serial that left this node's tail."""
@@ -87,6 +90,15 @@ class ChannelState:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.held: list[Version] = []
         """Versions that left the tail while this was being loaded."""
+
+    @property
+    def floors(self) -> tuple[int, int, int, int]:
+        """Epoch, history floor, replay floor and `erased_through`: all of them only rise."""
+        return self.epoch, self.history_floor, self.replay_floor, self.erased_through
+
+    @floors.setter
+    def floors(self, floors: tuple[int, int, int, int]) -> None:
+        self.epoch, self.history_floor, self.replay_floor, self.erased_through = floors
 
     def advance(self, version: Version) -> Callable[[], None]:
         """Include the next version; answers how to take it back."""
@@ -327,6 +339,8 @@ class States:
         self._messages: OrderedDict[int, MessageState] = OrderedDict()
         self._loading: dict[int, list[Version]] = {}
         """Messages being loaded, and what left the tail meanwhile."""
+        self._erased: set[int] = set()
+        """Messages being loaded that were erased meanwhile: what was read is not kept."""
         self._loads: dict[int, _Load] = {}
         self._text_bytes = 0
 
@@ -375,6 +389,7 @@ class States:
                 state.serial,
                 state.delivered_serial,
                 undelivered,
+                state.erased_through,
             ) = row
             state.delivered_history = state.history_serial - undelivered
             for version in state.held:
@@ -402,7 +417,7 @@ class States:
         return list(self._channels)
 
     async def refresh(self, stream: str) -> None:
-        """Another node changed what the log does not tell: epoch, floors, streams that are gone.
+        """What the log does not tell has changed: epoch, floors, streams that are gone.
 
         A state that nobody holds is forgotten. Epoch and floors only rise, so they are right
         whenever they are read; the open streams are those of a serial, and are taken over only when
@@ -419,10 +434,11 @@ class States:
                 self._idle.pop(stream, None)
                 return
             [row] = await self._store.rows("channels_channel", (stream, self._tail.position))
-            epoch, _, history_floor, replay_floor, open_streams, serial, *_ = row
+            epoch, _, history_floor, replay_floor, open_streams, serial, *_, erased_through = row
             state.epoch = max(state.epoch, epoch)
             state.history_floor = max(state.history_floor, history_floor)
             state.replay_floor = max(state.replay_floor, replay_floor)
+            state.erased_through = max(state.erased_through, erased_through)
             if state.serial == serial:
                 state.open_streams = open_streams
                 return
@@ -464,7 +480,7 @@ class States:
         try:
             held = self._loading[number] = []
             found = await read_message(self._store, stream, number)
-            if found is None or not found[0].is_versioned:
+            if found is None or not found[0].is_versioned or number in self._erased:
                 return None
             latest, unfolded, unfolded_bytes = found
             state = MessageState(stream, number, latest)
@@ -479,6 +495,7 @@ class States:
             self.add(state)
             return state
         finally:
+            self._erased.discard(number)
             self._loading.pop(number, None)
             self._loads.pop(number, None)
 
@@ -515,8 +532,16 @@ class States:
         if self._messages.get(state.number) is state:
             self._count(state)
 
+    def messages_of(self, stream: str, through: int) -> list[int]:
+        """The messages of a channel up to one of them whose state is kept."""
+        return [
+            number
+            for number, state in self._messages.items()
+            if number <= through and state.stream == stream
+        ]
+
     def forget_messages(self, numbers: Iterable[int]) -> None:
-        """Messages were purged, on another node."""
+        """Messages are gone, whichever node saw to that."""
         for number in numbers:
             state = self._messages.pop(number, None)
             if state is not None:
@@ -527,6 +552,22 @@ class States:
         for number, state in tuple(self._messages.items()):
             if state.pins == 0:
                 del self._messages[number]
+
+    def erase(self, number: int) -> Callable[[], None]:
+        """A message is erased: whoever holds it finds it gone; answers how to take that back."""
+        state = self._messages.pop(number, None)
+        if state is not None:
+            state.exists = False
+        if number in self._loading:
+            self._erased.add(number)
+
+        def take_back() -> None:
+            self._erased.discard(number)
+            if state is not None:
+                state.exists = True
+                self._messages[number] = state
+
+        return take_back
 
     def drop(self, number: int) -> None:
         """Forget a message that does not exist any more."""

@@ -24,7 +24,13 @@ class ChannelsSurface:
         apps = settings.served_apps
         self._http = ChannelsHttp(service, apps, settings.channels, clock)
         self._proxy = Proxy(service, apps, settings.channels)
-        self._admin = Admin(service.streams, clock, settings.administration_token)
+        self._admin = Admin(
+            service.streams,
+            service.erasing,
+            clock,
+            settings.administration_token,
+            settings.channels.max_channel_name_bytes,
+        )
 
     @classmethod
     async def open(

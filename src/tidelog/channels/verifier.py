@@ -2,7 +2,7 @@
 
 A state is folded again from the entries by the one definition of what a message looks like
 (`version.fold`). What entries that were emptied made of a message (its base), and how far a channel
-was emptied (its floors), the log cannot tell: these carry seals.
+was emptied (its floors), the log cannot tell: these carry seals. So do orders to erase.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidelog.base.seal import seal
+from tidelog.channels.erasures import ERASED
 from tidelog.channels.states import read_versions
 from tidelog.channels.version import CREATE, EVENT, Version, decode_version, fold, stored_version
 from tidelog.log.derived import Damage, Looked, pages
@@ -44,18 +45,26 @@ async def verify_channels(store: Store) -> AsyncIterator[Looked]:
 
 
 async def _verify_entries(store: Store) -> AsyncIterator[Looked]:
-    """Every entry with its content has its version, its message and its channel."""
+    """Every entry with its content has its version, its message and its channel.
+
+    A message that is erased loses them bit by bit, and has no content when that is complete.
+    """
     end = (await store.head()).committed_id
     for after in range(0, end, POSITIONS):
         rows = await store.rows("channels_check_entries", (after, min(after + POSITIONS, end)))
         damage = []
-        for at, stream, serial, message, has_body, has_version, has_message, has_channel in rows:
+        for at, stream, serial, message, has_body, *has, step in rows:
+            has_version, has_message, has_channel = has
             if has_body and not has_version:
                 damage.append(Damage("channels_version", f"{message}/{at}", "is missing"))
             if has_version and not has_body:
                 problem = "is there, the content of its entry is not"
                 damage.append(Damage("channels_version", f"{message}/{at}", problem))
-            if has_body and not has_message:
+            if has_body and step == ERASED:
+                damage.append(
+                    Damage("channels_erasure", str(message), "is erased, and still there")
+                )
+            if has_body and not has_message and step is None:
                 damage.append(Damage("channels_message", str(message), "is missing"))
             if serial == 1 and not has_channel:
                 damage.append(Damage("channels_channel", stream, "is missing"))

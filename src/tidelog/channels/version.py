@@ -137,6 +137,12 @@ def position_of(serial: str, log_tag: str) -> int | None:
     return position if position < 2**63 else None  # no store counts further
 
 
+def number_of(serial: str) -> int:
+    """The `committed_id` that a serial of any log ends with; -1 if it is no serial."""
+    number = serial[-20:]
+    return int(number) if number.isascii() and number.isdigit() else -1
+
+
 def version_of(entry: Entry) -> Version | None:
     """The version that an entry is; None if its body was emptied."""
     if entry.body is None:

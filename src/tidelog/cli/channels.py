@@ -1,6 +1,7 @@
 """`tidelog channels`: administer the channels surface of a running server."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,9 @@ from tidelog.cli.admin_api import UrlOption, ask
 from tidelog.cli.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="Administer the channels surface of a running server.", no_args_is_help=True)
+
+POLL_SECONDS = 0.5
+"""Pause between two questions whether an erasure is complete."""
 
 
 @app.callback()
@@ -78,6 +82,54 @@ def streams(
         typer.echo(json.dumps({"streams": found}))
     else:
         _show(found, is_closing=close)
+
+
+@app.command()
+def forget(
+    *,
+    app_id: Annotated[str, typer.Option("--app", help="Id of the app.")],
+    channel: Annotated[
+        str | None, typer.Option("--channel", help="Everything in this channel.")
+    ] = None,
+    message: Annotated[
+        str | None, typer.Option("--message", help="Only the message of this serial in it.")
+    ] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option(
+            "--actor", help="Instead: every message this client wrote to, of any channel."
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the order.")] = "forget",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Erase content for good; positions, times, actors and digests stay.
+
+    The server serves nothing of it from the moment it accepts; the command returns when it is out
+    of the store, and the server goes on by itself if the command ends before that. What the lake
+    has of it goes with `tidelog pipeline forget`.
+
+    Example: tidelog channels forget --app shop --channel room-7 --yes
+    """
+    if (channel is None) == (actor is None):
+        raise typer.BadParameter("name either --channel, with or without --message, or --actor")
+    if message is not None and channel is None:
+        raise typer.BadParameter("a message is in a channel: name it too, with --channel")
+    if not yes:
+        what = (
+            f"what {actor} wrote" if actor else f"{channel}{f', message {message}' * bool(message)}"
+        )
+        typer.confirm(printable(f"Erase {what}? It cannot be undone."), abort=True, err=True)
+    wanted = {"app_id": app_id, "channel": channel, "message_serial": message, "actor": actor}
+    target = {name: value for name, value in wanted.items() if value is not None}
+    answer = ask(config, url, "POST", "channels/admin/forget", {**target, "reason": reason})
+    while not answer["complete"]:
+        time.sleep(POLL_SECONDS)
+        answer = ask(config, url, "GET", f"channels/admin/forget?{urlencode(target)}")
+    typer.echo(json.dumps(answer) if as_json else "erased")
 
 
 def _open_streams(

@@ -286,4 +286,4 @@ async def _mount_mesh(node: "Node") -> "Surface":
 async def _mount_search(node: "Node") -> "Surface":
     from tidelog.web.search import SearchSurface
 
-    return SearchSurface(node.settings, node.settings.lake_path)
+    return SearchSurface(node.settings, node.settings.lake_path, node.store)

@@ -186,6 +186,13 @@ class Store(Protocol):
     def watch_announcements(self, heard: Callable[[int], None]) -> None:
         """Call `heard` with the id of a new announcement, or 0 if some may have been missed."""
 
+    async def scrub(self) -> None:
+        """Let no byte remain of content that was removed, where the store can see to that.
+
+        Raises:
+            StoreUnavailable: somebody still reads; ask again.
+        """
+
     async def close(self) -> None:
         """Finish and let go of everything."""
 

@@ -578,6 +578,9 @@ class PostgresqlStore:
         """See `Store.watch_announcements`."""
         self._listener.watch(ANNOUNCEMENT, heard)
 
+    async def scrub(self) -> None:
+        """See `Store.scrub`; what was removed is gone after the next VACUUM, which is not ours."""
+
     async def close(self) -> None:
         """See `Store.close`."""
         await self._listener.close()

@@ -56,6 +56,10 @@ machine only compete for the interpreter lock."""
 REMEMBERED_SERIALS = 20_000
 """Streams whose last serial is kept in memory, some hundred bytes each."""
 
+SCRUB_TRIES = 50
+SCRUB_PAUSE_SECONDS = 0.02
+"""How often, and with what pause, a moment without readers is looked for."""
+
 APPLICATION_ID = 0x74646C67
 """In the header of every file of ours; the first migration writes it."""
 
@@ -318,6 +322,9 @@ class SqliteStore:
                 return connection
             if self.path.stat().st_size <= CHECKED_AT_START_BYTES:
                 sqlitefile.check(connection, self.path, remedy=remedy(self.path))
+            # Room that becomes free is overwritten, from the start: older copies of a row that grew
+            # must be gone when its last one is erased.
+            connection.execute("PRAGMA secure_delete = ON")
             sqlitefile.migrate(connection, self.path, migrations(ENGINE))
             connection.execute(self._queries["create_head"], (log_id, GENESIS_DIGEST))
             begun = new_incarnation()
@@ -513,6 +520,31 @@ class SqliteStore:
 
     def watch_announcements(self, heard: Callable[[int], None]) -> None:
         """See `Store.watch_announcements`."""
+
+    async def scrub(self) -> None:
+        """See `Store.scrub`: freed room is overwritten, so only the WAL has older pages."""
+
+        def cut() -> bool:
+            # It must not wait for readers: nobody can write while it waits.
+            with closing(sqlitefile.connect(self.path, waits=False)) as connection:
+                try:
+                    [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                except sqlite3.OperationalError as error:
+                    is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                    if not is_busy:
+                        raise
+                return not is_busy
+
+        for _ in range(SCRUB_TRIES):
+            try:
+                if await asyncio.to_thread(cut):
+                    return
+            except sqlite3.Error as error:
+                raise StoreUnavailable(f"the write-ahead log could not be cut: {error}") from error
+            await asyncio.sleep(SCRUB_PAUSE_SECONDS)
+        raise StoreUnavailable(
+            "the write-ahead log cannot be cut while another program reads the store"
+        )
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -1,8 +1,9 @@
 """`GET /search`: the search index of the lake, served beside the surfaces.
 
 The pipeline builds the index (`tidelog.pipeline.search`) and the server only reads it, so an answer
-is as new as the last build; it says as of which position. Searching happens in threads of its own:
-tantivy reads files, and the event loop must not wait for a disk.
+is as new as the last build; it says as of which position. Only what is erased since is left out.
+Searching happens in threads of its own: tantivy reads files, and the event loop must not wait for a
+disk.
 """
 
 import asyncio
@@ -17,16 +18,20 @@ import msgspec
 from tidelog.base.openapi import TEXT, WHOLE, Operation, Parameter, bearer, listing, record
 from tidelog.base.settings import Settings
 from tidelog.base.surface import Endpoint, HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.channels.names import stream_name
+from tidelog.channels.version import number_of
 from tidelog.pipeline.index import (
     MAX_HITS,
     MAX_QUERY_CHARACTERS,
     TIMEOUT_SECONDS,
     BadQuery,
     Found,
+    Hit,
     SearchError,
     SearchIndex,
     SearchTimeout,
 )
+from tidelog.store.engine import Store
 from tidelog.web.handshake import refuse
 
 THREADS = 2
@@ -81,7 +86,8 @@ class SearchSurface:
 
     name = "search"
 
-    def __init__(self, settings: Settings, lake_root: Path) -> None:
+    def __init__(self, settings: Settings, lake_root: Path, store: Store) -> None:
+        self._store = store
         self._token = settings.admin_token
         self._is_open = settings.dev and not settings.admin_token
         self._indexes = [SearchIndex(lake_root) for _ in range(THREADS)]
@@ -108,7 +114,7 @@ class SearchSurface:
         if self._under_way >= THREADS + MAX_WAITING:
             return refuse(503, "too many searches at once", _RETRY_SOON)
         try:
-            found = await self._search(asked)
+            found = await self._found(asked)
         except BadQuery as error:
             return refuse(400, str(error))
         except (SearchTimeout, TimeoutError):
@@ -116,6 +122,24 @@ class SearchSurface:
         except SearchError as error:
             return refuse(503, str(error), code="search_unavailable")
         return HttpResponse(200, msgspec.json.encode(found))
+
+    async def _found(self, asked: "Asked") -> Found:
+        """The best hits of a search that are not erased, though the index may still have them."""
+        found = await self._search(asked)
+        hits = await self._kept(found)
+        if len(hits) < len(found.hits) < found.total:
+            found = await self._search(msgspec.structs.replace(asked, limit=MAX_HITS))
+            hits = await self._kept(found)
+        total = found.total - len(found.hits) + len(hits)
+        return msgspec.structs.replace(found, total=total, hits=tuple(hits[: asked.limit]))
+
+    async def _kept(self, found: Found) -> list[Hit]:
+        places = [
+            (stream_name(hit.app_id, hit.channel), number_of(hit.message_serial))
+            for hit in found.hits
+        ]
+        erased = await self._store.rows_of("channels_erased", places) if places else ()
+        return [hit for hit, rows in zip(found.hits, erased, strict=True) if not rows]
 
     async def _search(self, asked: "Asked") -> Found:
         """The answer of a thread; whoever gave up waiting leaves it to end by itself."""

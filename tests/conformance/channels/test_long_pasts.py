@@ -73,8 +73,8 @@ async def test_a_reset_between_resume_and_subscribe_is_told(node: ChannelsNode, 
         assert (await peer.receive())["data"] == "new"
 
 
-async def test_versions_from_before_a_reset_are_emptied_too(tmp_path: Path, stores: Stores) -> None:
-    """Retention empties what is old, whether or not a reset has hidden it (L8)."""
+async def test_a_reset_leaves_nothing_to_retention(tmp_path: Path, stores: Stores) -> None:
+    """It empties what was there, so that retention finds nothing when that is old (L8)."""
     clock = FakeClock()
     window = {"retention_window_seconds": 100, "purge_interval_seconds": 3600}
     async with channels_server(
@@ -87,7 +87,7 @@ async def test_versions_from_before_a_reset_are_emptied_too(tmp_path: Path, stor
         assert (await api.post(f"/channels/{channel}/history/reset", body)).status_code == 200
         clock.advance(200_000)
         service = node.surface.service
-        assert await service.retention.tick() == 1
+        assert await service.retention.tick() == 0
         assert [entry.body for entry in await service.store.entries(0)] == [None]
 
 

@@ -21,7 +21,7 @@ class EmptyStore:
         """The row of an untouched channel."""
         assert query == "channels_channel"
         self.read.append(key[0])
-        return ((0,) * 8,)
+        return ((0,) * 9,)
 
 
 @pytest.fixture

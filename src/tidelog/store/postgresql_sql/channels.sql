@@ -1,16 +1,19 @@
 -- name: channels_channel
--- Channels' counters, their open streams, their last serials, and these as of a position.
+-- Channels' counters, their open streams, their last serials, these as of a position, and up to which message
+-- everything is erased.
 SELECT named.number, coalesce(c.epoch, 0), coalesce(c.history_serial, 0), coalesce(c.history_floor, 0),
        coalesce(c.replay_floor, 0),
-       (SELECT count(*) FROM tidelog.channels_message m WHERE m.stream = named.stream AND is_open = 1),
+       (SELECT count(*) FROM tidelog.channels_message m WHERE m.stream = named.stream AND is_open = 1
+        AND m.message > coalesce(e.through, 0)),
        coalesce((SELECT max(stream_serial) FROM tidelog.log l WHERE l.stream = named.stream), 0),
        coalesce((SELECT stream_serial FROM tidelog.log l
                  WHERE l.stream = named.stream AND l.committed_id <= named.position
                  ORDER BY stream_serial DESC LIMIT 1), 0),
        (SELECT count(*) FROM tidelog.channels_message m
-        WHERE m.stream = named.stream AND m.message > named.position)
+        WHERE m.stream = named.stream AND m.message > named.position), coalesce(e.through, 0)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, position, number)
-LEFT JOIN tidelog.channels_channel c ON c.stream = named.stream;
+LEFT JOIN tidelog.channels_channel c ON c.stream = named.stream
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0;
 
 -- name: channels_note_history
 -- The channels' last history serials.
@@ -62,7 +65,9 @@ FROM (
 -- What is stored of messages of a channel.
 SELECT named.number, m.through, m.state
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, message, number)
-JOIN tidelog.channels_message m ON m.message = named.message AND m.stream = named.stream;
+JOIN tidelog.channels_message m ON m.message = named.message AND m.stream = named.stream
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0
+WHERE m.message > coalesce(e.through, 0);
 
 -- name: channels_versions_after
 -- Versions of a message, the oldest first.
@@ -92,11 +97,13 @@ LATERAL (
 -- Places and sizes of messages of a channel, between serials and times, the oldest first.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-  WITH ORDINALITY AS named (stream, low, high, since, until, most, number),
+  WITH ORDINALITY AS named (stream, low, high, since, until, most, number)
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
 LATERAL (
   SELECT history_serial, size_bytes FROM tidelog.channels_message m
   WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
     AND published_at >= since AND published_at <= until
+    AND m.message > coalesce(e.through, 0)
   ORDER BY history_serial LIMIT named.most
 ) AS found ORDER BY named.number, found.history_serial;
 
@@ -104,11 +111,13 @@ LATERAL (
 -- The same, the newest first.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-  WITH ORDINALITY AS named (stream, low, high, since, until, most, number),
+  WITH ORDINALITY AS named (stream, low, high, since, until, most, number)
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
 LATERAL (
   SELECT history_serial, size_bytes FROM tidelog.channels_message m
   WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
     AND published_at >= since AND published_at <= until
+    AND m.message > coalesce(e.through, 0)
   ORDER BY history_serial DESC LIMIT named.most
 ) AS found ORDER BY named.number, found.history_serial DESC;
 
@@ -120,13 +129,17 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
 JOIN tidelog.channels_message m
   ON m.stream = named.stream AND m.history_serial >= low AND m.history_serial <= high
     AND m.published_at >= since AND m.published_at <= until
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0
+WHERE m.message > coalesce(e.through, 0)
 ORDER BY named.number, m.history_serial;
 
 -- name: channels_exists
 -- Whether channels have those messages.
 SELECT named.number, 1
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, message, number)
-JOIN tidelog.channels_message m ON m.message = named.message AND m.stream = named.stream;
+JOIN tidelog.channels_message m ON m.message = named.message AND m.stream = named.stream
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0
+WHERE m.message > coalesce(e.through, 0);
 
 -- name: channels_unfolded
 -- The stored states' positions of the messages between two history serials, and what follows them.
@@ -138,35 +151,43 @@ JOIN tidelog.channels_message m
   ON m.stream = named.stream AND m.history_serial >= low AND m.history_serial <= high
 LEFT JOIN tidelog.channels_version v ON v.message = m.message AND v.committed_id > m.through
 LEFT JOIN tidelog.log l ON l.committed_id = v.committed_id
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0
+WHERE m.message > coalesce(e.through, 0)
 ORDER BY named.number, m.message, v.committed_id;
 
 -- name: channels_retained
 -- What history holds behind a floor and not before a time.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::bigint[])
-  WITH ORDINALITY AS named (stream, floor, since, number),
+  WITH ORDINALITY AS named (stream, floor, since, number)
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
 LATERAL (
   SELECT count(*), min(history_serial), max(history_serial), min(published_at), max(published_at),
          coalesce(sum(size_bytes), 0)::bigint
   FROM tidelog.channels_message m
   WHERE m.stream = named.stream AND history_serial > named.floor AND published_at >= named.since
+    AND m.message > coalesce(e.through, 0)
 ) AS found;
 
 -- name: channels_serial_before
 -- The last history serial that was published before a time.
 SELECT named.number, coalesce((SELECT max(history_serial) FROM tidelog.channels_message m
-                               WHERE m.stream = named.stream AND published_at < named.before), 0)
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, before, number);
+                               WHERE m.stream = named.stream AND published_at < named.before
+                               AND m.message > coalesce(e.through, 0)), 0)
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, before, number)
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0;
 
 -- name: channels_last_event
 -- The creates of the newest messages of a channel, not before a time.
 SELECT named.number, found.kind, found.committed_id, found.committed_at, found.stream_serial,
        found.entity, found.body
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, since, number),
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, since, number)
+LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
 LATERAL (
   SELECT m.history_serial, l.* FROM tidelog.channels_message m
   JOIN tidelog.log l ON l.committed_id = m.message
   WHERE m.stream = named.stream AND m.published_at >= named.since AND l.body IS NOT NULL
+    AND m.message > coalesce(e.through, 0)
   ORDER BY m.history_serial DESC LIMIT 20
 ) AS found ORDER BY named.number, found.history_serial DESC;
 
@@ -226,6 +247,8 @@ LATERAL (
   FROM tidelog.channels_message m
   WHERE m.is_open = 1 AND (m.stream, m.message) > (named.after, named.after_message)
     AND m.stream <= named.last AND m.published_at <= named.until
+    AND NOT EXISTS (SELECT 1 FROM tidelog.channels_erasure e WHERE e.stream = m.stream AND e.actor = ''
+                    AND e.message = 0 AND e.through >= m.message)
   ORDER BY m.stream, m.message LIMIT named.most
 ) AS found ORDER BY named.number, found.stream, found.message;
 

@@ -1,13 +1,15 @@
 -- name: channels_channel
--- A channel's counters, its open streams, its last serial, and both as of a position.
+-- A channel's counters, its open streams, its last serial, both as of a position, and up to which message
+-- everything is erased.
 SELECT coalesce(c.epoch, 0), coalesce(c.history_serial, 0), coalesce(c.history_floor, 0),
        coalesce(c.replay_floor, 0),
-       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND is_open = 1),
+       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND is_open = 1 AND message > coalesce(e.through, 0)),
        coalesce((SELECT max(stream_serial) FROM log WHERE stream = ?1), 0),
        coalesce((SELECT stream_serial FROM log WHERE stream = ?1 AND committed_id <= ?2
                  ORDER BY stream_serial DESC LIMIT 1), 0),
-       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND message > ?2)
-FROM (SELECT 1) LEFT JOIN channels_channel c ON c.stream = ?1;
+       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND message > ?2), coalesce(e.through, 0)
+FROM (SELECT 1) LEFT JOIN channels_channel c ON c.stream = ?1
+LEFT JOIN channels_erasure e ON e.stream = ?1 AND e.actor = '' AND e.message = 0;
 
 -- name: channels_note_history
 -- The channel's last history serial.
@@ -40,7 +42,8 @@ UPDATE channels_message SET is_open = ?2, size_bytes = ?3, through = ?4, state =
 
 -- name: channels_message
 -- What is stored of one message of a channel.
-SELECT through, state FROM channels_message WHERE stream = ? AND message = ?;
+SELECT through, state FROM channels_message WHERE stream = ? AND message = ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0);
 
 -- name: channels_versions_after
 -- Versions of a message, the oldest first.
@@ -60,23 +63,27 @@ ORDER BY v.committed_id DESC LIMIT ?;
 -- Places and sizes of messages of a channel, between serials and times, the oldest first.
 SELECT history_serial, size_bytes FROM channels_message
 WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY history_serial LIMIT ?;
 
 -- name: channels_history_down
 -- The same, the newest first.
 SELECT history_serial, size_bytes FROM channels_message
 WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY history_serial DESC LIMIT ?;
 
 -- name: channels_history_rows
 -- What is stored of the messages between serials and times, the oldest first.
 SELECT message, history_serial, published_at, through, state FROM channels_message
 WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY history_serial;
 
 -- name: channels_exists
 -- Whether a channel has that message.
-SELECT 1 FROM channels_message WHERE stream = ? AND message = ?;
+SELECT 1 FROM channels_message WHERE stream = ? AND message = ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0);
 
 -- name: channels_unfolded
 -- The stored states' positions of the messages between two history serials, and what follows them.
@@ -84,23 +91,27 @@ SELECT m.message, m.through, l.kind, l.committed_id, l.committed_at, l.stream_se
 FROM channels_message m LEFT JOIN channels_version v ON v.message = m.message AND v.committed_id > m.through
 LEFT JOIN log l ON l.committed_id = v.committed_id
 WHERE m.stream = ? AND m.history_serial >= ? AND m.history_serial <= ?
+  AND m.message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY m.message, v.committed_id;
 
 -- name: channels_retained
 -- What history holds behind a floor and not before a time.
 SELECT count(*), min(history_serial), max(history_serial), min(published_at), max(published_at),
        coalesce(sum(size_bytes), 0)
-FROM channels_message WHERE stream = ? AND history_serial > ? AND published_at >= ?;
+FROM channels_message WHERE stream = ? AND history_serial > ? AND published_at >= ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0);
 
 -- name: channels_serial_before
 -- The last history serial that was published before a time.
-SELECT coalesce(max(history_serial), 0) FROM channels_message WHERE stream = ? AND published_at < ?;
+SELECT coalesce(max(history_serial), 0) FROM channels_message WHERE stream = ? AND published_at < ?
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0);
 
 -- name: channels_last_event
 -- The create of the newest message that a server published, not before a time.
 SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
 FROM channels_message m JOIN log l ON l.committed_id = m.message
 WHERE m.stream = ? AND m.published_at >= ? AND l.body IS NOT NULL
+  AND m.message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY m.history_serial DESC LIMIT 20;
 
 -- name: channels_expired
@@ -140,6 +151,8 @@ SELECT m.stream, m.message, m.published_at,
         (SELECT max(v.committed_id) FROM channels_version v WHERE v.message = m.message))
 FROM channels_message m
 WHERE m.is_open = 1 AND (m.stream, m.message) > (?, ?) AND m.stream <= ? AND m.published_at <= ?
+  AND NOT EXISTS (SELECT 1 FROM channels_erasure e WHERE e.stream = m.stream AND e.actor = '' AND e.message = 0
+                  AND e.through >= m.message)
 ORDER BY m.stream, m.message LIMIT ?;
 
 -- name: channels_revoke

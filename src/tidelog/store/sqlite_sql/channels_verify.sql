@@ -1,7 +1,10 @@
 -- name: channels_check_entries
--- Entries between two positions, and whether they have their version, their message and their channel.
+-- Entries between two positions, whether they have their version, their message and their channel, and how far
+-- their erasure has come.
 SELECT l.committed_id, l.stream, l.stream_serial, l.message, l.has_body, v.message IS NOT NULL,
-       m.message IS NOT NULL, c.stream IS NOT NULL
+       m.message IS NOT NULL, c.stream IS NOT NULL,
+       (SELECT max(e.step) FROM channels_erasure e WHERE e.stream = l.stream AND e.actor = ''
+        AND (e.message = l.message OR (e.message = 0 AND e.through >= l.message)))
 FROM (SELECT committed_id, stream, stream_serial, CAST(substr(entity, -20) AS INTEGER) AS message,
              body IS NOT NULL AS has_body
       FROM log WHERE committed_id > ? AND committed_id <= ? AND surface = 'channels') l
@@ -19,10 +22,14 @@ LEFT JOIN log l ON l.committed_id = v.committed_id AND l.surface = 'channels' AN
 ORDER BY v.message, v.committed_id;
 
 -- name: channels_check_messages
--- Messages after one of them with everything that is stored of them, and the entry that created each.
+-- Messages after one of them with everything that is stored of them, and the entry that created each. What is
+-- being erased comes and goes.
 SELECT m.message, m.stream, m.history_serial, m.published_at, m.is_open, m.size_bytes, m.through, m.state,
        m.base, m.base_seal, l.stream, l.kind, l.committed_at, l.stream_serial, l.entity, l.body
-FROM (SELECT * FROM channels_message WHERE message > ? ORDER BY message LIMIT ?) m
+FROM (SELECT * FROM channels_message k WHERE k.message > ?
+      AND NOT EXISTS (SELECT 1 FROM channels_erasure e WHERE e.stream = k.stream AND e.actor = ''
+                      AND e.message = 0 AND e.through >= k.message AND e.step < 2)
+      ORDER BY k.message LIMIT ?) m
 LEFT JOIN log l ON l.committed_id = m.message AND l.surface = 'channels'
 ORDER BY m.message;
 
