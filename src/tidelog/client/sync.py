@@ -203,6 +203,14 @@ class SyncClient:
             if not futures and self._waiting.get(id) is futures:
                 del self._waiting[id]
 
+    def withdraw(self, id: str) -> bool:  # noqa: A002 - the protocol's own name for it
+        """Take a draft back; `KeyError` if it is unknown.
+
+        False if that is too late: it is decided, or on its way to the server. One that was on its
+        way when a connection was lost may have been committed; then it comes back as such.
+        """
+        return self._core.withdraw(id)
+
     # Reading
 
     def view(self, partition: str) -> Json:
@@ -214,6 +222,10 @@ class SyncClient:
     def pending(self) -> list[StoredEvent]:
         """The drafts that the server has not decided, in the order they are submitted in."""
         return self._core.store.drafts()
+
+    def rejected(self) -> list[StoredEvent]:
+        """What the server refused and `forget_rejected` has not removed, oldest first."""
+        return self._core.store.rejected()
 
     def row(self, id: str) -> StoredEvent:  # noqa: A002 - the protocol's own name for it
         """The event of an id in whatever state; `KeyError` if it is unknown."""
@@ -278,7 +290,7 @@ class SyncClient:
         self._wake()
 
     def reconnect(self) -> None:
-        """Connect again after `halted`, for instance with a new token from the callable."""
+        """Connect now: after `halted`, or without waiting until the next attempt is due."""
         if self._link is not None:
             self._link.resume()
 
@@ -324,7 +336,7 @@ class SyncClient:
                 change.data["began"],
                 change.data["dropped"],
             )
-        elif change.name in ("committed", "rejected") and self._opened is not None:
+        elif change.name in ("committed", "rejected", "withdrawn") and self._opened is not None:
             self._decided(self._opened.store, change.data["id"])
         elif change.name == "status_changed":
             if change.data["state"] == "disconnected":

@@ -77,6 +77,15 @@ class BlockingSyncClient:
         """See `SyncClient.pending`."""
         return self._run(_called(self._client.pending))
 
+    def rejected(self) -> list[StoredEvent]:
+        """See `SyncClient.rejected`."""
+        return self._run(_called(self._client.rejected))
+
+    def withdraw(self, id: str) -> bool:  # noqa: A002 - the protocol's own name for it
+        """See `SyncClient.withdraw`."""
+        client = self._client
+        return self._run(_called(lambda: client.withdraw(id)))
+
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
         """See `SyncClient.changes`; ends when nothing happens for `timeout` seconds."""
         changes = self._run(_called(self._client.changes))

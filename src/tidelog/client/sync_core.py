@@ -299,6 +299,14 @@ class SyncCore:
         self._out.fail(code, message)
         self.tell()
 
+    def report_rival(self, times: int) -> None:
+        """Tell the application that somebody else uses its client id."""
+        self.report(
+            "superseded",
+            f"another connection as {self.store.client_id!r} has ended this one {times} times in a "
+            "row. Two devices take turns under one client_id: give each its own, and its own file.",
+        )
+
     def flush(self) -> None:
         """Submit the drafts, as far as the session allows."""
         self._flushing = self.state == "active"
@@ -352,6 +360,20 @@ class SyncCore:
     ) -> list[StoredEvent | list[Fault]]:
         """Submit several, each judged with the ones before it in place."""
         return [self.submit(partitions, event) for partitions, event in items]
+
+    def withdraw(self, event_id: str) -> bool:
+        """Forget a draft; False if it is decided or on its way, `KeyError` if it is unknown.
+
+        One on its way stays: if it is committed, nothing but its answer would tell us.
+        """
+        row = self.store.row(event_id)
+        if row.status != "draft" or self._queue.is_sending(event_id):
+            return False
+        self.store.withdraw(event_id)
+        self._views.withdrawn(row.partitions)
+        self._out.emit("withdrawn", row.partitions, {"id": event_id})
+        self.tell()
+        return True
 
     def view(self, partition: str) -> Json:
         """The state of a partition as the application should see it."""

@@ -28,6 +28,10 @@ not know `max_bytes`."""
 
 _log = logging.getLogger("tidelog.client.sync")
 
+TOLD_EVERY = 3
+"""Connections in a row that another one under the same client id has ended, until that is told. One
+may be this client's own, from before its network changed."""
+
 INBOX_MESSAGES = 256
 """Messages read ahead of the store, and the most that share a transaction."""
 
@@ -71,13 +75,14 @@ class Link:
         self._wake.set()
 
     def resume(self) -> None:
-        """Connect again after an error that nothing but the application could mend."""
+        """Connect now: after an error that only the application could mend, or during a wait."""
         self.halted = None
-        self._resumed.set()
+        if self._core.state != "active":
+            self._resumed.set()
 
     async def run(self) -> None:
         """Connect, and connect again, with a wait between failures."""
-        attempt = refusals = 0
+        attempt = refusals = displaced = 0
         refused: str | None = None
         while True:
             token = await self._fresh_token()
@@ -92,13 +97,24 @@ class Link:
             if self._was_active:
                 refused, refusals = None, 0
                 attempt = attempt if self._superseded else 0
+                displaced = displaced + 1 if self._superseded else 0
+            if displaced and displaced % TOLD_EVERY == 0:
+                self._core.report_rival(displaced)
             if halted == "auth_failed":
                 refused, refusals = token, refusals + 1
             elif halted is not None:
                 await self._halt(halted)
             else:
-                await asyncio.sleep(self._backoff.delay(attempt))
-                attempt += 1
+                attempt = 0 if await self._is_resumed(self._backoff.delay(attempt)) else attempt + 1
+
+    async def _is_resumed(self, seconds: float) -> bool:
+        """Wait before the next attempt; whether the application did not want to."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._resumed.wait()
+        resumed = self._resumed.is_set()
+        self._resumed.clear()
+        return resumed
 
     async def _halt(self, code: str) -> None:
         self.halted = code

@@ -9,7 +9,15 @@ from tidelog.client.sync_store import Arrival
 from tidelog.sync.wire import VERSION
 
 EVENTS = (
-    *("connected", "sync_page", "committed", "rejected", "broadcast", "version_changed"),
+    *(
+        "connected",
+        "sync_page",
+        "committed",
+        "rejected",
+        "withdrawn",
+        "broadcast",
+        "version_changed",
+    ),
     *("history_reset", "error", "status_changed"),
 )
 

@@ -40,6 +40,10 @@ class SubmitQueue:
         self._singly: deque[str] = deque()
         self.in_flight: Batch | None = None
 
+    def is_sending(self, event_id: str) -> bool:
+        """Whether a draft is on its way."""
+        return self.in_flight is not None and event_id in self.in_flight.ids
+
     def take(self, limits: Limits) -> Taken:
         """The next batch; empty when nothing waits, or while one is in flight."""
         if self.in_flight is not None:

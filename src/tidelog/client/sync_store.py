@@ -318,6 +318,16 @@ class SyncStore:
             return [draft for draft in self.drafts() if partition in draft.partitions]
         return self._readable(found)
 
+    def rejected(self) -> list[StoredEvent]:
+        """What the server refused, in the order it was written in."""
+        return self._readable(self._all("sync_rejected"))
+
+    def withdraw(self, event_id: str) -> None:
+        """Forget a draft."""
+        with self._transaction():
+            self._run("sync_withdraw", event_id)
+        self._draft_count = None
+
     def rows(self) -> Iterator[StoredEvent]:
         """Committed by place, drafts by clock, then rejected. Read it before writing anything."""
         return map(_stored, self._run("sync_rows"))

@@ -566,6 +566,67 @@ async def test_waiting_ends_when_the_client_halts(
         assert (await ada.wait(draft.id)).status == "committed"
 
 
+async def test_a_wait_for_the_next_attempt_can_be_ended(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """The application knows that the network is back; while connected there is nothing to do."""
+    async with asyncio.timeout(10), client(backoff=Backoff(first=3600, most=3600)) as ada:
+        await ada.sync()
+        ada.reconnect()
+        for number in (2, 3):
+            changes = ada.changes()
+            server.connections[-1].transport.abort()
+            async for change in changes:
+                if change.name == "status_changed" and change.data["state"] == "disconnected":
+                    break
+            ada.reconnect()
+            await ada.sync()
+            assert len(server.connections) == number
+
+
+async def test_two_devices_under_one_name_are_told(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """A connection that another one displaces again and again is no accident."""
+
+    async def displace(socket: ServerConnection, payload: Json) -> None:
+        del payload
+        await socket.close(4409)
+
+    server.on_sync = displace  # type: ignore[method-assign]
+    async with asyncio.timeout(10), client() as ada:
+        async for change in ada.changes():
+            if change.name == "error":
+                assert change.data["code"] == "superseded"
+                assert "'ada'" in change.data["message"]
+                break
+        assert len(server.connections) == 3
+
+
+async def test_a_draft_can_be_withdrawn(
+    client: Callable[..., SyncClient], server: FakeServer
+) -> None:
+    """Until it is on its way: it is not shown, not submitted, and nobody waits for it."""
+    async with client(url=None) as ada:
+        for name in ("a", "b"):
+            await ada.submit(partitions=["p"], event=value(name), id=name)
+        assert ada.view("p") == {"settings": {"a": 1, "b": 1}}
+        changes = ada.changes()
+        waiting = asyncio.create_task(ada.wait("a"))
+        await asyncio.sleep(0)
+        assert ada.withdraw("a")
+        with pytest.raises(KeyError):
+            await waiting
+        assert (await anext(changes)).name == "withdrawn"
+        assert ada.view("p") == {"settings": {"b": 1}}
+        with pytest.raises(KeyError):
+            ada.withdraw("a")
+    async with asyncio.timeout(10), client(url=server.url) as ada:
+        await ada.wait("b")
+        assert not ada.withdraw("b")
+    assert [event["id"] for event in server.log] == ["b"]
+
+
 # Failures of the application and of its disk: 17.10
 
 NOTES = Model.parse({}, {"note": True}, 3)

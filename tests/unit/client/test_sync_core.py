@@ -992,6 +992,36 @@ def test_an_answer_that_never_comes_ends_the_connection(bench: Bench) -> None:
     assert bench.codes() == ["timeout"]
 
 
+def test_a_draft_on_its_way_is_not_withdrawn(bench: Bench) -> None:
+    """If it was committed nobody but the answer would tell; of a lost connection the sync does."""
+    bench.ready()
+    bench.draft(value("a"), "mine")
+    bench.sent()
+    assert not bench.core.withdraw("mine")
+    bench.core.disconnected()
+    assert bench.core.withdraw("mine")
+    assert bench.store.find("mine") is None
+    bench.connect()
+    bench.say("sync_response", page(committed(1, value("a"), id="mine"), through=1))
+    assert bench.settings() == {"a": 1}
+    assert bench.submitted() == []
+
+
+def test_what_was_refused_is_listed(bench: Bench) -> None:
+    """In the order it was written in, until it is forgotten."""
+    bench.ready()
+    for name in ("b", "a", "c"):
+        bench.draft(value(name), name)
+    for name in ("a", "b"):
+        bench.result(id=name, status="rejected", reason="forbidden")
+    assert [(row.id, row.reject_reason) for row in bench.store.rejected()] == [
+        ("b", "forbidden"),
+        ("a", "forbidden"),
+    ]
+    bench.store.forget_rejected()
+    assert bench.store.rejected() == []
+
+
 def test_an_answer_on_its_way_is_waited_for(bench: Bench) -> None:
     """Part of a message shows that the rest is coming, however long it takes."""
     bench.connect()

@@ -35,6 +35,16 @@ SELECT id, committed_id, type, payload, extra, partitions, client_id, status, dr
        status_updated_at, reject_reason, errors
 FROM events WHERE status = 'draft' AND client_id = ? ORDER BY draft_clock, id LIMIT ?;
 
+-- name: sync_rejected
+-- What was refused, in the order it was written in.
+SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
+       status_updated_at, reject_reason, errors
+FROM events WHERE status = 'rejected' ORDER BY draft_clock, id;
+
+-- name: sync_withdraw
+-- Forget a draft.
+DELETE FROM events WHERE id = ? AND status = 'draft';
+
 -- name: sync_partition_drafts
 -- Drafts of one partition in the order they overlay its committed state.
 SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
