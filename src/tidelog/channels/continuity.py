@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from tidelog.channels import wire
 from tidelog.channels.actions import Position
-from tidelog.channels.version import version_of
+from tidelog.channels.version import Version, version_of
 from tidelog.log.incarnation import Incarnation, Incarnations
 from tidelog.store.engine import Store
 
@@ -57,8 +57,16 @@ class StreamIds:
 class Continuity:
     """Judges the positions that clients come back with."""
 
-    def __init__(self, store: Store, incarnations: Incarnations, stream_ids: StreamIds) -> None:
+    def __init__(
+        self,
+        store: Store,
+        incarnations: Incarnations,
+        stream_ids: StreamIds,
+        recent: Callable[[str, int], Version | None],
+    ) -> None:
+        """`recent` knows the last versions by stream and serial: most clients were away briefly."""
         self._store = store
+        self._recent = recent
         self._incarnations = incarnations
         self._stream_ids = stream_ids
         first = (*incarnations.former, incarnations.current)[0]
@@ -86,14 +94,15 @@ class Continuity:
             message_id = None  # it came with the position, and names no message
         if position.serial == 0 or (shared is None and message_id is None):
             return None
-        entries = await self._store.stream_entries(stream, position.serial - 1, limit=1)
-        if not entries:
-            return None if shared is None else "history_replaced"
-        [entry] = entries
-        if shared is not None and entry.committed_id > shared:
+        version = self._recent(stream, position.serial)
+        committed_id = 0 if version is None else version.committed_id
+        if version is None:
+            found = await self._store.stream_entries(stream, position.serial - 1, limit=1)
+            if not found:
+                return None if shared is None else "history_replaced"
+            committed_id, version = found[0].committed_id, version_of(found[0])
+        if shared is not None and committed_id > shared:
             return "history_replaced"
-        if message_id is not None and entry.committed_at > self._named_since:
-            version = version_of(entry)
-            if version is not None and version.message_id != message_id:
-                return "message_id_mismatch"
-        return None
+        if message_id is None or version is None or version.committed_at <= self._named_since:
+            return None
+        return None if version.message_id == message_id else "message_id_mismatch"

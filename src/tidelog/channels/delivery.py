@@ -78,6 +78,15 @@ class HotBuffer:
         ]
         return found if len(found) == through - serial else None
 
+    def at(self, stream: str, serial: int) -> Version | None:
+        """The version with this serial, if it is here, however old."""
+        recent = self._channels.get(stream)
+        if not recent:
+            return None
+        offset = serial - recent[0][1].delivery_serial
+        found = recent[offset][1] if 0 <= offset < len(recent) else None
+        return found if found is not None and found.delivery_serial == serial else None
+
 
 class Delivery:
     """Takes entries from the tail and gives frames to subscriptions."""

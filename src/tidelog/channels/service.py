@@ -106,7 +106,7 @@ class ChannelsService:
             settings=self.settings,
             projector=self._projector,
             stream_ids=self._stream_ids,
-            continuity=Continuity(store, committer.incarnations, self._stream_ids),
+            continuity=Continuity(store, committer.incarnations, self._stream_ids, hot.at),
             delivery=self._delivery,
             history=history,
             hot=hot if recovery.enabled else None,
