@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import itertools
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -449,14 +450,13 @@ class SqliteStore:
     async def rows_within(
         self, query: str, positions: Sequence[int], *, most_bytes: int
     ) -> list[Row]:
-        """See `Store.rows_within`; one after another, so the first that is too much is the last."""
-        text = self._queries[query]
+        """See `Store.rows_within`; row after row, so the first that is too much is the last."""
+        text, named = self._queries[query], json.dumps(positions)
 
         def read(connection: sqlite3.Connection) -> list[Row]:
             found: list[Row] = []
             room = most_bytes
-            for position in positions:
-                [row] = connection.execute(text, (position,))
+            for row in connection.execute(text, (named,)):
                 room -= len(row[-1])
                 if room < 0 and found:
                     break

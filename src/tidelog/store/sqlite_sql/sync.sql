@@ -16,9 +16,11 @@ SELECT committed_id FROM sync_event_partitions
 WHERE partition = ? AND committed_id > ? AND committed_id <= ? ORDER BY committed_id LIMIT ?;
 
 -- name: sync_event
--- An event by its place; a body that was pruned comes from the archive (D57).
+-- Events by their places, a JSON array; bodies that were pruned come from the archive (D57). CROSS
+-- keeps the order of the array, so that reading may end where a page is full.
 SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body)
-FROM log l LEFT JOIN sync_events_archive a USING (committed_id) WHERE l.committed_id = ?;
+FROM json_each(?) AS named CROSS JOIN log l ON l.committed_id = named.value
+LEFT JOIN sync_events_archive a USING (committed_id);
 
 -- name: sync_last_event
 -- The last sync event at or before a position: the watermark of a cycle (D38).
