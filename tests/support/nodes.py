@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 from msgspec import Raw, Struct
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.log.committer import Committer
@@ -86,7 +86,7 @@ class Node:
         location: str,
         *,
         name: str = "node-a",
-        clock: Clock | None = None,
+        clock: ServerClock | None = None,
         limits: Limits | None = None,
         wrap: Callable[[Store], Store] = lambda store: store,
         committer_class: type[Committer] = Committer,

@@ -45,6 +45,10 @@ class HistoryReplaced(StoreUnavailable):
     """The store's log does not go on where this node has seen it end: nothing was committed."""
 
 
+class ClockSkewed(StoreUnavailable):
+    """This node's clock and the database's differ by too much to write; the text names no host."""
+
+
 class OutcomeUnknown(StoreError):  # noqa: N818 - the failure is the noun
     """The connection was lost while COMMIT was in flight; only the head row can tell."""
 

@@ -55,6 +55,11 @@ class Metrics:
             "Known head of the log minus the tail's position",
             registry=r,
         )
+        self.clock_skew = Gauge(
+            "tidelog_clock_skew_seconds",
+            "This machine's clock minus the database's; 0 on SQLite",
+            registry=r,
+        )
         self.connections = Gauge(
             "tidelog_connections", "Open WebSocket connections", ["surface"], registry=r
         )

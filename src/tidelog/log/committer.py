@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.errors import (
+    ClockSkewed,
     DataError,
     HistoryReplaced,
     OutcomeUnknown,
@@ -33,6 +34,7 @@ from tidelog.log.announcements import Announcements
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
 from tidelog.log.entry import Entry
 from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
+from tidelog.log.skew import Skew
 from tidelog.log.tail import Tail
 from tidelog.store.engine import MAX_ID, Store, new_incarnation
 from tidelog.store.rows import Effects, Head, Loaded, RowChange
@@ -72,7 +74,7 @@ class Committer:
     def __init__(
         self,
         store: Store,
-        clock: Clock,
+        clock: ServerClock,
         metrics: Metrics,
         limits: Limits,
         tail: Tail,
@@ -94,6 +96,8 @@ class Committer:
         before the store is closed."""
         self._store = store
         self._clock = clock
+        self.skew = Skew(clock, metrics)
+        """Of this node's clock against a shared store's: with too much nothing is written."""
         self.metrics = metrics
         """Of the whole node: surfaces count theirs here too."""
         self._limits = limits
@@ -117,13 +121,14 @@ class Committer:
 
     @classmethod
     async def start(
-        cls, store: Store, clock: Clock, metrics: Metrics, limits: Limits
+        cls, store: Store, clock: ServerClock, metrics: Metrics, limits: Limits
     ) -> "Committer":
         """A running committer whose tail stands at the log's head."""
         head = await store.head()
         tail = Tail(head.committed_id, head.digest)
         incarnations = Incarnations(await store.incarnations())
         committer = cls(store, clock, metrics, limits, tail, incarnations)
+        await committer.skew.look(store)
         store.watch_head(committer._on_head_moved)
         committer._task = asyncio.create_task(committer._run(), name="tidelog-committer")
         await committer.announcements.start()
@@ -391,6 +396,7 @@ class Committer:
         """Look at the head now and then, should a wake-up be lost."""
         try:
             self._follow_to(await self._look())
+            await self.skew.look(self._store)
         except HistoryReplaced:
             raise
         except StoreError as error:
@@ -478,7 +484,13 @@ class Committer:
         writer = self._store.writer
         if self._known_head > self.tail.position:
             await self._follow_others()
+        asked_ms = self._clock.wall_ms()
         loaded = await writer.begin(_union(batch), self.tail.position)
+        try:
+            self.skew.require(asked_ms, loaded.clock_ms)
+        except ClockSkewed:
+            await writer.rollback()
+            raise
         view = View(loaded, self._clock.now_ms())
         try:
             self._require_continuation(loaded)

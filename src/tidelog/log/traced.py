@@ -11,7 +11,7 @@ from typing import Any
 
 from opentelemetry.trace import Link, Span, StatusCode, Tracer, get_tracer, set_span_in_context
 
-from tidelog.base.clock import Clock
+from tidelog.base.clock import ServerClock
 from tidelog.base.errors import TidelogError
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
@@ -49,7 +49,7 @@ class TracedCommitter(Committer):
     def __init__(
         self,
         store: Store,
-        clock: Clock,
+        clock: ServerClock,
         metrics: Metrics,
         limits: Limits,
         tail: Tail,

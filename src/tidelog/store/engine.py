@@ -117,6 +117,9 @@ class Store(Protocol):
         Never empty. `tidelog.log.incarnation.Incarnations` judges positions by them.
         """
 
+    async def clock_ms(self) -> int | None:
+        """What the store's clock shows; None for one that has no clock of its own."""
+
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES
     ) -> list[Entry]:

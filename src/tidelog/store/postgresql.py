@@ -123,13 +123,14 @@ class PostgresqlWriter:
         """See `Writer.begin`."""
         async with self._as_store_errors():
             connection = await self._connected()
-            head = await self._lock(connection)
+            head, clock_ms = await self._lock(connection)
             return Loaded(
                 head=head,
                 others=await self._others(connection, seen, head.committed_id),
                 dedupe=await self._dedupe(connection, names),
                 serials=await self._serials(connection, names),
                 rows=await self._rows(connection, names),
+                clock_ms=clock_ms,
             )
 
     async def _connected(self) -> asyncpg.Connection:
@@ -137,10 +138,10 @@ class PostgresqlWriter:
             self._connection = await self._connect()
         return self._connection
 
-    async def _lock(self, connection: asyncpg.Connection) -> Head:
+    async def _lock(self, connection: asyncpg.Connection) -> tuple[Head, int]:
         await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        [head] = await connection.fetch(self._queries["lock_head"])
-        return Head._make(head)
+        [(*head, clock_ms)] = await connection.fetch(self._queries["lock_head"])
+        return Head._make(head), clock_ms
 
     async def _others(self, connection: asyncpg.Connection, seen: int, head: int) -> list[Entry]:
         others: list[Entry] = []
@@ -466,6 +467,11 @@ class PostgresqlStore:
     async def incarnations(self) -> list[Incarnation]:
         """See `Store.incarnations`."""
         return [Incarnation._make(row) for row in await self.rows("incarnations", ())]
+
+    async def clock_ms(self) -> int | None:
+        """See `Store.clock_ms`."""
+        now: int = (await self._fetch("clock"))[0][0]
+        return now
 
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES

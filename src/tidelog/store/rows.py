@@ -141,6 +141,8 @@ class Loaded(Struct):
     serials: dict[str, int]
     """Last serial of each named stream, 0 for a new one."""
     rows: dict[tuple[str, Key], tuple[Row, ...]]
+    clock_ms: int | None = None
+    """What the store's clock showed under the lock; None for one that has no clock of its own."""
 
 
 class Effects(Struct):

@@ -388,6 +388,10 @@ class SqliteStore:
         """See `Store.incarnations`."""
         return [Incarnation._make(row) for row in await self.rows("incarnations", ())]
 
+    async def clock_ms(self) -> int | None:
+        """See `Store.clock_ms`; the only process that writes has the only clock."""
+        return None
+
     async def entries(
         self, after: int, *, through: int | None = None, limit: int = PAGE_ENTRIES
     ) -> list[Entry]:

@@ -14,6 +14,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tidelog.base.errors import (
+    ClockSkewed,
     OutcomeUnknown,
     QueueFull,
     ShuttingDown,
@@ -104,7 +105,8 @@ class HttpApp:
             self._metrics.refusals.labels(type(error).__name__).inc()
             code = "backpressure" if isinstance(error, QueueFull) else "service_unavailable"
             # An engine's own text names hosts and roles, and anybody may ask.
-            text = "the store does not answer" if isinstance(error, StoreError) else str(error)
+            is_inside = isinstance(error, StoreError) and not isinstance(error, ClockSkewed)
+            text = "the store does not answer" if is_inside else str(error)
             return refuse(503, text, _RETRY_SOON, code=code)
         except Exception:  # noqa: BLE001 - whatever a surface raises must not reach the peer
             _log.exception("%s %s failed", method, route.path)

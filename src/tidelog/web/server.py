@@ -274,6 +274,9 @@ class Server:
             if self.committer.is_suspended:
                 health["ready"] = False
                 health["reason"] = "the store has another log than before; beginning again"
+            elif problem := self.committer.skew.problem:
+                health["ready"] = False
+                health["reason"] = problem
         except TimeoutError:
             health["reason"] = "the store does not answer"
         except StoreError:

@@ -7,10 +7,18 @@ FROM tidelog.head;
 -- name: lock_head
 -- Gapless, commit-ordered ids across nodes: one writer at a time. It is a statement of its own: under
 -- READ COMMITTED a statement's snapshot precedes its lock wait, so whatever is loaded must come after.
--- The incarnation is the one before the wait; the next look at the head shows a newer one.
-SELECT committed_id, digest, committed_at, log_id,
-       (SELECT id FROM tidelog.incarnation ORDER BY number DESC LIMIT 1)
-FROM tidelog.head FOR UPDATE;
+-- The incarnation is the one before the wait; the next look at the head shows a newer one. The clock is
+-- looked at after the wait: rows of a materialized query are locked before they are seen outside it.
+WITH locked AS MATERIALIZED (
+  SELECT committed_id, digest, committed_at, log_id,
+         (SELECT id FROM tidelog.incarnation ORDER BY number DESC LIMIT 1)
+  FROM tidelog.head FOR UPDATE
+)
+SELECT locked.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM locked;
+
+-- name: clock
+-- The time that all nodes go by.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 
 -- name: create_head
 -- Written once, when the schema is created; a log that lost its head row must not get a new one.
