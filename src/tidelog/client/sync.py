@@ -304,6 +304,19 @@ class SyncClient:
         """Remove committed events that are part of a snapshot in all their partitions."""
         return self._core.prune()
 
+    async def wipe(self, partition: str) -> int:
+        """Leave a partition and remove what is stored of it; how many events that were.
+
+        Events that are also in another partition that was fetched stay, and so do drafts:
+        `withdraw` them. While connected it waits until the server sends nothing more of it.
+        """
+        names = _checked([partition])
+        self.leave(names)
+        if self.state == "active":
+            with suppress(PartitionsRefused, ClientOffline):
+                await self.sync()
+        return self._core.wipe(names[0])
+
     def forget_rejected(self) -> int:
         """Remove rejected events."""
         return self._core.store.forget_rejected()

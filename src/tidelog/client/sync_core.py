@@ -417,6 +417,12 @@ class SyncCore:
         """
         return self.store.prune(self._settled if self._cycles.is_idle else ())
 
+    def wipe(self, partition: str) -> int:
+        """Forget a partition that is not followed any more; answers how many events that were."""
+        [name] = normal_set([partition])
+        self._views.drop(name)
+        return self.store.wipe(name)
+
     def use_model(self, model: Model) -> None:
         """The application has learnt a new model: rebuild everything by it."""
         self._drafts.model = model

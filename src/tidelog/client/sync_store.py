@@ -484,6 +484,26 @@ class SyncStore:
             self._run("sync_drop_pruned_index")
         return pruned
 
+    def wipe(self, partition: str) -> int:
+        """Remove what is here of a partition and of no other that was fetched; drafts stay.
+
+        Overwritten, not only unlinked: whoever has the file must not find it.
+        """
+        [(usual,)] = self._connection.execute("PRAGMA secure_delete").fetchall()
+        self._connection.execute("PRAGMA secure_delete = ON").fetchall()
+        try:
+            with self._transaction():
+                for name in ("sync_drop_snapshot", "sync_drop_cursor", "sync_unmark_pruned"):
+                    self._run(name, partition)
+                wiped = self._run("sync_wipe_committed", partition).rowcount
+                wiped += self._run("sync_wipe_rejected", partition).rowcount
+                self._run("sync_drop_pruned_index")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._connection.execute(f"PRAGMA secure_delete = {usual:d}").fetchall()
+        self.unchecked.discard(partition)
+        return wiped
+
     def forget_rejected(self) -> int:
         """Remove rejected rows."""
         with self._transaction():

@@ -627,6 +627,31 @@ async def test_a_draft_can_be_withdrawn(
     assert [event["id"] for event in server.log] == ["b"]
 
 
+def contents(folder: Path) -> bytes:
+    """The client's file and what belongs to it."""
+    return b"".join(path.read_bytes() for path in folder.glob("client.db*"))
+
+
+async def test_a_partition_can_be_wiped(
+    client: Callable[..., SyncClient], server: FakeServer, tmp_path: Path
+) -> None:
+    """Nothing of it is left in the file but drafts and what another partition has too."""
+    shared = commit_of(3, value("both", "shared-text")) | {"partitions": ["p", "q"]}
+    other = commit_of(2, value("other", "other-text")) | {"partitions": ["q"]}
+    server.log = [commit_of(1, value("gone", "secret-text")), other, shared]
+    async with asyncio.timeout(10), client(partitions=["p", "q"]) as ada:
+        await ada.sync()
+        ada.save_snapshot("p")
+        assert await ada.wipe("p") == 1
+        assert ada.partitions == ("q",)
+        assert ada.view("q") == {"settings": {"other": "other-text", "both": "shared-text"}}
+        assert ada._core.last_committed_id("p") == 0
+        assert [row.id for row in ada._core.store.rows()] == ["e2", "e3"]
+        stored = contents(tmp_path)
+        assert b"other-text" in stored
+        assert b"secret-text" not in stored
+
+
 # Failures of the application and of its disk: 17.10
 
 NOTES = Model.parse({}, {"note": True}, 3)

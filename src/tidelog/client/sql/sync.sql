@@ -252,6 +252,25 @@ DELETE FROM events WHERE committed_id IS NOT NULL;
 -- Forget the part of the log that is another one now.
 DELETE FROM events WHERE committed_id > ?;
 
+-- name: sync_wipe_committed
+-- Remove committed rows of a partition that no partition with a cursor has.
+DELETE FROM events
+WHERE committed_id IN (SELECT committed_id FROM event_partitions WHERE partition = ?)
+  AND NOT EXISTS (
+    SELECT 1 FROM json_each(events.partitions) AS member
+    JOIN cursors ON cursors.partition = member.value
+  );
+
+-- name: sync_wipe_rejected
+-- The same for rejected rows.
+DELETE FROM events
+WHERE status = 'rejected'
+  AND EXISTS (SELECT 1 FROM json_each(events.partitions) WHERE value = ?)
+  AND NOT EXISTS (
+    SELECT 1 FROM json_each(events.partitions) AS member
+    JOIN cursors ON cursors.partition = member.value
+  );
+
 -- name: sync_drop_rejected
 -- The application has seen its rejections and wants the room back.
 DELETE FROM events WHERE status = 'rejected';
