@@ -103,6 +103,11 @@ class Stream:
         self._tokens = 0
         self._rng = random.Random(number)
 
+    @property
+    def acknowledged(self) -> int:
+        """Operations that were answered."""
+        return len(self.creates) + sum(len(message.acks) for message in self.messages)
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Stream one message after the other; the last one is ended too."""
         while not stopping.is_set():
@@ -232,11 +237,17 @@ async def check_followers(
 
 
 async def kill_again_and_again(
-    server: ServerProcess, plan: list[str], streams: list[Stream]
+    server: ServerProcess, plan: list[str], streams: list[Stream], late: Follower
 ) -> None:
-    """The whole schedule, then a start that is not killed."""
+    """The whole schedule, then a start that is not killed.
+
+    `late` comes back from the last kill only when something was written, so that at least one
+    subscriber has something to resume, however the others and the writers take turns.
+    """
     rng = random.Random(SEED)
     for number, spec in enumerate(plan):
+        if number == len(plan) - 1:
+            late.may_connect.clear()
         if number:
             await asyncio.to_thread(server.start, spec)
         if spec:
@@ -247,6 +258,12 @@ async def kill_again_and_again(
         await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
     await check_acknowledged(server.port, streams)
+    its = [stream for stream in streams if stream.channel == late.channel]
+    before = sum(stream.acknowledged for stream in its)
+    async with asyncio.timeout(60):
+        while sum(stream.acknowledged for stream in its) == before:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+    late.may_connect.set()
 
 
 async def test_token_streams_survive_kills(
@@ -271,7 +288,7 @@ async def test_token_streams_survive_kills(
         streams = [Stream(number, lambda: server.port) for number in range(STREAMS)]
         stopping = asyncio.Event()
         working = [asyncio.create_task(stream.run(stopping)) for stream in streams]
-        await kill_again_and_again(server, plan, streams)
+        await kill_again_and_again(server, plan, streams, late=made[0])
         stopping.set()
         async with asyncio.timeout(60):
             await asyncio.gather(*working)

@@ -168,6 +168,9 @@ class Follower:
         """Frames that came by resuming."""
         self.sources: set[str] = set()
         self.position: Position | None = None
+        self.may_connect = asyncio.Event()
+        """Cleared by who wants it to stay away for a while."""
+        self.may_connect.set()
         self._url = url
         self._restless = restless
         self._app = app
@@ -176,6 +179,7 @@ class Follower:
         """Until cancelled."""
         mode = "full" if self.is_full else "delta"
         while True:
+            await self.may_connect.wait()
             with contextlib.suppress(*LOST):
                 url = f"{self._url()}/app/{self._app.key}?{V2_QUERY}&append_mode={mode}"
                 async with connect(
