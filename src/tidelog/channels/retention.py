@@ -224,7 +224,9 @@ class Retention:
             item = Forget(tuple((scope, key) for scope, key in found))
             if found:
                 answers = await submit_and_wait(self._committer, item.names(), 4096, (item,))
-                without_failure(answers)
+                [ended] = without_failure(answers)
+                if not ended:
+                    return  # used again, or not yet over by the store's clock: the next tick looks
             if len(found) < EXPIRED_KEYS:
                 return
 

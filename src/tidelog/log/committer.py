@@ -487,11 +487,10 @@ class Committer:
         asked_ms = self._clock.wall_ms()
         loaded = await writer.begin(_union(batch), self.tail.position)
         try:
-            self.skew.require(asked_ms, loaded.clock_ms)
+            view = View(loaded, self.skew.require(asked_ms, loaded.clock_ms))
         except ClockSkewed:
             await writer.rollback()
             raise
-        view = View(loaded, self._clock.now_ms())
         try:
             self._require_continuation(loaded)
             await self._publish_in_steps(loaded.others)

@@ -38,19 +38,25 @@ class Skew:
         if store_ms is not None:
             self._compare(asked_ms, store_ms)
 
-    def require(self, asked_ms: int, store_ms: int | None) -> None:
-        """Compare for a write: the store, asked at `asked_ms`, showed `store_ms`.
+    def require(self, asked_ms: int, store_ms: int | None) -> int:
+        """Compare for a write; answers the time that it goes by.
+
+        Args:
+            asked_ms: of the wall clock, before the store was asked.
+            store_ms: what its clock showed; None if it has none.
 
         Raises:
             ClockSkewed: nothing may be written.
         """
-        if store_ms is not None:
-            self._compare(asked_ms, store_ms)
+        if store_ms is None:
+            return self._clock.now_ms()
+        now_ms = self._compare(asked_ms, store_ms)
         if self.problem is not None:
             raise ClockSkewed(self.problem)
+        return now_ms
 
-    def _compare(self, asked_ms: int, store_ms: int) -> None:
-        skew_ms = self._clock.compare(asked_ms, store_ms)
+    def _compare(self, asked_ms: int, store_ms: int) -> int:
+        skew_ms, now_ms = self._clock.compare(asked_ms, store_ms)
         self._metrics.clock_skew.set(skew_ms / 1000)
         if abs(skew_ms) > MAX_SKEW_MS:
             way = "ahead of" if skew_ms > 0 else "behind"
@@ -65,3 +71,4 @@ class Skew:
         elif self.problem is not None:
             self.problem = None
             _log.info("this node's clock agrees with the database's again; writes are taken")
+        return now_ms

@@ -1,5 +1,7 @@
 """A clock that stands still until a test moves it."""
 
+from tidelog.base.clock import Compared
+
 
 class FakeClock:
     """A `tidelog.base.clock.Clock` under the test's control.
@@ -19,10 +21,10 @@ class FakeClock:
         """The same: this clock has no mark."""
         return self._now_ms
 
-    def compare(self, asked_ms: int, store_ms: int) -> int:
+    def compare(self, asked_ms: int, store_ms: int) -> Compared:
         """It is the time of the test's whole world, its database included."""
         del asked_ms, store_ms
-        return 0
+        return Compared(0, self._now_ms)
 
     def set(self, now_ms: int) -> None:
         """Jump to `now_ms`, forwards or backwards."""

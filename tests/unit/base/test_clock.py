@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.clock import Clock, SystemClock
+from tidelog.base.clock import Clock, Compared, SystemClock
 from tidelog.testing.clock import FakeClock
 
 
@@ -63,3 +63,87 @@ def test_the_wall_clock_is_believed_again_after_a_jump() -> None:
     assert (clock.now_ms(), clock.wall_ms()) == (5000, 5000)
     wall[0] = 2_000_000_000
     assert (clock.now_ms(), clock.wall_ms()) == (5000, 2000)
+
+
+class Machine:
+    """A machine's two clocks, and a store's, in ms; all three go on when time passes."""
+
+    def __init__(self) -> None:
+        self.wall, self.monotonic, self.store = 1_000_000, 50, 1_000_000
+        self.clock = SystemClock(lambda: self.wall * 1_000_000, lambda: self.monotonic * 1_000_000)
+
+    def pass_ms(self, ms: int) -> None:
+        """Time passes."""
+        self.wall += ms
+        self.monotonic += ms
+        self.store += ms
+
+    def ask(self, before_ms: int = 0, after_ms: int = 0) -> Compared:
+        """Ask the store, which looks at its clock somewhere between question and answer."""
+        asked = self.clock.wall_ms()
+        self.pass_ms(before_ms)
+        shown = self.store
+        self.pass_ms(after_ms)
+        return self.clock.compare(asked, shown)
+
+
+def test_a_clock_that_was_compared_tells_the_stores_time() -> None:
+    """Whatever the wall clock does: a jump, an hour back, a jump in the middle of a question."""
+    machine = Machine()
+    machine.store += 300
+    assert machine.ask() == Compared(-300, 1_000_300)
+    machine.pass_ms(1000)
+    machine.wall += 590_000
+    assert machine.clock.now_ms() == machine.store
+    assert machine.ask().ahead_ms == 589_700
+    machine.wall -= 3_600_000
+    assert machine.ask().ahead_ms == -(3_600_000 - 589_700)
+    assert machine.clock.now_ms() == machine.store
+    asked = machine.clock.wall_ms()
+    machine.wall += 3_600_000
+    assert machine.clock.compare(asked, machine.store).store_ms == machine.store
+    assert machine.clock.now_ms() == machine.store
+
+
+def test_a_slow_answer_shows_no_difference_that_may_not_be_there() -> None:
+    """A store that was waited for for minutes is as right as one that answered at once."""
+    machine = Machine()
+    assert machine.ask(before_ms=300_000).ahead_ms == 0
+    assert machine.ask(after_ms=300_000).ahead_ms == 0
+    machine.wall += 6000
+    assert machine.ask(before_ms=2000).ahead_ms == 4000, "at least"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 60_000))))
+def test_it_is_never_behind_the_store(questions: list[tuple[int, int, int]]) -> None:
+    """However long answers take, and whenever the store looks at its clock meanwhile."""
+    machine = Machine()
+    for before_ms, after_ms, pause_ms in questions:
+        machine.ask(before_ms, after_ms)
+        assert machine.store <= machine.clock.now_ms()
+        machine.pass_ms(pause_ms)
+        assert machine.store <= machine.clock.now_ms()
+
+
+def test_a_store_whose_clock_was_set_is_followed() -> None:
+    """Another database takes over, and its clock is ahead; or that of this one was corrected."""
+    machine = Machine()
+    machine.ask()
+    machine.store += 60_000
+    machine.ask(before_ms=40)
+    assert 0 <= machine.clock.now_ms() - machine.store <= 40
+    machine.store -= 30_000
+    mark = machine.clock.now_ms()
+    machine.ask()
+    assert machine.clock.now_ms() == mark, "times never decrease"
+    machine.pass_ms(30_100)
+    assert machine.clock.now_ms() == machine.store
+
+
+def test_a_mark_of_a_wrong_wall_clock_is_forgotten_at_the_first_comparison() -> None:
+    """A machine that started an hour ahead does not stay there once it knows the store's time."""
+    machine = Machine()
+    machine.wall += 3_600_000
+    assert machine.clock.now_ms() == 4_600_000
+    machine.ask()
+    assert machine.clock.now_ms() == machine.store
