@@ -83,7 +83,7 @@ class Continuity:
         Raises:
             StoreError: the operation at the position could not be read.
         """
-        shared = None
+        shared = self._incarnations.shared_by_all()
         if position.stream_id is not None:
             incarnation = self._stream_ids.given_under(stream, epoch, position.stream_id)
             if incarnation is None:

@@ -48,6 +48,16 @@ class Incarnations:
             shared = min(shared, each.began)
         return 0
 
+    def shared_by_all(self) -> int | None:
+        """The last position that is the same in every incarnation there was; None if there was one.
+
+        For a position of which nobody knows the incarnation, and that must not be taken on trust.
+        """
+        if self.current.number == 1:
+            return None
+        known = (*self.former, self.current)
+        return min(each.began for each in known[1:]) if known[0].number == 1 else 0
+
     def where_to_begin(
         self, under: str, seen: Sequence[tuple[int, bytes]], stored: Mapping[int, bytes]
     ) -> int | None:

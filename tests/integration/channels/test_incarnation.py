@@ -167,6 +167,18 @@ async def test_a_restored_log_is_not_the_rest_of_the_lost_one(
         # What was read of the new history is a position like any other.
         assert serials(await server.resume(position(frames[3]))) == [8, 9, 10]
 
+        # A serial alone may be of either history: only what both have is taken for good.
+        for seen, is_good in ((KEPT, True), (KEPT + 1, False), (SEEN, False)):
+            async with server.peer() as peer:
+                await peer.send("resume", {"channel_serials": {CHANNEL: seen}})
+                frames = [await peer.receive()]
+                while frames[-1]["event"] != "sockudo:resume_success":
+                    frames.append(await peer.receive())
+            if is_good:
+                assert serials(frames) == list(range(seen + 1, KEPT + NEW + 1))
+            else:
+                assert failure(frames) == ("stream_reset", "history_replaced")
+
         asked = {"limit": 2, "direction": "oldest_first", "cursor": lost.cursor}
         answer = await server.api.get(f"/channels/{CHANNEL}/history", **asked)
         refused(answer, 400, "invalid_input")

@@ -44,6 +44,18 @@ def test_they_are_in_their_order_whatever_order_they_come_in() -> None:
     assert [each.id for each in incarnations.former] == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("began", "first_number", "shared"),
+    [((0,), 1, None), ((0, 3), 1, 3), ((0, 8, 3, 5), 1, 3), ((8, 9), 2, 0), ((8,), 2, 0)],
+)
+def test_what_every_incarnation_shares(
+    began: tuple[int, ...], first_number: int, shared: int | None
+) -> None:
+    """Nothing is certain once the first ones are forgotten."""
+    rows = [Incarnation("i", at, 0, n) for n, at in enumerate(began, start=first_number)]
+    assert Incarnations(rows).shared_by_all() == shared
+
+
 SEEN = [(0, b"0"), (3, b"3"), (5, b"5"), (8, b"8")]
 
 
