@@ -66,8 +66,10 @@ def is_same(text: str, accepted: frozenset[str]) -> bool:
 
 
 def _spelled_host(host: str) -> str:
+    bare, zone, _ = host.partition("%")
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        # Only IPv6 has zones: `127.0.0.1%evil.example` is a name that somebody else can own.
+        address = ipaddress.IPv6Address(bare) if zone else ipaddress.ip_address(bare)
     except ValueError:
         return _spelled_name(host)
     if isinstance(address, ipaddress.IPv6Address):

@@ -74,7 +74,7 @@ def join(
 ) -> tuple[MemberKey, dict[str, Any]]:
     """Make the key of a daemon's directory a member's: the one that is there, or a new one.
 
-    `daemon.toml` says where the daemon belongs; one that an operator has made is left alone.
+    `daemon.toml` says where the daemon belongs; what an operator has set in it stays.
 
     Raises:
         ConfigError: the directory belongs to another mesh or broker.
@@ -85,11 +85,18 @@ def join(
         write_key(key_path, MemberKey.generate())
     key = read_key(key_path)
     answer = register(invite, name, key)
-    path = directory / FILE_NAME
-    if not path.exists():
-        lines = [f"mesh = {json.dumps(invite.slug)}", f"broker = {json.dumps(invite.broker)}"]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _note(directory / FILE_NAME, invite)
     return key, answer
+
+
+def _note(path: Path, invite: Invite) -> None:
+    """Write down where the daemon belongs, before whatever an operator has set already."""
+    settings = config.parsed(path) if path.exists() else {}
+    wanted = {"mesh": invite.slug, "broker": invite.broker}
+    lines = [f"{k} = {json.dumps(v)}\n" for k, v in wanted.items() if k not in settings]
+    if lines:
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text("".join(lines) + before, encoding="utf-8")
 
 
 def _refuse_another(path: Path, invite: Invite) -> None:

@@ -191,12 +191,18 @@ def test_a_second_broker_needs_a_directory_of_its_own(broker: Broker, tmp_path: 
     assert len(broker.requests) == 2
 
 
-def test_settings_without_a_broker_belong_to_none(broker: Broker, tmp_path: Path) -> None:
-    """What an operator has put there before is left alone; what cannot be read is not ignored."""
+def test_settings_without_a_broker_get_it_from_the_first_join(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """What an operator has put there stays; what cannot be read is not ignored."""
     (tmp_path / "daemon.toml").write_text("[ipc]\ntcp_port = 0\n")
     join = ("--name", "alice", "--data-dir", str(tmp_path))
     invoke("mesh", "join", f"{broker.url}/mesh/harbour#s3cret", *join)
-    assert (tmp_path / "daemon.toml").read_text() == "[ipc]\ntcp_port = 0\n"
+    assert (tmp_path / "daemon.toml").read_text() == (
+        f'mesh = "harbour"\nbroker = "{broker.url}"\n[ipc]\ntcp_port = 0\n'
+    )
+    with pytest.raises(ConfigError, match="has joined mesh harbour"):
+        invoke("mesh", "join", "http://127.0.0.1:9/mesh/harbour#s3cret", *join)
     (tmp_path / "daemon.toml").write_text("mesh = ")
     with pytest.raises(ConfigError, match=r"daemon\.toml"):
         invoke("mesh", "join", f"{broker.url}/mesh/harbour#s3cret", *join)
