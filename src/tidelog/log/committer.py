@@ -95,7 +95,6 @@ class Committer:
         """Set when nothing is written any more: whoever works beside the requests ends with it,
         before the store is closed."""
         self._store = store
-        self._clock = clock
         self.skew = Skew(clock, metrics)
         """Of this node's clock against a shared store's: with too much nothing is written."""
         self.metrics = metrics
@@ -484,7 +483,7 @@ class Committer:
         writer = self._store.writer
         if self._known_head > self.tail.position:
             await self._follow_others()
-        asked_ms = self._clock.wall_ms()
+        asked_ms = self.skew.wall_ms()
         loaded = await writer.begin(_union(batch), self.tail.position)
         try:
             view = View(loaded, self.skew.require(asked_ms, loaded.clock_ms))

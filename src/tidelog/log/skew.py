@@ -27,13 +27,17 @@ class Skew:
         self.problem: str | None = None
         """Why nothing is written, if it is for this reason."""
 
+    def wall_ms(self) -> int:
+        """This node's own time, to be taken before the store is asked for its."""
+        return self._clock.wall_ms()
+
     async def look(self, store: Store) -> None:
         """Compare, without a write that would need it.
 
         Raises:
             StoreError: the store could not be asked.
         """
-        asked_ms = self._clock.wall_ms()
+        asked_ms = self.wall_ms()
         store_ms = await store.clock_ms()
         if store_ms is not None:
             self._compare(asked_ms, store_ms)

@@ -106,10 +106,10 @@ async def test_an_invite_expires(broker: Broker) -> None:
     slug = await broker.mesh()
     made = await broker.admin("POST", f"/mesh/{slug}/invites", {"expires_in": 1})
     invite = made.json()["invite"]
-    committer = broker.server.committer
-    later = FakeClock(committer._clock.now_ms() + 2000)
+    skew = broker.server.committer.skew
+    later = FakeClock(skew._clock.now_ms() + 2000)
     ana = Member(broker, slug, MemberKey.generate(), "ana")
-    with patch.object(committer, "_clock", later):
+    with patch.object(skew, "_clock", later):
         answer = await ana.join(invite)
     assert (answer.status_code, answer.json()["error"]) == (403, "invite_expired")
 
