@@ -78,13 +78,45 @@ async def test_a_writer_acknowledges_nothing(store_location: str) -> None:
 
 
 async def test_an_idle_node_notices_by_itself(store_location: str) -> None:
-    """It looks now and then; also when the log ends at the same place, with another entry."""
-    async with AsyncExitStack() as nodes:
-        node = await nodes.enter_async_context(running_node(store_location, limits=QUICK))
+    """It looks now and then."""
+    async with running_node(store_location, limits=QUICK) as node:
         await write(node, "a", "b", "c")
         await take_back(store_location, 2)
         await replaced(node)
         assert [each.began for each in await known(node)] == [0, 2]
+
+
+async def test_a_log_as_long_as_before_with_another_end_is_another(store_location: str) -> None:
+    """Its digest tells, to who looks and to who writes."""
+    database = Database(store_location)
+    for limits in (QUICK, NEVER):
+        async with running_node(store_location, limits=limits) as node:
+            await write(node, f"a {limits.head_poll_ms}", f"b {limits.head_poll_ms}")
+            head = (await node.store.head()).committed_id
+            other = "x'07'" if database.is_sqlite else "'\\x07'"
+            await database.run(f"UPDATE log SET digest = {other} WHERE committed_id = {head}")
+            await database.run(f"UPDATE head SET digest = {other}")
+            if limits is NEVER:
+                assert isinstance(await node.put("s", "x"), Failure)
+            await replaced(node)
+            assert (await known(node))[-1].began == head - 1
+
+
+async def test_a_server_that_waits_for_its_store_can_be_stopped(store_location: str) -> None:
+    """Nothing was begun; the next start finds what there is."""
+    wrapped: list[Wrapped] = []
+    async with running_node(store_location, limits=NEVER, wrap=wrapping(wrapped)) as node:
+        await write(node, "a", "b", "c")
+        await take_back(store_location, 2)
+        wrapped[0].failures = 10**9
+        with pytest.raises(HistoryReplaced):
+            await node.committer.catch_up()
+        async with asyncio.timeout(SECONDS):
+            while not node.committer.is_suspended:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.005)
+            await node.committer.stop()
+        assert not node.committer.replaced.done()
+        assert len(await known(node)) == 1
 
 
 async def test_whoever_wants_to_catch_up_is_not_served_from_another_log(
