@@ -19,6 +19,7 @@ from support.catalogue import Database
 from support.channels_peer import channels_server
 from support.full_store import fill
 from tidelog.base.errors import StoreDamaged
+from tidelog.channels import erasing
 from tidelog.cli.main import app
 from tidelog.cli.verification import Verdict, verify_store
 from tidelog.store import open_store
@@ -301,12 +302,13 @@ async def test_a_damaged_row_is_told_by_a_backup_and_refused_by_a_restore(
 ) -> None:
     """The copy is kept, since it may be the only one; the exit code says that it is not sound."""
     await Changer(copy).run("UPDATE channels_message SET size_bytes = size_bytes + 1")
+    [(changed_rows,)] = await Changer(copy).run("SELECT count(*) FROM channels_message")
     file, target = tmp_path / "backup.db", tmp_path / "new"
     made = await asyncio.to_thread(
         CliRunner().invoke, app, ["backup", str(file), "--store", copy, "--json"]
     )
     answer = json.loads(made.stdout)
-    assert (made.exit_code, answer["verified"], answer["damaged"]) == (1, False, 15)
+    assert (made.exit_code, answer["verified"], answer["damaged"]) == (1, False, changed_rows)
     assert answer["damage"][0]["table"] == "channels_message"
     assert file.exists()
     refused = await asyncio.to_thread(
@@ -314,7 +316,9 @@ async def test_a_damaged_row_is_told_by_a_backup_and_refused_by_a_restore(
     )
     assert refused.exit_code == 1
     assert isinstance(refused.exception, StoreDamaged)
-    assert "15 findings; the first: channels_message 2: size_bytes" in str(refused.exception)
+    assert f"{changed_rows} findings; the first: channels_message 2: size_bytes" in str(
+        refused.exception
+    )
     assert not target.exists()
 
 
@@ -380,3 +384,34 @@ async def test_verification_goes_on_while_the_server_writes(
         assert sum(await asyncio.gather(*working)) > 0
         assert await pruning > 0
     assert (await verdict_of(store_location)).damage == []
+
+
+@pytest.mark.parametrize("target", ["message", "channel"])
+async def test_an_erasure_that_is_under_way_is_no_damage(
+    store_location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """A server that dies in the middle of it; but content that is left when it is done is found."""
+    admin_token = "an admin token of some length"
+    async with channels_server(tmp_path, store_location, admin_token=admin_token) as node:
+        monkeypatch.setattr(erasing, "ANSWER_SECONDS", 0.0)
+        serials = [(await node.api.publish("room", "secret"))["message_serial"] for _ in range(2)]
+        await node.api.mutate("append", "room", serials[0], data="x" * 5000)
+
+        async def dead() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(node.surface.service.erasing, "carry_out", dead)
+        order = {"app_id": "tide", "channel": "room", "reason": "asked for"}
+        if target == "message":
+            order["message_serial"] = serials[0]
+        answer = await node.client.post(
+            f"{node.api.url}/channels/admin/forget",
+            json=order,
+            headers={"authorization": f"Bearer {admin_token}"},
+        )
+        assert answer.json() == {"ok": True, "complete": False}
+        assert (await verdict_of(store_location)).damage == []
+    changer = Changer(store_location)
+    await changer.run("UPDATE channels_erasure SET step = 2")
+    problems = {each.problem for each in (await verdict_of(store_location)).damage}
+    assert "is erased, and still there" in problems
