@@ -176,7 +176,7 @@ async def test_streams_are_seen_and_ended_by_the_administrator(
 
 async def test_the_command_lists_and_ends_streams(tmp_path: Path) -> None:
     """`tidelog channels streams`, with and without `--close`."""
-    clock, room, other = FakeClock(), unique(), unique()
+    clock, (room, other) = FakeClock(), sorted((unique(), unique()))  # they are listed in order
     async with serving(tmp_path, "", clock) as node:
         serials = await opened(node, room, 2)
         clock.advance(30_000)

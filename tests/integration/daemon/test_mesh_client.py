@@ -136,7 +136,7 @@ def test_the_blocking_twin(alice: DaemonProcess, bob: DaemonProcess) -> None:
     """The same for a script."""
     with BlockingMeshClient(alice.data_dir) as sender, BlockingMeshClient(bob.data_dir) as reader:
         reader.subscribe("tides")
-        assert reader.topics() == [{"name": "tides"}]
+        assert reader.topics() == [{"name": "tides", "subscribed": True}]
         sent = sender.send("topic:tides", "high")
         assert sender.wait(sent.client_message_id, timeout=10)["status"] == "done"
         [message] = islice(reader.inbox(topic="tides", timeout=10), 1)
