@@ -8,6 +8,8 @@ from asyncio.subprocess import PIPE
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
+
 from tidelog.testing.process import ServerProcess
 
 HOWTO = Path(__file__).parents[2] / "docs/howto/stream-llm-answer.md"
@@ -41,6 +43,11 @@ async def test_an_answer_is_streamed_as_printed(tmp_path: Path) -> None:
         await asyncio.to_thread(server.start)
         first, second, third = commands.replace("8080", str(server.port)).splitlines()
         watching = await start(first.replace(" & ", " "))
+        async with asyncio.timeout(WAIT_SECONDS), httpx.AsyncClient() as http:
+            # Whoever comes late sees the answer whole, as the last command shows.
+            connected = 'tidelog_connections{surface="channels"} 1.0'
+            while connected not in (await http.get(f"{server.url}/metrics")).text:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.05)
         answering = await start(second)
         [told] = await output(answering)
         grown = await output(watching)

@@ -415,7 +415,9 @@ class SyncCore:
 
         What is settled lacks nothing, and what came late has dropped its snapshot (D61).
         """
-        return self.store.prune(self._settled if self._cycles.is_idle else ())
+        if not self._cycles.is_idle:
+            return self.store.prune(is_fetching=True)
+        return self.store.prune(self._settled)
 
     def wipe(self, partition: str) -> int:
         """Forget a partition that is not followed any more; answers how many events that were."""

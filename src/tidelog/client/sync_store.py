@@ -34,6 +34,9 @@ APPLICATION_ID = 0x74647363
 CHECKED_AT_START_BYTES = 256 * 1024**2
 """Files up to this size are checked page by page at every start, about a quarter of a second."""
 
+MAX_POSITION = 2**63 - 1
+"""After every position that a log can have."""
+
 MAX_DRAFTS = 100_000
 """Drafts held for a server that does not come back; each one is also work for every view."""
 
@@ -470,17 +473,19 @@ class SyncStore:
         with self._transaction():
             return Start(None, 0, lost=self._drop_snapshot(partition))
 
-    def prune(self, complete: Iterable[str] = ()) -> int:
+    def prune(self, complete: Iterable[str] = (), *, is_fetching: bool = False) -> int:
         """Remove committed rows that every one of their partitions has a snapshot of.
 
         Rows that are still to be fetched stay, or they would be taken for late ones. Partitions
-        that are `complete` lack nothing up to their snapshot, so nothing of that is fetched.
+        that are `complete` lack nothing up to their snapshot, so nothing of that is fetched. One
+        without a cursor is fetched from 0 anyway, unless that is just happening.
         """
         with self._transaction():
             version = self.model_version
             self._run_many("sync_raise_to_snapshot", [(partition,) for partition in complete])
-            self._run("sync_mark_pruned", version)
-            pruned = self._run("sync_prune", version).rowcount
+            without_cursor = 0 if is_fetching else MAX_POSITION
+            self._run("sync_mark_pruned", version, without_cursor)
+            pruned = self._run("sync_prune", version, without_cursor).rowcount
             self._run("sync_drop_pruned_index")
         return pruned
 

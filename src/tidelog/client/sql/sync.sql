@@ -217,14 +217,15 @@ WHERE events.committed_id IS NOT NULL
     FROM json_each(events.partitions) AS needed
     LEFT JOIN snapshots ON snapshots.partition = needed.value AND snapshots.model_version = ?
     LEFT JOIN cursors ON cursors.partition = needed.value
-    WHERE min(coalesce(snapshots.committed_id, 0), coalesce(cursors.committed_id, 0))
+    WHERE min(coalesce(snapshots.committed_id, 0), coalesce(cursors.committed_id, ?))
       < events.committed_id
   )
 ON CONFLICT (partition) DO NOTHING;
 
 -- name: sync_prune
 -- Remove committed rows that every one of their partitions has a snapshot of, and was fetched beyond:
--- a row that could be fetched again would look like one that its snapshot lacks.
+-- a row that could be fetched again would look like one that its snapshot lacks. The last
+-- parameter stands for the cursor of a partition that has none.
 DELETE FROM events
 WHERE committed_id IS NOT NULL
   AND NOT EXISTS (
@@ -232,7 +233,7 @@ WHERE committed_id IS NOT NULL
     FROM json_each(events.partitions) AS needed
     LEFT JOIN snapshots ON snapshots.partition = needed.value AND snapshots.model_version = ?
     LEFT JOIN cursors ON cursors.partition = needed.value
-    WHERE min(coalesce(snapshots.committed_id, 0), coalesce(cursors.committed_id, 0))
+    WHERE min(coalesce(snapshots.committed_id, 0), coalesce(cursors.committed_id, ?))
       < events.committed_id
   );
 
