@@ -4,6 +4,7 @@ They run here: they find the session of the tests and leave it alone. As a proce
 by `tests/docs/test_ask_your_log.py`, and a following ingest by `tests/crash/test_pipeline_kill.py`.
 """
 
+import asyncio
 import io
 import json
 import os
@@ -22,7 +23,7 @@ import pytest
 from deltalake import DeltaTable
 
 from support import mixed_log
-from support.channels_peer import APP
+from support.channels_peer import APP, channels_server, ok
 from support.pipeline_process import END_SECONDS, completed
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
@@ -324,6 +325,38 @@ def test_forgetting_can_be_tried(spark: "SparkSession", made: Made, command: Com
     assert made.lake.files("log") == before
     assert command("forget", "--actor", actor, *made.arguments()).code == 1
     assert made.lake.files("log") == before
+
+
+async def erase_a_channel(store: Path, directory: Path, channel: str) -> None:
+    """Let the server erase it."""
+    async with channels_server(directory, str(store)) as node:
+        ok(await node.api.post("/forget", {"reason": "r", "channel": channel}))
+
+
+def test_what_the_store_erased_is_forgotten_without_a_name(
+    spark: "SparkSession", made: Made, command: Command, tmp_path: Path
+) -> None:
+    """`forget` takes it over; store and lake pass every check then."""
+    del spark
+    own = made.copy(tmp_path / "erased")
+    reset = command("forget", "--dry-run", "--json", *own.arguments()).json()
+    assert (reset["entities"], reset["rows"]["log"]) == (0, 0), "resets before it was ingested"
+    messages = own.lake.arrow("message").to_pylist()
+    named = [row for row in messages if row["app_id"] == APP.id and row["data"] is not None]
+    channel = named[0]["channel"]
+    asyncio.run(erase_a_channel(own.store, tmp_path / "server", channel))
+    done = command("forget", "--yes", "--json", *own.arguments())
+    assert done.code == 0, done.err
+    assert done.json()["entities"] == 0
+    assert done.json()["erased"] > reset["erased"]
+    assert done.json()["rows"]["log"] > 0
+    assert command("run", "--json", *own.arguments()).code == 0
+    for name in CHECKS:
+        if name != "agreement":
+            checked = command("check", name, "--json", *own.arguments())
+            assert checked.code == 0, checked.out
+    left = [row for row in own.lake.arrow("message").to_pylist() if row["channel"] == channel]
+    assert {row["data"] for row in left if row["app_id"] == APP.id} == {None}
 
 
 def test_following_ends_when_it_is_told_to(made: Made, command: Command, tmp_path: Path) -> None:

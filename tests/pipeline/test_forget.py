@@ -1,5 +1,6 @@
 """Forgetting: the content is in no file any more, and nothing else is lost."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.channels_peer import channels_server, ok
 from support.killed_job import run_killed
 from support.lake_bytes import files_with
 from support.log_writer import draft, read_log, write_log
 from support.table_rows import table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
+from tidelog.channels import erasing
+from tidelog.channels.erasing import Erasing
 from tidelog.pipeline.forget import NothingToForget, forget, is_unfinished
 from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.index import search
 from tidelog.pipeline.ingest import ingest
 from tidelog.pipeline.lake import Lake, LakeLocked
+from tidelog.pipeline.relations import read_relations
 from tidelog.pipeline.search import update_index
 from tidelog.pipeline.store_address import StoreAddress
 from tidelog.pipeline.tables import BY_NAME
@@ -269,3 +274,65 @@ def test_a_killed_forget_is_finished_later(
     )
     forget(spark, lake)
     check_forgotten(lake, before)
+
+
+async def chatted(location: str, directory: Path) -> None:
+    """Messages of ana and of the server in two rooms, in words that a file can be searched for."""
+    async with channels_server(directory, location) as node, node.v2() as ana:
+        await ana.signin("ana", {"message_append_any": ["*"]})
+        own = {"socket_id": ana.socket_id}
+        await node.api.publish("room", "walrus")
+        await node.api.publish("room", "heron")
+        changed = await node.api.publish("room", "otter")
+        await node.api.mutate("append", "room", changed["message_serial"], data=" lynx", **own)
+        await node.api.publish("room", "magpie", **own)
+        await node.api.publish("hall", "badger")
+
+
+async def erased_there(location: str, directory: Path) -> None:
+    """The first message of one room, what ana wrote, and all of the other room."""
+    async with channels_server(directory, location) as node:
+        page = await node.api.history("room", direction="oldest_first")
+        first = page["items"][0]["message"]["message_serial"]
+        for target in (
+            {"channel": "room", "message_serial": first},
+            {"actor": "ana"},
+            {"channel": "hall"},
+        ):
+            ok(await node.api.post("/forget", {"reason": "r", **target}))
+        await node.api.publish("hall", "plover")
+
+
+@pytest.mark.parametrize("is_pending", [False, True], ids=["erased", "pending"])
+def test_what_the_store_erased_is_forgotten(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_pending: bool
+) -> None:
+    """The same messages, whether or not the server has come to all of them; nothing else is."""
+    location, lake = str(tmp_path / "tidelog.db"), Lake(tmp_path / "lake")
+    address = StoreAddress(location)
+    asyncio.run(chatted(location, tmp_path / "server"))
+    ingest(spark, address, lake)
+    erasures = read_relations(address, ["channel_erasure"]).tables["channel_erasure"]
+    assert forget(spark, lake, erased_in_store=erasures).erased == 0
+    if is_pending:
+        monkeypatch.setattr(Erasing, "carry_out", _nothing)
+        monkeypatch.setattr(erasing, "ANSWER_SECONDS", 0.0)
+    asyncio.run(erased_there(location, tmp_path / "server"))
+    ingest(spark, address, lake)
+    gone = ("walrus", "otter", "lynx", "magpie", "badger")
+    assert found_words(lake, gone).keys() == set(gone), "the lake keeps what it has"
+    before = places(lake)
+    erasures = read_relations(address, ["channel_erasure"]).tables["channel_erasure"]
+    tried = forget(spark, lake, erased_in_store=erasures, dry_run=True)
+    done = forget(spark, lake, erased_in_store=erasures)
+    assert (tried.erased, done.entities, done.erased) == (4, 0, 4)
+    assert (tried.rows["log"], done.rows["log"]) == (5, 5)
+    assert found_words(lake, gone) == {}
+    assert found_words(lake, ("heron", "plover")).keys() == {"heron", "plover"}
+    assert places(lake) == before
+    again = forget(spark, lake, erased_in_store=erasures)
+    assert (again.erased, set(again.rows.values())) == (0, {0})
+
+
+async def _nothing(self: Erasing) -> None:
+    del self

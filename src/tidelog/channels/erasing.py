@@ -51,6 +51,9 @@ RETRY_SECONDS = 1.0
 SEARCHED_ENTRIES = 5000
 """Entries that are searched at once for what an actor wrote."""
 
+NOTED_PAGES = 100
+"""Pages without a find after which it is noted how far the search has come."""
+
 MESSAGES_PER_STEP = 100
 """Messages noted as erased, or read, in one step."""
 
@@ -106,6 +109,7 @@ class Erasing:
             finally:
                 self._states.release(channel)
             await self.erased_through(stream, through)
+        _log.info("erasing is asked for: %s", key)
         await self.finished()
         return await self._state(key)
 
@@ -203,40 +207,50 @@ class Erasing:
     async def carry_out(self) -> None:
         """Erase all that was asked for."""
         while True:
-            rows = await self._store.rows("channels_erasures_at", (ASKED, ERASURES_PER_ROUND))
-            if not rows:
-                break
-            erasures = [Erasure._make(row) for row in rows]
-            for erasure in erasures:
-                if erasure.actor:
-                    await self._search(erasure)
-                elif not erasure.message:
-                    await self._empty_channel(erasure)
-            messages = [each.message for each in erasures if each.message]
-            for start in range(0, len(messages), MESSAGES_PER_STEP):
-                await self._empty_messages(messages[start : start + MESSAGES_PER_STEP])
-            await self._commit(TakeStep(erasures, EMPTIED))
-        rows = await self._store.rows("channels_erasures_at", (EMPTIED, ERASURES_PER_ROUND))
-        while rows:
-            await self._store.scrub()
-            await self._commit(TakeStep([Erasure._make(row) for row in rows], ERASED))
-            rows = await self._store.rows("channels_erasures_at", (EMPTIED, ERASURES_PER_ROUND))
+            # In this order: what is found for an actor is asked for before the actor is done.
+            emptied = await self._at(EMPTIED)
+            asked = await self._at(ASKED)
+            if asked:
+                await self._empty_all(asked)
+                await self._commit(TakeStep(asked, EMPTIED))
+            elif emptied:
+                await self._store.scrub()
+                await self._commit(TakeStep(emptied, ERASED))
+            else:
+                return
+
+    async def _at(self, step: int) -> list[Erasure]:
+        rows = await self._store.rows("channels_erasures_at", (step, ERASURES_PER_ROUND))
+        return [Erasure._make(row) for row in rows]
+
+    async def _empty_all(self, erasures: Sequence[Erasure]) -> None:
+        for erasure in erasures:
+            if erasure.actor:
+                await self._search(erasure)
+            elif not erasure.message:
+                await self._empty_channel(erasure)
+        messages = [each.message for each in erasures if each.message]
+        for start in range(0, len(messages), MESSAGES_PER_STEP):
+            await self._empty_messages(messages[start : start + MESSAGES_PER_STEP])
 
     async def _search(self, erasure: Erasure) -> None:
         """Note every message as erased that an actor wrote to."""
         asked = Asked(f"actor {erasure.actor}")
         at = erasure.searched
         await self._tell(Erased((), prefix=erasure.stream, client_id=erasure.actor))
+        pages = 0
         while at < erasure.through:
             through = min(erasure.through, at + SEARCHED_ENTRIES)
             key = (erasure.stream, erasure.actor, at, through)
             found = await self._store.rows("channels_written_by", key)
+            at, pages = through, pages + 1
+            if not found and at < erasure.through and pages % NOTED_PAGES:
+                continue
             for start in range(0, max(1, len(found)), MESSAGES_PER_STEP):
                 step = found[start : start + MESSAGES_PER_STEP]
                 is_last = start + MESSAGES_PER_STEP >= len(found)
                 search = erasure._replace(searched=through) if is_last else None
                 await self._erase([(stream, message) for stream, message in step], asked, search)
-            at = through
 
     async def _erase(
         self, messages: Sequence[tuple[str, int]], asked: Asked, search: Erasure | None

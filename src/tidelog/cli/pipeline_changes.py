@@ -1,11 +1,11 @@
 """`tidelog pipeline forget` and `publish`: what changes more than the lake's own tables."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from tidelog.base.errors import ConfigError
+from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import printable
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.pipeline_place import (
@@ -20,9 +20,17 @@ from tidelog.cli.pipeline_place import (
 from tidelog.cli.progress import progress_bar
 from tidelog.cli.running_server import administration
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.cli.pipeline_place import Place
+
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
 ]
+
+
+_NAME_IT = "name what to forget with --message ID or --actor NAME"
 
 
 def forget(
@@ -51,8 +59,9 @@ def forget(
 ) -> None:
     """Remove content from every table, the index and their files; positions and digests stay.
 
-    Without a message or an actor it finishes what was begun. The store of the server is not
-    touched: purge there what it still serves.
+    What was erased in the server's store (`tidelog channels forget`, purge, reset) goes in any
+    case; without a message or an actor it is that, and what was begun and not finished. The store
+    is not touched: erase there what it still serves.
 
     Example: tidelog pipeline forget --actor alice --dry-run
     """
@@ -61,8 +70,11 @@ def forget(
         from tidelog.pipeline.forget import forget as run_forget
         from tidelog.pipeline.forget import is_unfinished
 
-        if not messages and not actors and not is_unfinished(place.lake):
-            raise ConfigError("name what to forget with --message ID or --actor NAME")
+        is_named = bool(messages or actors)
+        erased = _erased_in_store(place, is_needed=not is_named and not is_unfinished(place.lake))
+        has_erased = erased is not None and erased.num_rows > 0
+        if not is_named and not has_erased and not is_unfinished(place.lake):
+            raise ConfigError(f"{_NAME_IT}: the store has erased nothing")
         if not dry_run and not yes:
             typer.confirm(f"Forget it in {place.lake.root}? It cannot be undone.", abort=True)
         size = place.lake.through("log")
@@ -76,6 +88,7 @@ def forget(
                 place.lake,
                 messages=messages or (),
                 actors=actors or (),
+                erased_in_store=erased,
                 dry_run=dry_run,
             )
     if as_json:
@@ -83,12 +96,30 @@ def forget(
         return
     verb = "would be forgotten" if done.is_dry_run else "forgotten"
     rows = ", ".join(f"{name} {count}" for name, count in done.rows.items() if count)
-    typer.echo(f"{done.entities} {verb}; rows with content: {rows or 'none'}")
+    from_store = f" and {done.erased} that the store has erased" if done.erased else ""
+    typer.echo(f"{done.entities} {verb}{from_store}; rows with content: {rows or 'none'}")
     if done.partitions:
         names = ", ".join(printable(name) for name in done.partitions)
         typer.echo(f"no snapshots any more of the partitions {names}")
     if not done.is_dry_run:
         typer.echo(f"{done.deleted_files} files deleted")
+
+
+def _erased_in_store(place: "Place", *, is_needed: bool) -> "pa.Table | None":
+    """What the store of this lake has erased; None, with a warning, if it cannot be read."""
+    from tidelog.pipeline.relations import read_relations
+
+    try:
+        place.require_same_log()
+        return read_relations(place.store, ("channel_erasure",)).tables["channel_erasure"]
+    except TidelogError as error:
+        if is_needed:
+            raise ConfigError(f"{_NAME_IT}: {error}") from error
+        typer.echo(
+            f"tidelog: what the store has erased is not forgotten here: {printable(str(error))}",
+            err=True,
+        )
+        return None
 
 
 def publish(

@@ -14,7 +14,8 @@ The state of a sync partition is made of its events. With one forgotten it canno
 lake any more, and one made without it would be wrong: the snapshots of its partitions are removed,
 and none is made or published again. The server has its own.
 
-The store of the server is not touched: what it still serves has to be purged there.
+What was erased in the server's store is forgotten with it: whole messages, as there. The store
+itself is not touched: what it still serves has to be erased there.
 """
 
 import functools
@@ -26,13 +27,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.index import index_root
 from tidelog.pipeline.lake import Lake, forgotten_partitions
+from tidelog.pipeline.relations import RELATIONS
 from tidelog.pipeline.search import update_index
 from tidelog.pipeline.tables import FORGOTTEN, TABLES
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, forgotten_rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _UNFINISHED = "_forgetting"
@@ -51,6 +55,8 @@ class Forgotten(Struct, frozen=True):
 
     entities: int
     """Messages, events and sends that were asked for."""
+    erased: int
+    """Messages that were erased in the store, and that the lake had not forgotten yet."""
     rows: dict[str, int]
     """By table: rows whose content was there."""
     partitions: tuple[str, ...]
@@ -70,16 +76,18 @@ def forget(
     *,
     messages: Sequence[str] = (),
     actors: Sequence[str] = (),
+    erased_in_store: "pa.Table | None" = None,
     dry_run: bool = False,
     progress: Callable[[str], None] = lambda _step: None,
 ) -> Forgotten:
-    """Forget content; without `messages` and `actors`, finish what was begun.
+    """Forget content; without any that is named, finish what was begun.
 
     Args:
         spark: Runs the work.
         lake: What is to forget.
         messages: `app_id/channel/message_serial`, broker message ids and ids of sync events.
         actors: Everything they wrote.
+        erased_in_store: The relation `channel_erasure` of the store that the lake was made of.
         dry_run: Only say what would be forgotten.
         progress: Told the name of each step.
 
@@ -90,26 +98,85 @@ def forget(
     with lake.writing():
         known = lake.frame(spark, "forgotten")
         asked = _asked(lake.frame(spark, "log"), messages, actors).persist()
+        gone = _erased_in_store(spark, lake, known, erased_in_store).persist()
         try:
             entities, named = _summary(asked, messages, actors)
+            erased = gone.count()
             partitions = tuple(sorted({*named, *forgotten_partitions(lake)}))
-            listed = _merged(known, asked)
+            listed = _merged(known, asked.drop("_name", "_actors").unionByName(gone))
             if dry_run:
                 rows = {
                     name: forgotten_rows(name, lake.frame(spark, name), listed).count()
                     for name in TABLES_WITH_CONTENT
                 }
-                return Forgotten(entities, rows, partitions, 0, is_dry_run=True)
-            if entities:
+                return Forgotten(entities, erased, rows, partitions, 0, is_dry_run=True)
+            if entities or erased:
                 progress("note")
                 (lake.root / _UNFINISHED).touch()
                 lake.overwrite("forgotten", listed.coalesce(1), lake.through("log"))
         finally:
             asked.unpersist()
+            gone.unpersist()
         rows = _erase(spark, lake, partitions, progress)
         deleted = _delete_files(lake, progress)
         (lake.root / _UNFINISHED).unlink(missing_ok=True)
-        return Forgotten(entities, rows, partitions, deleted, is_dry_run=False)
+        return Forgotten(entities, erased, rows, partitions, deleted, is_dry_run=False)
+
+
+def _erased_in_store(
+    spark: "SparkSession", lake: Lake, known: "DataFrame", orders: "pa.Table | None"
+) -> "DataFrame":
+    """Rows of `forgotten` for messages that the store has erased and the lake has not forgotten."""
+    from pyspark.sql import functions as sql
+
+    if orders is None or not orders.num_rows:
+        return known.limit(0)
+    ddl = ", ".join(f"{name} {kind}" for name, kind in RELATIONS["channel_erasure"].items())
+    given = frame_of_rows(spark, orders, ddl).withColumnsRenamed(
+        {"stream": "_stream", "actor": "_actor", "message": "_message", "through": "_through"}
+    )
+    entries = (
+        lake.frame(spark, "log")
+        .where("surface = 'channels'")
+        .select("committed_id", "stream", "entity", "actor")
+        # A message is called by the position of its create.
+        .withColumn("first_committed_id", sql.substring("entity", -20, 20).cast("bigint"))
+    )
+    in_stream = sql.col("stream") == sql.col("_stream")
+    rules = (
+        ("_message != 0", in_stream & (sql.col("first_committed_id") == sql.col("_message"))),
+        (
+            "_message = 0 AND _actor = ''",
+            in_stream & (sql.col("first_committed_id") <= sql.col("_through")),
+        ),
+        (
+            "_actor != ''",
+            (sql.col("actor") == sql.col("_actor"))
+            & sql.col("stream").startswith(sql.col("_stream"))
+            & (sql.col("committed_id") <= sql.col("_through")),
+        ),
+    )
+    place = ("stream", "entity", "first_committed_id")
+    found = functools.reduce(
+        lambda one, other: one.unionByName(other),
+        (entries.join(given.where(kind), fits, "left_semi").select(*place) for kind, fits in rules),
+    )
+    listed = known.select(
+        sql.col("stream").alias("_stream"),
+        sql.col("entity").alias("_entity"),
+        sql.col("first_committed_id").alias("_first"),
+    )
+    is_listed = (
+        in_stream
+        & (sql.col("entity") == sql.col("_entity"))
+        & (sql.col("_first") <= sql.col("first_committed_id"))
+    )
+    return (
+        found.distinct()
+        .join(listed, is_listed, "left_anti")
+        .withColumn("partitions", sql.lit(None).cast("array<string>"))
+        .withColumn("forgotten_at", sql.current_timestamp())
+    )
 
 
 def _asked(log: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> "DataFrame":
@@ -173,7 +240,7 @@ def _merged(known: "DataFrame", asked: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as sql
 
     return (
-        known.unionByName(asked.drop("_name", "_actors"))
+        known.unionByName(asked)
         .groupBy("stream", "entity")
         .agg(
             sql.min("first_committed_id").alias("first_committed_id"),

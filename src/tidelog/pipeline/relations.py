@@ -26,6 +26,12 @@ RELATIONS: dict[str, dict[str, Kind]] = {
     },
     "channel_message": {"message": "bigint", "stream": "string", "history_serial": "bigint"},
     "channel_version": {"message": "bigint", "committed_id": "bigint"},
+    "channel_erasure": {
+        "stream": "string",
+        "actor": "string",
+        "message": "bigint",
+        "through": "bigint",
+    },
     "tombstone": {
         "broker_message_id": "string",
         "mesh_id": "string",

@@ -82,7 +82,7 @@ LATERAL (
 ) AS found ORDER BY named.number, found.committed_id;
 
 -- name: channels_versions_before
--- Versions of a message, the newest first.
+-- Versions of a message that is not erased, the newest first.
 SELECT named.number, found.*
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
   WITH ORDINALITY AS named (message, before, most, number),
@@ -90,6 +90,8 @@ LATERAL (
   SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
   FROM tidelog.channels_version v JOIN tidelog.log l ON l.committed_id = v.committed_id
   WHERE v.message = named.message AND v.committed_id < named.before
+    AND NOT EXISTS (SELECT 1 FROM tidelog.channels_erasure e WHERE e.stream = l.stream AND e.actor = ''
+                    AND (e.message = v.message OR (e.message = 0 AND e.through >= v.message)))
   ORDER BY v.committed_id DESC LIMIT named.most
 ) AS found ORDER BY named.number, found.committed_id DESC;
 

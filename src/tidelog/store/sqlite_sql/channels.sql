@@ -53,10 +53,12 @@ WHERE v.message = ? AND v.committed_id > ? AND v.committed_id <= ?
 ORDER BY v.committed_id LIMIT ?;
 
 -- name: channels_versions_before
--- Versions of a message, the newest first.
+-- Versions of a message that is not erased, the newest first.
 SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
 FROM channels_version v JOIN log l ON l.committed_id = v.committed_id
 WHERE v.message = ? AND v.committed_id < ?
+  AND NOT EXISTS (SELECT 1 FROM channels_erasure e WHERE e.stream = l.stream AND e.actor = ''
+                  AND (e.message = v.message OR (e.message = 0 AND e.through >= v.message)))
 ORDER BY v.committed_id DESC LIMIT ?;
 
 -- name: channels_history_up

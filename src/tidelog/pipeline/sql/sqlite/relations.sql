@@ -10,6 +10,10 @@ SELECT message, stream, history_serial FROM channels_message;
 -- Versions that are still there, each with the message it belongs to.
 SELECT message, committed_id FROM channels_version;
 
+-- name: channel_erasure
+-- What was erased of channels: messages, channels up to a message, what actors wrote up to a position.
+SELECT stream, actor, message, through FROM channels_erasure;
+
 -- name: tombstone
 -- Sends that retention took.
 SELECT broker_message_id, mesh_id, deleted_at, reason FROM mesh_message_tombstone;
