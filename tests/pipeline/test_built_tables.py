@@ -247,8 +247,9 @@ def test_a_store_that_goes_on_is_no_finding(
                 "delivered_at = created_at + 7 WHERE status = 'pending'"
             ),
             (
-                "INSERT INTO mesh_message_tombstone SELECT entity, substr(stream, 6), "
-                "committed_at, 'retention' FROM log WHERE surface = 'mesh' LIMIT 3"
+                "INSERT INTO mesh_message_tombstone (broker_message_id, mesh_id, deleted_at, "
+                "reason) SELECT entity, substr(stream, 6), committed_at, 'retention' FROM log "
+                "WHERE surface = 'mesh' LIMIT 3"
             ),
             "UPDATE dedupe SET available = 0 WHERE scope LIKE 'mesh/%'",
         ):

@@ -260,8 +260,9 @@ MESH_ORPHANS = (
         "SELECT broker_message_id, mentioned_pubkey FROM mesh_mention_index ORDER BY 1, 2 LIMIT 1",
         (
             (
-                "INSERT INTO mesh_mention_index SELECT 'nobody', mentioned_pubkey, mesh_id, "
-                "history_id, created_at FROM mesh_mention_index "
+                "INSERT INTO mesh_mention_index (broker_message_id, mentioned_pubkey, mesh_id, "
+                "history_id, created_at) SELECT 'nobody', mentioned_pubkey, mesh_id, history_id, "
+                "created_at FROM mesh_mention_index "
                 "WHERE broker_message_id = '{0}' AND mentioned_pubkey = '{1}'"
             ),
         ),
@@ -375,8 +376,9 @@ ORPHANS = (
         _EVENT + "60",
         (
             (
-                "INSERT INTO dedupe SELECT scope, 'stray', committed_id, fingerprint, owner, "
-                "outcome, available, first_seen_at, expires_at FROM dedupe "
+                "INSERT INTO dedupe (scope, key, committed_id, fingerprint, owner, outcome, "
+                "available, first_seen_at, expires_at) SELECT scope, 'stray', committed_id, "
+                "fingerprint, owner, outcome, available, first_seen_at, expires_at FROM dedupe "
                 "WHERE scope = 'sync' AND key = '{2}'"
             ),
         ),

@@ -23,7 +23,9 @@ import pytest
 from deltalake import DeltaTable
 
 from support import mixed_log
+from support.backups import silent
 from support.channels_peer import APP, channels_server, ok
+from support.log_writer import draft, write_log
 from support.pipeline_process import END_SECONDS, completed
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
@@ -31,6 +33,7 @@ from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.class_archive import BUILDING_VARIABLE
 from tidelog.pipeline.jobs import buildable
 from tidelog.pipeline.lake import Lake
+from tidelog.store.backup import back_up, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -426,6 +429,27 @@ def test_another_log_is_refused(made: Made, command: Command, tmp_path: Path) ->
     for name in ("ingest", "build", "run"):
         ended = command(name, "--store", str(other), "--lake", str(made.lake.root))
         refused(ended, 1, "is not the log that was ingested before")
+
+
+def test_a_restored_log_is_refused_until_the_lake_is_rolled_back(
+    command: Command, tmp_path: Path
+) -> None:
+    """The refusal says what can be done, and that can be done."""
+    old, new, lake = tmp_path / "old.db", tmp_path / "new" / "new.db", tmp_path / "lake"
+    backup = tmp_path / "backup.db"
+    write_log(str(old), [draft(n) for n in range(3)])
+    asyncio.run(back_up(str(old), backup, silent))
+    write_log(str(old), [draft(n) for n in range(5)])
+    assert command("ingest", "--store", str(old), "--lake", str(lake)).code == 0
+    asyncio.run(restore(backup, str(new), silent))
+    write_log(str(new), [draft(n) for n in range(20, 27)])
+    place = ("--store", str(new), "--lake", str(lake))
+    for name in ("ingest", "build", "run"):
+        refused(command(name, *place), 1, "goes on after 3 in another incarnation", "--roll-back")
+    rolled = command("ingest", "--roll-back", "--json", *place).json()
+    assert (rolled["rolled_back_from"], rolled["rolled_back_to"], rolled["through"]) == (8, 3, 10)
+    again = command("ingest", "--roll-back", *place)
+    assert again.out.startswith("nothing to roll back")
 
 
 def test_other_columns_are_explained(made: Made, command: Command, tmp_path: Path) -> None:

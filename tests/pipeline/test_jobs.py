@@ -127,7 +127,9 @@ class Writer:
         ).fetchall()
         self.related = self.size
         store.executemany(
-            "INSERT INTO channels_message VALUES (?1, ?2, ?1, ?3, 0, 0, ?1, NULL, NULL)", begun
+            "INSERT INTO channels_message (message, stream, history_serial, published_at, is_open, "
+            "size_bytes, through) VALUES (?1, ?2, ?1, ?3, 0, 0, ?1)",
+            begun,
         )
         if self.messages:
             gone = self.messages.keys() & {self.rng.choice(list(self.messages))}
@@ -136,16 +138,18 @@ class Writer:
                 del self.messages[number]
         for message in self.rng.sample(self.sends, min(2, len(self.sends))):
             store.execute(
-                "INSERT OR IGNORE INTO mesh_mention_index VALUES (?, 'k2', 'm1', 1, ?)",
+                "INSERT OR IGNORE INTO mesh_mention_index (broker_message_id, mentioned_pubkey, "
+                "mesh_id, history_id, created_at) VALUES (?, 'k2', 'm1', 1, ?)",
                 (message, BEGIN_MS),
             )
             store.execute(
-                "INSERT OR REPLACE INTO dedupe VALUES ('mesh/m1', ?, NULL, x'00', 'k1', x'', ?, ?, "
-                "NULL)",
+                "INSERT OR REPLACE INTO dedupe (scope, key, fingerprint, owner, outcome, "
+                "available, first_seen_at) VALUES ('mesh/m1', ?, x'00', 'k1', x'', ?, ?)",
                 (message, self.rng.randrange(2), BEGIN_MS),
             )
             store.execute(
-                "INSERT OR IGNORE INTO mesh_message_tombstone VALUES (?, 'm1', ?, 'retention')",
+                "INSERT OR IGNORE INTO mesh_message_tombstone (broker_message_id, mesh_id, "
+                "deleted_at, reason) VALUES (?, 'm1', ?, 'retention')",
                 (message, BEGIN_MS + self.size),
             )
             store.execute(

@@ -300,10 +300,13 @@ def test_a_replaced_log_is_refused(store_location: str, tmp_path: Path) -> None:
     for number, (why, (log_id, numbers)) in enumerate(others.items()):
         other = str(tmp_path / f"{number}.db")
         write_log(other, [draft(n) for n in numbers], log_id=log_id)
-        with pytest.raises(LogReplaced, match=why):
-            stream_reader(other).latestOffset(end, ReadAllAvailable())
-        with pytest.raises(LogReplaced, match=why):  # a batch that was planned before a restart
-            stream_reader(other).partitions(begin, end)
+        # Of an earlier version, which noted no incarnation; then also with that.
+        for noted, told in (("", why), (end["incarnation"], "is log M|another incarnation")):
+            place = {**end, "incarnation": noted}
+            with pytest.raises(LogReplaced, match=told):
+                stream_reader(other).latestOffset(place, ReadAllAvailable())
+            with pytest.raises(LogReplaced, match=told):  # a batch planned before a restart
+                stream_reader(other).partitions(begin, place)
 
 
 def test_no_store_is_a_clear_error() -> None:

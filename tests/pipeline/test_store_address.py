@@ -48,11 +48,11 @@ def run_writer(location: str) -> None:
 def test_the_head_is_the_last_committed_entry(store_location: str) -> None:
     """The head names the log and its last entry; an empty log ends at zero."""
     write_log(store_location, [], log_id="L")
-    assert StoreAddress(store_location).head() == StoreHead("L", 0, bytes(16), 0)
+    assert StoreAddress(store_location).head()[:4] == ("L", 0, bytes(16), 0)
     write_log(store_location, [draft(1), draft(2)])
     *_, last = read_log(store_location)
     address = StoreAddress(store_location)
-    assert address.head() == StoreHead("L", 2, last.digest, last.committed_at)
+    assert address.head()[:4] == ("L", 2, last.digest, last.committed_at)
     assert address.entry_digest_at(2) == last.digest
     assert address.entry_digest_at(3) is None
 

@@ -50,6 +50,13 @@ def ingest(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as the log grows, until interrupted.")
     ] = False,
+    roll_back: Annotated[
+        bool,
+        typer.Option(
+            "--roll-back",
+            help="First give up what the log has lost by a restore or a failover.",
+        ),
+    ] = False,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
     lake: LakeOption = None,
@@ -61,7 +68,8 @@ def ingest(
     """Bring the table `log` up to the head of the log.
 
     It goes on where it ended, also after a kill. A few thousand entries need no JVM. With --follow
-    and --json there is a line for each batch.
+    and --json there is a line for each batch. A log that was restored or failed over, and lost what
+    the lake has, is refused; --roll-back gives that up.
 
     Example: tidelog pipeline ingest --follow --data-dir ./data
     """
@@ -71,6 +79,7 @@ def ingest(
 
         head = place.store.head().committed_id
         with place.lake.writing():
+            rolled = _roll_back(place, is_shown=not as_json) if roll_back else {}
             place.require_same_log()
             began, before = time.monotonic(), place.lake.through("log")
         is_done = before == head or (master is None and catch_up(place.store, place.lake))
@@ -81,9 +90,21 @@ def ingest(
                 _ingest(spark, place, follow=follow, tell=tell)
         done = _ingested(place, before, time.monotonic() - began)
     if as_json:
-        print_json(done)
+        print_json(done | rolled)
     else:
         typer.echo(f"{done['rows']:,} entries ingested; the lake is at {done['through']:,}")
+
+
+def _roll_back(place: Place, *, is_shown: bool) -> dict[str, int]:
+    from tidelog.pipeline.ingest import roll_back
+
+    was = place.lake.through("log")
+    now = roll_back(place.store, place.lake)
+    if is_shown and now < was:
+        typer.echo(f"rolled back from {was:,} to {now:,}; the next build makes the tables anew")
+    elif is_shown:
+        typer.echo(f"nothing to roll back: the log has all that the lake has, up to {now:,}")
+    return {"rolled_back_from": was, "rolled_back_to": now}
 
 
 def _ingested(place: Place, before: int, seconds: float) -> dict[str, Any]:

@@ -82,12 +82,12 @@ class Place(NamedTuple):
 
     def require_same_log(self) -> None:
         """Fail before a JVM starts: another log, other columns, a store that is not there."""
-        from tidelog.pipeline.ingest import table_position
+        from tidelog.pipeline.ingest import settled
         from tidelog.pipeline.tables import TABLES
 
         for table in TABLES:
             self.lake.delta(table.name)
-        self.store.require(table_position(self.lake, self.store))
+        settled(self.lake, self.store)
 
 
 @contextlib.contextmanager

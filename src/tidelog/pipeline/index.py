@@ -157,6 +157,17 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
         os.close(folder)
 
 
+def outdate_index(lake_root: Path) -> None:
+    """Let the next update build the index anew; until then it can be searched as it is."""
+    root = index_root(lake_root)
+    try:
+        known = read_manifest(root)
+    except NoIndex:
+        return
+    if known is not None:
+        write_manifest(root, msgspec.structs.replace(known, table=""))
+
+
 def load_tantivy() -> None:
     """Make sure that the library is there.
 

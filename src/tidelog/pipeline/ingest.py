@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.entry_files import write_entries
 from tidelog.pipeline.failure import first_line, own_cause
+from tidelog.pipeline.index import outdate_index
 from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.source import (
     LOCAL_ROWS,
@@ -30,8 +31,8 @@ from tidelog.pipeline.source import (
     position_of,
     register_source,
 )
-from tidelog.pipeline.store_address import Position, StoreAddress
-from tidelog.pipeline.tables import LOG
+from tidelog.pipeline.store_address import GENESIS_DIGEST, Position, StoreAddress, StoreHead
+from tidelog.pipeline.tables import LOG, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +51,13 @@ second, and a commit is to be in the lake within five."""
 
 LOG_ID = "tidelog.log_id"
 """Property of the table: which log it was made from."""
+
+INCARNATION = "tidelog.incarnation"
+"""Property of the table: which continuation of that log its last entry was read in."""
+
+CHANGED_IN_PLACE = ("message", "send")
+"""Tables in which an earlier state of the store's relations stays: a store that went back in time
+may have again what they say is gone, so in another incarnation they are made anew."""
 
 LOCK_SECONDS = 3600.0
 """How long a batch waits for another process that writes to the lake: a build of everything, on a
@@ -110,12 +118,11 @@ def ingest(
         LakeLocked: another process writes to the lake.
     """
     with lake.writing():
-        known = table_position(lake, address)
-        head = address.require(known).committed_id
+        known, head = settled(lake, address)
         batches = _Batches(spark, lake, address, known)
         if not follow:
-            _bring_to(batches, head, batch_rows, progress)
-            return head
+            _bring_to(batches, head.committed_id, batch_rows, progress)
+            return lake.through("log")
         if _checkpoint_position(batches.checkpoint) > known.committed_id:
             shutil.rmtree(batches.checkpoint)
     register_source(spark)
@@ -146,19 +153,41 @@ def catch_up(address: StoreAddress, lake: Lake) -> bool:
         LakeLocked: another process writes to the lake.
     """
     with lake.writing():
-        known = table_position(lake, address)
-        head = address.require(known).committed_id
-        if head - known.committed_id > LOCAL_ROWS or lake.files("forgotten"):
+        known, head = settled(lake, address)
+        new = head.committed_id - known.committed_id
+        if new > LOCAL_ROWS or (new and lake.files("forgotten")):
             return False
-        _Batches(None, lake, address, known).bring(head)
+        _Batches(None, lake, address, known).bring(head.committed_id)
         return True
+
+
+def settled(lake: Lake, address: StoreAddress) -> tuple[Position, StoreHead]:
+    """Where the table ends and the head of its log, if that still has what the table has.
+
+    An incarnation that begins where the table ends, or after it, is the same log to the lake from
+    here on. So is the first one that a lake of an earlier version sees.
+
+    Raises:
+        LogReplaced: the table was made from another log, or has what the log has lost.
+    """
+    known = table_position(lake, address)
+    head = address.require(known)
+    _adopt(lake, head.incarnation)
+    return known._replace(incarnation=head.incarnation), head
+
+
+def noted_place(lake: Lake) -> Position | None:
+    """What a lake says about the log it was made from, without its entries; None if nothing."""
+    log_id = lake.property_of("log", LOG_ID)
+    incarnation = lake.property_of("log", INCARNATION) or ""
+    return Position(log_id, lake.through("log"), b"", incarnation) if log_id else None
 
 
 def table_position(lake: Lake, address: StoreAddress) -> Position:
     """Where the table ends, in the log it was made from; the beginning if there is no table."""
     through = lake.through("log")
     if not through:
-        return Position(address.head().log_id, 0, bytes(16))
+        return address.head().position._replace(committed_id=0, digest=GENESIS_DIGEST)
     last = lake.arrow("log", ["digest"], [("committed_id", "=", through)])
     digests = last["digest"].to_pylist()
     if len(digests) != 1:
@@ -166,7 +195,59 @@ def table_position(lake: Lake, address: StoreAddress) -> Position:
             f"table log in {lake.root} says it is complete through {through} and has that entry "
             f"{len(digests)} times. Remove {lake.path('log')} and ingest anew."
         )
-    return Position(lake.property_of("log", LOG_ID) or "", through, digests[0])
+    noted = noted_place(lake) or Position("", through, b"")
+    return noted._replace(digest=digests[0])
+
+
+def roll_back(address: StoreAddress, lake: Lake) -> int:
+    """Take a lake back to what it has in common with its log; answers up to where that is.
+
+    For a log that was restored or failed over: what came after that is in the lake alone, and is
+    given up. Tables are made anew by the next build. What was forgotten stays forgotten.
+
+    Raises:
+        LogReplaced: the table was made from another log altogether.
+        LakeLocked: another process writes to the lake.
+    """
+    with lake.writing():
+        known, head = table_position(lake, address), address.head()
+        if known.log_id != head.log_id:
+            address.require(known)  # raises
+        shared = _shared_position(address, lake, min(known.committed_id, head.committed_id))
+        if shared < known.committed_id:
+            for table in TABLES:
+                if table.inputs or table.relations:
+                    lake.outdate(table.name)
+            outdate_index(lake.root)
+            lake.cut("log", shared)
+            shutil.rmtree(lake.checkpoint("log"), ignore_errors=True)
+        _adopt(lake, head.incarnation)
+        return shared
+
+
+def _shared_position(address: StoreAddress, lake: Lake, last: int) -> int:
+    """The last position up to `last` at which both have the same entry; so have they before it."""
+    low, high = 0, last
+    while low < high:
+        middle = (low + high + 1) // 2
+        kept = lake.arrow("log", ["digest"], [("committed_id", "=", middle)])
+        if kept["digest"].to_pylist() == [address.entry_digest_at(middle)]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _adopt(lake: Lake, incarnation: str) -> None:
+    """Go on in an incarnation that begins where the table ends, or after it."""
+    before = lake.property_of("log", INCARNATION)
+    if before == incarnation or lake.delta("log") is None:
+        return
+    if before:
+        for name in CHANGED_IN_PLACE:
+            lake.outdate(name)
+        outdate_index(lake.root)
+    lake.note("log", {INCARNATION: incarnation})
 
 
 class _Batches:
@@ -184,7 +265,7 @@ class _Batches:
         self._lake = lake
         self._address = address
         self._known = known
-        """Where the table ended when it was last compared with the log."""
+        """Where the table ended before the batch."""
         self.checkpoint = lake.checkpoint("log")
         self.failure: Exception | None = None
         """Why a batch failed: Spark would only tell what Java makes of it."""
@@ -207,26 +288,33 @@ class _Batches:
     def bring(self, through: int) -> Progress:
         """Make the table complete through a position; the caller may write to the lake."""
         began = time.monotonic()
-        has = self._lake.through("log")
-        if has != self._known.committed_id:  # somebody else has written to it
-            self._known = table_position(self._lake, self._address)
-            self._address.require(self._known)
+        self._known, head = settled(self._lake, self._address)
+        has = self._known.committed_id
+        through = min(through, head.committed_id)
         if through <= has:
             return Progress(has, has, 0, 0.0)
-        log_id = {LOG_ID: self._known.log_id}
+        place = {LOG_ID: self._known.log_id, INCARNATION: self._known.incarnation}
         if self._lake.files("forgotten"):
             # What is forgotten must be in no file, also not for the moment until it is erased.
             assert self._spark is not None  # noqa: S101 - as was promised
             remembered = self._remembered(self._spark, has, through)
-            self._lake.append("log", remembered, through, log_id)
+            self._lake.append("log", remembered, through, place, self._confirm)
         else:
             folder = self._lake.new_folder("log")
             files = write_entries(self._spark, self._address, has, through, folder)
-            self._lake.append_files("log", files, through, log_id)
-        self._known = self._known._replace(committed_id=through)
+            self._lake.append_files("log", files, through, place, self._confirm)
         self._lake.compact("log")
         rows = through - has
         return Progress(through, through, rows, rows / (time.monotonic() - began))
+
+    def _confirm(self) -> None:
+        """Make sure that all of a batch was read in one history."""
+        head = self._address.require(self._known)
+        if head.incarnation != self._known.incarnation:
+            raise IngestError(
+                "the log was restored or failed over while it was read. Nothing was written; run "
+                "the ingest again."
+            )
 
     def _remembered(self, spark: "SparkSession", after: int, through: int) -> "DataFrame":
         """Entries without the content that is forgotten."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pyspark.sql import functions as sql
 
 from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.ingest import table_position
+from tidelog.pipeline.ingest import settled
 from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.relations import Moment, read_relations
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
@@ -129,8 +129,7 @@ def build(
     named = _named(names)
     wanted = _with_inputs(named)
     with lake.writing():
-        store.require(table_position(lake, store))
-        target = lake.through("log")
+        target = settled(lake, store)[0].committed_id
         lake.vacuum("log")
         needed = sorted({relation for table in wanted for relation in table.relations})
         moment = read_relations(store, needed)

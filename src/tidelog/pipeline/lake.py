@@ -200,9 +200,15 @@ class Lake:
         return [os.path.relpath(file, self.path(name)) for file in files]
 
     def property_of(self, name: str, key: str) -> str | None:
-        """What was noted with a table when it was created."""
+        """What was noted with a table."""
         table = self.delta(name)
         return None if table is None else table.metadata().configuration.get(key)
+
+    def note(self, name: str, properties: dict[str, str]) -> None:
+        """Note something with a table that is there."""
+        table = self.delta(name)
+        if table is not None:
+            table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
     def files(self, name: str) -> list[str]:
         """Paths of the files of a table's newest version."""
@@ -244,7 +250,12 @@ class Lake:
     # Writing.
 
     def append(
-        self, name: str, frame: "DataFrame", through: int, properties: dict[str, str] | None = None
+        self,
+        name: str,
+        frame: "DataFrame",
+        through: int,
+        properties: dict[str, str] | None = None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> int:
         """Add rows; answers how many. They are all rows that a table complete to `through` lacks.
 
@@ -253,18 +264,26 @@ class Lake:
             frame: The rows.
             through: Position of the log through which the table is complete with them.
             properties: Noted with the table if it is created by this.
+            confirm: Called when they are written and not yet committed; nothing is, if it raises.
         """
-        return self._commit(name, frame, through, replaced=(), properties=properties)
+        return self._commit(
+            name, frame, through, replaced=(), properties=properties, confirm=confirm
+        )
 
     def new_folder(self, name: str) -> Path:
         """A folder of a table that no reader sees, for files that `append_files` may add."""
         return self.path(name) / f"part-{uuid4().hex}"
 
     def append_files(
-        self, name: str, files: Sequence[Path], through: int, properties: dict[str, str]
+        self,
+        name: str,
+        files: Sequence[Path],
+        through: int,
+        properties: dict[str, str],
+        confirm: Callable[[], None],
     ) -> int:
         """Add the rows of Parquet files in a folder from `new_folder`; else as `append`."""
-        return self._put(name, files, through, properties=properties)
+        return self._put(name, files, through, properties=properties, confirm=confirm)
 
     def overwrite(
         self, name: str, frame: "DataFrame", through: int, made_of: str | None = None
@@ -347,6 +366,7 @@ class Lake:
         replaced: Sequence[str],
         properties: dict[str, str] | None = None,
         made_of: str | None = None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> int:
         _check(BY_NAME[name], frame)
         folder = self.new_folder(name)
@@ -360,7 +380,13 @@ class Lake:
             checksum.unlink()
         files = sorted(folder.glob("*.parquet"))
         return self._put(
-            name, files, through, replaced=replaced, properties=properties, made_of=made_of
+            name,
+            files,
+            through,
+            replaced=replaced,
+            properties=properties,
+            made_of=made_of,
+            confirm=confirm,
         )
 
     def _put(
@@ -373,10 +399,12 @@ class Lake:
         properties: dict[str, str] | None = None,
         made_of: str | None = None,
         is_change: bool = True,
+        confirm: Callable[[], None] = lambda: None,
     ) -> int:
         """Add files and take others away; whether the rows change by it is `is_change`."""
         table, root = BY_NAME[name], self.path(name)
         added, rows = _added(root, files, is_change=is_change)
+        confirm()
         reach(FaultPoint.LAKE_WRITTEN)
         if not DeltaTable.is_deltatable(str(root)):
             DeltaTable.create(
@@ -430,6 +458,28 @@ class Lake:
             return seal_of((now - gone) | new)
         return known ^ seal_of(gone) ^ seal_of(new)
 
+    def outdate(self, name: str) -> None:
+        """Say that a table is complete through nothing, so that the next build makes it anew.
+
+        Its rows can be read until then.
+        """
+        if self.through(name):
+            self._put(name, (), 0)
+
+    def cut(self, name: str, through: int) -> None:
+        """Take away the rows after a position from a table that has a row for each."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        def last_in(file: str) -> int:
+            positions = pq.read_table(file, columns=["committed_id"])["committed_id"]
+            return int(pc.max(positions).as_py())
+
+        touched = [file for file in self.files(name) if last_in(file) > through]
+        rest = self.new_folder(name) / "rest.parquet"
+        self._join(name, touched, rest, through)
+        self._put(name, [rest], through, replaced=touched)
+
     def compact(self, name: str) -> bool:
         """Join the small files of a table that has too many; answers whether it had."""
         files = self.files(name)
@@ -453,9 +503,11 @@ class Lake:
         self._put(name, joined, self.through(name), replaced=sorted(small), is_change=False)
         return True
 
-    def _join(self, name: str, parts: Sequence[str], file: Path) -> None:
-        """The rows of some files of a table in one."""
-        from pyarrow.dataset import FileSystemDataset
+    def _join(
+        self, name: str, parts: Sequence[str], file: Path, through: int | None = None
+    ) -> None:
+        """The rows of some files of a table in one; only those up to a position, if it is given."""
+        from pyarrow.dataset import FileSystemDataset, field
 
         table = self.delta(name)
         assert table is not None  # noqa: S101 - it has files
@@ -463,7 +515,12 @@ class Lake:
         wanted = set(self._relative(name, parts))
         fragments = [each for each in whole.get_fragments() if each.path in wanted]
         rows = FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
-        read = rows.to_batches(batch_size=_COMPACT_ROWS, batch_readahead=2, fragment_readahead=1)
+        read = rows.to_batches(
+            batch_size=_COMPACT_ROWS,
+            batch_readahead=2,
+            fragment_readahead=1,
+            filter=None if through is None else field("committed_id") <= through,
+        )
         write_parquet(file, whole.schema, read)
 
     def vacuum(self, name: str, keep: timedelta = VACUUM_AFTER) -> int:

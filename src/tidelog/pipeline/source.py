@@ -1,8 +1,8 @@
 """The log as a source of Spark: `spark.read.format("tidelog")` and `spark.readStream`.
 
 A row is an entry, a partition a range of ids: ids are gapless, so ranges of equal length hold
-equally many rows. A stream's offset is a place in one particular log, with the digest of the entry
-there; a store that has another entry there was replaced and is refused, at every batch.
+equally many rows. A stream's offset is a place in one particular incarnation of a log, with the
+digest of the entry there; a store that has another history there is refused, at every batch.
 
 The head is read after it was committed, and ids are given in the order of commits. So everything
 up to a head is there: no entry is committed late behind an offset.
@@ -60,7 +60,12 @@ def offset_of(position: Position) -> dict[str, Any]:
 
 def position_of(offset: dict[str, Any]) -> Position:
     """The place an offset names."""
-    return Position(offset["log_id"], offset["committed_id"], bytes.fromhex(offset["digest"]))
+    return Position(
+        offset["log_id"],
+        offset["committed_id"],
+        bytes.fromhex(offset["digest"]),
+        offset.get("incarnation", ""),  # a checkpoint of an earlier version has none
+    )
 
 
 @dataclass(frozen=True)
@@ -287,7 +292,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starting is not None:
             self._address.require(self._starting)
             return offset_of(self._starting)
-        return offset_of(Position(self._address.head().log_id, 0, GENESIS_DIGEST))
+        head = self._address.head()
+        return offset_of(Position(head.log_id, 0, GENESIS_DIGEST, head.incarnation))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit given by the option."""
@@ -314,7 +320,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset_of(head.position)
         digest = self._address.entry_digest_at(through)
         assert digest is not None  # noqa: S101 - ids are gapless and entries stay
-        return offset_of(Position(head.log_id, through, digest))
+        return offset_of(Position(head.log_id, through, digest, head.incarnation))
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The head, so that a query's progress says how far behind it is."""

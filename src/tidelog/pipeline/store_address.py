@@ -23,6 +23,7 @@ from tidelog.base.errors import ConfigError, StoreUnavailable, TidelogError
 from tidelog.base.nultext import MARK, escape, unescape
 from tidelog.base.queries import load_queries
 from tidelog.base.setting_kinds import SecretUrl, masked
+from tidelog.log.incarnation import Incarnation, Incarnations
 
 PAGE_ROWS = 4000
 """Entries of one read: some ten milliseconds, too short to hold a checkpoint back, and enough that
@@ -60,6 +61,8 @@ class Position(NamedTuple):
     """Last entry before the place; 0 at the beginning."""
     digest: bytes
     """Digest of that entry. It vouches for every entry before it."""
+    incarnation: str = ""
+    """Which continuation of the log it was read in; empty if nobody noted it."""
 
 
 class StoreHead(NamedTuple):
@@ -70,11 +73,13 @@ class StoreHead(NamedTuple):
     digest: bytes
     committed_at: int
     """When its last entry was committed, milliseconds since 1970."""
+    incarnation: str
+    """Which continuation of the log it is now."""
 
     @property
     def position(self) -> Position:
         """The end as a place."""
-        return Position(self.log_id, self.committed_id, self.digest)
+        return Position(self.log_id, self.committed_id, self.digest, self.incarnation)
 
 
 class Reading(Protocol):
@@ -124,17 +129,19 @@ class StoreAddress:
         with self._reading() as reading, reading.at_one_moment():
             head = _head(reading)
             for position in known:
-                if position.log_id != head.log_id:
-                    raise self._replaced(f"it is log {head.log_id}, not {position.log_id}")
-                if position.committed_id > head.committed_id:
-                    raise self._replaced(
-                        f"it ends at {head.committed_id}, but {position.committed_id} was read"
-                    )
+                if why := _other_history(reading, head, position):
+                    raise self._replaced(why, can_go_back=position.log_id == head.log_id)
                 if _digest_at(reading, position.committed_id) != position.digest:
-                    raise self._replaced(
-                        f"entry {position.committed_id} is another one than was read"
-                    )
+                    why = f"entry {position.committed_id} is another one than was read"
+                    raise self._replaced(why, can_go_back=True)
         return head
+
+    def other_history(self, known: Position) -> LogReplaced | None:
+        """Why a place is not in this log, told without looking at entries; None if it may be."""
+        with self._reading() as reading, reading.at_one_moment():
+            head = _head(reading)
+            why = _other_history(reading, head, known)
+        return self._replaced(why, can_go_back=known.log_id == head.log_id) if why else None
 
     def relations(self, queries: Mapping[str, str]) -> tuple[StoreHead, dict[str, pa.Table]]:
         """Relations that change after the commit, all as of one moment, and the head then.
@@ -172,10 +179,17 @@ class StoreAddress:
             else:
                 yield from _pages(reading, after, through, surface, with_content=with_content)
 
-    def _replaced(self, why: str) -> LogReplaced:
+    def _replaced(self, why: str, *, can_go_back: bool) -> LogReplaced:
+        lead = f"the store {self.shown} is not the log that was ingested before: {why}. "
+        if not can_go_back:
+            lead += (
+                "Name the store this lake was made from, or ingest into another lake: --lake DIR."
+            )
+            return LogReplaced(lead)
         return LogReplaced(
-            f"the store {self.shown} is not the log that was ingested before: {why}. "
-            "Name the store this lake was made from, or ingest into another lake."
+            f"{lead}Keep this lake as it is and ingest into another one, `--lake DIR`; or give up "
+            "what only this lake has, and go on from what both have: "
+            "`tidelog pipeline ingest --roll-back`."
         )
 
     @contextlib.contextmanager
@@ -307,6 +321,24 @@ def _head(reading: Reading) -> StoreHead:
             "`tidelog log verify` tells."
         )
     return StoreHead(**rows[0])
+
+
+def _other_history(reading: Reading, head: StoreHead, known: Position) -> str | None:
+    """Why a place is not in a log; None if it may be, as far as the log and its head tell."""
+    if known.log_id != head.log_id:
+        return f"it is log {head.log_id}, not {known.log_id}"
+    if known.incarnation and known.incarnation != head.incarnation:
+        rows = reading.table("incarnations").to_pylist()
+        shared = Incarnations(Incarnation(**row) for row in rows).shared_with(known.incarnation)
+        if shared is not None and known.committed_id > shared:
+            went_on = f"goes on after {shared} in" if shared else "is"
+            return (
+                f"it was restored or failed over and {went_on} another incarnation, "
+                f"but {known.committed_id} was read in the one before"
+            )
+    if known.committed_id > head.committed_id:
+        return f"it ends at {head.committed_id}, but {known.committed_id} was read"
+    return None
 
 
 def _digest_at(reading: Reading, committed_id: int) -> bytes | None:

@@ -11,6 +11,7 @@ from tidelog.pipeline.checks import agreement, continuity, digest, orphans, rete
 from tidelog.pipeline.checks.evidence import confirmed, take
 from tidelog.pipeline.checks.finding import Verdict
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.ingest import noted_place
 from tidelog.pipeline.relations import read_relations
 
 if TYPE_CHECKING:
@@ -62,16 +63,30 @@ def run_checks(
         raise ConfigError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
 
+    def of_the_same_log(name: str, look: Callable[[], Verdict]) -> Verdict:
+        """A lake of another history differs in everything, which is not what a finding is for."""
+        place = noted_place(lake)
+        other = place and address.other_history(place)
+        return Verdict(name, 0, 0, uncompared=(str(other),)) if other else look()
+
     looks: dict[str, Callable[[], Verdict]] = {
         continuity.NAME: lambda: continuity.check(take(spark, address, continuity.NEEDS)),
         orphans.NAME: lambda: orphans.check(take(spark, address, orphans.NEEDS), now_ms),
         digest.NAME: lambda: digest.check(take(spark, address, digest.NEEDS)),
         retention.NAME: lambda: retention.check(take(spark, address, retention.NEEDS)),
-        agreement.NAME: lambda: agreement.check(
-            take(spark, address, agreement.NEEDS), lake, server=server, model=model
+        agreement.NAME: lambda: of_the_same_log(
+            agreement.NAME,
+            lambda: agreement.check(
+                take(spark, address, agreement.NEEDS), lake, server=server, model=model
+            ),
         ),
-        tables.NAME: lambda: tables.check(
-            tables.View(spark, lake, address, read_relations(address, tables.NEEDS), model, now_ms)
+        tables.NAME: lambda: of_the_same_log(
+            tables.NAME,
+            lambda: tables.check(
+                tables.View(
+                    spark, lake, address, read_relations(address, tables.NEEDS), model, now_ms
+                )
+            ),
         ),
     }
     verdicts = []

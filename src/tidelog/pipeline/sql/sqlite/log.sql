@@ -11,8 +11,14 @@ BEGIN;
 COMMIT;
 
 -- name: head
--- Where the log ends.
-SELECT log_id, committed_id, digest, committed_at FROM head;
+-- Where the log ends, and in which incarnation.
+SELECT log_id, committed_id, digest, committed_at,
+       (SELECT id FROM incarnation WHERE id <> '' ORDER BY number DESC LIMIT 1) AS incarnation
+FROM head;
+
+-- name: incarnations
+-- The continuations of the log that are known; one without a name is that of a backup nobody serves.
+SELECT id, began, at, number FROM incarnation WHERE id <> '' ORDER BY number;
 
 -- name: digest_at
 -- The digest of one entry: what tells this log from another with the same ids.
