@@ -123,7 +123,7 @@ async def test_what_the_server_does_not_take_is_told(
         answer = await publish(lake, node)
         assert (answer.stored, answer.newer, answer.forgotten) == (1, 1, 1)
         assert answer.refused == (
-            Refused("large", "the body is larger than 4000 bytes"),
+            Refused("large", "the body is larger than 4000 bytes (setting limits.max_body_bytes)"),
             Refused("other", "digest is not that of the entry at committed_id: another log?"),
         )
         assert await node.store.rows("sync_snapshot", ("secret",)) == ()

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -32,13 +35,36 @@ def put(key: str, value: str = SECRET) -> bytes:
 
 
 async def append(server: ServerProcess, *keys: str, **headers: str) -> list[int]:
-    """Appends at the same time; answers their places in the log."""
+    """Appends at the same time; returns their places in the log."""
     async with httpx.AsyncClient(base_url=server.url, timeout=20) as http:
         answers = await asyncio.gather(
             *(http.post("/probe/entries", content=put(key), headers=headers) for key in keys)
         )
     assert {answer.status_code for answer in answers} == {201}, answers[0].text
     return [answer.json()["committed_id"] for answer in answers]
+
+
+async def append_at_once(server: ServerProcess, *keys: str) -> list[int]:
+    """Appends that a server which stood still finds together; returns their places in the log."""
+    peers = []
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        for key in keys:
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+            body = put(key)
+            head = f"POST /probe/entries HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+            await writer.drain()
+            peers.append((reader, writer))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    places = []
+    for reader, writer in peers:
+        answer = await reader.read()
+        assert b" 201 " in answer.splitlines()[0], answer
+        places.append(json.loads(answer.partition(b"\r\n\r\n")[2])["committed_id"])
+        writer.close()
+    return places
 
 
 def attributes(span: Seen) -> tuple[object, object]:
@@ -79,7 +105,7 @@ async def test_requests_of_one_batch_are_linked(tmp_path: Path) -> None:
     with Collector() as collector:
         with server_with(collector.url, tmp_path) as server:
             await asyncio.to_thread(server.start)
-            places = await append(server, *keys)
+            places = await append_at_once(server, *keys)
             assert await asyncio.to_thread(server.terminate) == 0
         appends = {span.id: span for span in collector.named("tidelog.append")}
         assert sorted(span.attributes["tidelog.committed_id"] for span in appends.values()) == (
@@ -167,6 +193,7 @@ def test_without_an_endpoint_nothing_is_loaded(tmp_path: Path) -> None:
     program = """
 import asyncio, sys
 from pathlib import Path
+from urllib.parse import urlsplit
 from tidelog.log.committer import Committer
 from tidelog.testing.server import running_server
 
