@@ -45,26 +45,34 @@ async def append(server: ServerProcess, *keys: str, **headers: str) -> list[int]
 
 
 async def append_at_once(server: ServerProcess, *keys: str) -> list[int]:
-    """Appends that a server which stood still finds together; returns their places in the log."""
-    peers = []
+    """Appends that a server which stood still reads in one turn; returns their places in the log.
+
+    The connections are there before: those that are accepted late are read late too.
+    """
+    peers = [await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port) for _ in keys]
+    for reader, writer in peers:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert await body_of(reader)
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        for key in keys:
-            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+        for key, (_, writer) in zip(keys, peers, strict=True):
             body = put(key)
-            head = f"POST /probe/entries HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+            length = f"Content-Length: {len(body)}"
+            head = ("POST /probe/entries HTTP/1.1", "Host: localhost", length, "", "")
+            writer.write("\r\n".join(head).encode() + body)
             await writer.drain()
-            peers.append((reader, writer))
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    places = []
-    for reader, writer in peers:
-        answer = await reader.read()
-        assert b" 201 " in answer.splitlines()[0], answer
-        places.append(json.loads(answer.partition(b"\r\n\r\n")[2])["committed_id"])
+    places = [json.loads(await body_of(reader))["committed_id"] for reader, _ in peers]
+    for _, writer in peers:
         writer.close()
     return places
+
+
+async def body_of(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next answer."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    return await reader.readexactly(int(head.partition("content-length: ")[2].split("\r\n")[0]))
 
 
 def attributes(span: Seen) -> tuple[object, object]:
