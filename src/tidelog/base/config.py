@@ -3,8 +3,9 @@
 Nothing here knows a setting by name. A key is the dotted path of a field (`limits.max_body_bytes`);
 its variable is `TIDELOG_LIMITS_MAX_BODY_BYTES` and its flag `--limits-max-body-bytes`. Arrays of
 tables and other lists can be set in the file only. Every refusal names the key, where the value
-came from and what would be allowed, and never a secret. An unknown key or flag is refused; an
-unknown variable is only named, for an environment is shared with programs that we do not know.
+came from and what would be allowed, and never a secret; all that is wrong is said at once. An
+unknown key or flag is refused; an unknown variable is only named, for an environment is shared with
+programs that we do not know.
 """
 
 import difflib
@@ -100,17 +101,27 @@ def load_as(
     `prefix` begins the names of its variables, `default_file` is read if `file` is `None`.
     """
     given: dict[str, Any] = {}
+    problems: list[str] = []
     if file is not None or default_file.exists():
         path = file or default_file
-        given = _tagged(schema, parsed(path), str(path), "", _known(schema))
+        given = _Reading(_known(schema), str(path), problems).tagged(schema, parsed(path), "")
     leaves = dict(_leaves(schema))
     warnings: list[str] = []
-    for key, value in _from_environment(environ, leaves, prefix, warnings):
+    for key, value in _from_environment(environ, leaves, prefix, warnings, problems):
         _place(given, key, value)
-    for key, value in _from_flags(flags, leaves):
+    for key, value in _from_flags(flags, leaves, problems):
         _place(given, key, value)
     origins: dict[str, str] = {}
-    return Loaded(_built(schema, given, "", origins), origins, tuple(warnings))
+    settings = _built(schema, given, "", origins, problems)
+    if settings is None or problems:
+        raise ConfigError(_said_at_once(problems))
+    return Loaded(settings, origins, tuple(warnings))
+
+
+def _said_at_once(problems: list[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} settings are wrong:" + "".join(f"\n  {each}" for each in problems)
 
 
 def describe(loaded: Loaded[Any]) -> list[Shown]:
@@ -161,7 +172,7 @@ def _known(schema: type[Struct], prefix: str = "") -> list[str]:
 
 
 # What was given, not yet checked: a `_Given` per leaf, a dict per section; an array is a `_Given`
-# whose value is a list of dicts.
+# whose value is a list of dicts, each with its key.
 
 
 def parsed(path: Path) -> dict[str, Any]:
@@ -175,34 +186,53 @@ def parsed(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 
-def _tagged(
-    schema: type[Struct], table: object, origin: str, prefix: str, known: list[str]
-) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{prefix[:-1]} ({origin}): allowed is a table")
-    kinds = {field.name: field.type for field in fields(schema)}
-    given: dict[str, Any] = {}
-    for name, value in table.items():
-        key = prefix + name
-        if name not in kinds:
-            raise _unknown("key", key, re.sub(r"\[\d+\]", "", key), known, origin)
-        if section := _section(kinds[name]):
-            given[name] = _tagged(section, value, origin, f"{key}.", known)
-        elif item := _table(kinds[name]):
-            if not isinstance(value, list):
-                raise ConfigError(f"{key} ({origin}): allowed are tables, [[{key}]]")
-            items = [
-                _tagged(item, inner, origin, f"{key}[{index}].", known)
-                for index, inner in enumerate(value)
-            ]
-            given[name] = _Given(items, origin, is_text=False)
-        else:
-            given[name] = _Given(value, origin, is_text=False)
-    return given
+class _Reading(NamedTuple):
+    """A file on its way to what was given; what is wrong with it is left out and noted."""
+
+    known: list[str]
+    origin: str
+    problems: list[str]
+
+    def tagged(self, schema: type[Struct], table: object, prefix: str) -> dict[str, Any]:
+        """Its tables with an origin beside each value."""
+        if not isinstance(table, dict):
+            self.problems.append(f"{prefix[:-1]} ({self.origin}): allowed is a table")
+            return {}
+        kinds = {field.name: field.type for field in fields(schema)}
+        given: dict[str, Any] = {}
+        for name, value in table.items():
+            key = prefix + name
+            if name not in kinds:
+                plain = re.sub(r"\[\d+\]", "", key)
+                self.problems.append(_unknown("key", key, plain, self.known, self.origin))
+            elif section := _section(kinds[name]):
+                given[name] = self.tagged(section, value, f"{key}.")
+            elif item := _table(kinds[name]):
+                if isinstance(value, list):
+                    items = list(self._items(item, value, key))
+                    given[name] = _Given(items, self.origin, is_text=False)
+                else:
+                    self.problems.append(f"{key} ({self.origin}): allowed are tables, [[{key}]]")
+            else:
+                given[name] = _Given(value, self.origin, is_text=False)
+        return given
+
+    def _items(
+        self, schema: type[Struct], tables: list[object], key: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        for index, table in enumerate(tables):
+            prefix = f"{key}[{index}]."
+            given = self.tagged(schema, table, prefix)
+            if isinstance(table, dict):
+                yield prefix, given
 
 
 def _from_environment(
-    environ: Mapping[str, str], leaves: Mapping[str, Any], prefix: str, warnings: list[str]
+    environ: Mapping[str, str],
+    leaves: Mapping[str, Any],
+    prefix: str,
+    warnings: list[str],
+    problems: list[str],
 ) -> Iterator[tuple[str, _Given]]:
     keys = {prefix + key.replace(".", "_").upper(): key for key in leaves}
     others = tuple(other for other in _NOT_SETTINGS if other != prefix)
@@ -214,8 +244,10 @@ def _from_environment(
             warnings.append(f"ignored: {unknown}")
             continue
         origin = f"environment {name}"
-        _refuse_list(keys[name], leaves[keys[name]], origin)
-        yield keys[name], _Given(value, origin, is_text=True)
+        if _is_list(leaves[keys[name]]):
+            problems.append(_several(keys[name], origin))
+        else:
+            yield keys[name], _Given(value, origin, is_text=True)
 
 
 def _is_kubernetes(name: str, value: str) -> bool:
@@ -225,26 +257,31 @@ def _is_kubernetes(name: str, value: str) -> bool:
 
 
 def _from_flags(
-    flags: Mapping[str, object], leaves: Mapping[str, Any]
+    flags: Mapping[str, object], leaves: Mapping[str, Any], problems: list[str]
 ) -> Iterator[tuple[str, _Given]]:
     for key, value in flags.items():
         if value is None:
             continue
+        flag = _flag(key)
         if key not in leaves:
-            raise _unknown("flag", _flag(key), _flag(key), map(_flag, leaves), "command line")
-        origin = f"flag {_flag(key)}"
-        _refuse_list(key, leaves[key], origin)
-        plain = str(value) if isinstance(value, Path) else value
-        yield key, _Given(plain, origin, is_text=isinstance(plain, str))
+            problems.append(_unknown("flag", flag, flag, map(_flag, leaves), "command line"))
+        elif _is_list(leaves[key]):
+            problems.append(_several(key, f"flag {flag}"))
+        else:
+            plain = str(value) if isinstance(value, Path) else value
+            yield key, _Given(plain, f"flag {flag}", is_text=isinstance(plain, str))
 
 
 def _flag(key: str) -> str:
     return "--" + key.replace(".", "-").replace("_", "-")
 
 
-def _refuse_list(key: str, kind: Any, origin: str) -> None:
-    if isinstance(_info(kind), (inspect.ListType, inspect.DictType)):
-        raise ConfigError(f"{key} ({origin}): has several values; set it in {FILE_NAME}")
+def _is_list(kind: Any) -> bool:
+    return isinstance(_info(kind), (inspect.ListType, inspect.DictType))
+
+
+def _several(key: str, origin: str) -> str:
+    return f"{key} ({origin}): has several values; set it in {FILE_NAME}"
 
 
 def _place(given: dict[str, Any], key: str, value: _Given) -> None:
@@ -254,45 +291,67 @@ def _place(given: dict[str, Any], key: str, value: _Given) -> None:
     given[name] = value
 
 
-def _unknown(what: str, shown: str, name: str, known: Iterable[str], origin: str) -> ConfigError:
+def _unknown(what: str, shown: str, name: str, known: Iterable[str], origin: str) -> str:
     [nearest] = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    return ConfigError(f"unknown {what} {shown} ({origin}); the nearest known one is {nearest}")
+    return f"unknown {what} {shown} ({origin}); the nearest known one is {nearest}"
 
 
 # From what was given to settings, and from settings to what is shown.
 
 
-def _built(schema: type[S], given: dict[str, Any], prefix: str, origins: dict[str, str]) -> S:
+def _built(
+    schema: type[S],
+    given: dict[str, Any],
+    prefix: str,
+    origins: dict[str, str],
+    problems: list[str],
+) -> S | None:
+    """The settings, or `None` if a value of their own is wrong.
+
+    A section that is wrong is left at its defaults, so that the rest is still looked at.
+    """
     values: dict[str, Any] = {}
+    noted = len(problems)
+    of_sections = 0
     for field in fields(schema):
         key = prefix + field.name
         found = given.get(field.name)
         if section := _section(field.type):
-            values[field.name] = _built(section, found or {}, f"{key}.", origins)
+            before = len(problems)
+            built = _built(section, found or {}, f"{key}.", origins, problems)
+            of_sections += len(problems) - before
+            if built is not None:
+                values[field.name] = built
         elif found is not None:
             origins[key] = found.origin
             if item := _table(field.type):
                 values[field.name] = [
-                    _built(item, inner, f"{key}[{index}].", origins)
-                    for index, inner in enumerate(found.value)
+                    _built(item, inner, name, origins, problems) for name, inner in found.value
                 ]
             else:
-                values[field.name] = _checked(key, field.type, found)
+                values[field.name] = _checked(key, field.type, found, problems)
         elif field.required:
-            raise ConfigError(f"{key}: missing; allowed is {_allowed(field.type)}")
+            problems.append(f"{key}: missing; allowed is {_allowed(field.type)}")
         else:
             origins[key] = "default"
-    return schema(**values)
+    if len(problems) - noted > of_sections:
+        return None
+    try:
+        return schema(**values)
+    except ConfigError as error:
+        problems.append(str(error))
+        return None
 
 
-def _checked(key: str, kind: Any, given: _Given) -> Any:
+def _checked(key: str, kind: Any, given: _Given, problems: list[str]) -> Any:
     try:
         return msgspec.convert(given.value, kind, strict=not given.is_text)
     except msgspec.ValidationError:
         value = "the value" if mask_of(kind) else repr(given.value)[:_EXCERPT_LENGTH]
-        raise ConfigError(
+        problems.append(
             f"{key} ({given.origin}): {value} is not allowed; allowed is {_allowed(kind)}"
-        ) from None
+        )
+        return None
 
 
 def _allowed(kind: Any) -> str:

@@ -262,6 +262,41 @@ def test_wrong_value_in_a_variable(value: str) -> None:
     )
 
 
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    """File, variables, flags and what is wrong together: whoever mends it need not try again."""
+    text = """
+        prot = 1
+        tls_key = "k.pem"
+        [limits]
+        max_headers = 7
+        [tracing]
+        endpoint = "collector:4318"
+        [[apps]]
+        id = "a"
+    """
+    message = refusal(text, {"TIDELOG_POSTGRESQL_POOL_SIZE": "0", "TIDELOG_APPS": "x"}, {"x": 1})
+    first, *lines = message.splitlines()
+    assert first == f"{len(lines)} settings are wrong:"
+    for expected in (
+        "unknown key prot (tidelog.toml)",
+        "apps (environment TIDELOG_APPS): has several values",
+        "unknown flag --x",
+        "limits.max_headers (tidelog.toml): 7 is not allowed",
+        "postgresql.pool_size (environment TIDELOG_POSTGRESQL_POOL_SIZE): '0' is not allowed",
+        "tracing.endpoint: give an http:// or https:// URL",
+        "apps[0].key: missing",
+        "apps[0].secret: missing",
+    ):
+        assert [line for line in lines if line.startswith(f"  {expected}")], (expected, message)
+
+
+def test_a_section_that_is_wrong_hides_nothing_of_the_rest() -> None:
+    """What is wrong together is found although a section has defects of its own."""
+    message = refusal('tls_key = "k.pem"\n[limits]\nmax_headers = 7')
+    assert "limits.max_headers" in message
+    assert "tls_certificate and tls_key belong together" in message
+
+
 def test_wrong_value_of_a_flag() -> None:
     """A wrong value of a flag is refused with the flag's name."""
     message = refusal(flags={"limits.max_headers": 1})
