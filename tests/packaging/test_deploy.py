@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,9 +272,23 @@ def test_the_pipelines_loop_ends_with_what_failed(tmp_path: Path) -> None:
     )
     assert ended.returncode == 7
     assert (tmp_path / "runs").read_text() == "pipeline run\n" * 3
+    assert compose()["services"]["pipeline"]["restart"] == "no", "or it would end unseen"
 
 
 # The unit.
+
+
+def test_the_unit_installs_what_is_in_the_clone() -> None:
+    """The commands at its head name files of the repository and extras that the project has."""
+    head = [line[4:] for line in UNIT.read_text().splitlines() if line.startswith("#   ")]
+    [command] = [shlex.split(line) for line in head if "pip install" in line]
+    named = command[command.index("install") + 1 :]
+    assert named[:2] == ["--constraint", "requirements.lock"]
+    assert (ROOT / named[1]).is_file()
+    [project] = named[2:]
+    assert project.startswith(".["), "there is nothing of that name elsewhere"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(project[2:-1].split(",")) <= set(extras)
 
 
 def unit() -> dict[str, list[str]]:
