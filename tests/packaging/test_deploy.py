@@ -287,7 +287,9 @@ def test_the_unit_installs_what_is_in_the_clone() -> None:
     assert (ROOT / named[1]).is_file()
     [project] = named[2:]
     assert project.startswith(".["), "there is nothing of that name elsewhere"
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert set(project[2:-1].split(",")) <= set(extras)
 
 

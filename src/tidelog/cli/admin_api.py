@@ -14,15 +14,26 @@ from tidelog.base.terminal import printable
 from tidelog.cli.options import settings_from
 from tidelog.cli.running_server import administration
 
+NOT_FOUND = 404
+
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
 ]
 
 
 def ask(
-    config: Path | None, url: str | None, method: str, path: str, body: object = None
+    config: Path | None,
+    url: str | None,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    absent: str = "",
 ) -> dict[str, Any]:
-    """Ask for something that the admin token opens; `path` is below the server's address."""
+    """Ask for something that the admin token opens; `path` is below the server's address.
+
+    `absent` says what it means, and what to do, if the server has nothing there.
+    """
     base, token = administration(settings_from(config), url)
     request = urllib.request.Request(  # noqa: S310 - the operator names the server
         f"{base}/{path}",
@@ -35,6 +46,9 @@ def ask(
             result: dict[str, Any] = json.load(answer)
             return result
     except urllib.error.HTTPError as error:
+        if error.code == NOT_FOUND and absent:
+            error.close()
+            raise TidelogError(f"{base} {absent}") from error
         with error:
             text = printable(error.read().decode("utf-8", "replace")[:300])
         advice = direct.advice(error)

@@ -1,7 +1,8 @@
 """`tidelog sync`: administer the sync surface of a running server."""
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +11,18 @@ from tidelog.cli.admin_api import UrlOption, ask
 from tidelog.cli.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="Administer the sync surface of a running server.", no_args_is_help=True)
+
+
+_OFF = (
+    "does not serve sync. Set sync.jwt_secret or sync.jwt_key_file for the server and start it "
+    "again, or name another with --url."
+)
+
+
+def _ask(
+    config: Path | None, url: str | None, method: str, path: str, body: object = None
+) -> dict[str, Any]:
+    return ask(config, url, method, path, body, absent=_OFF)
 
 
 @app.command("model-version")
@@ -25,10 +38,10 @@ def model_version(
     Example: tidelog sync model-version 4
     """
     if version is None:
-        result = ask(config, url, "GET", "sync/admin/model-version")
+        result = _ask(config, url, "GET", "sync/admin/model-version")
         text = str(result["model_version"])
     else:
-        result = ask(config, url, "PUT", "sync/admin/model-version", {"model_version": version})
+        result = _ask(config, url, "PUT", "sync/admin/model-version", {"model_version": version})
         text = f"{result['old_model_version']} -> {result['new_model_version']}"
     typer.echo(json.dumps(result) if as_json else text)
 
@@ -44,7 +57,7 @@ def connections(
 
     Example: tidelog sync connections --json
     """
-    result = ask(config, url, "GET", "sync/admin/connections")
+    result = _ask(config, url, "GET", "sync/admin/connections")
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -79,7 +92,7 @@ def snapshot(
 
     Example: tidelog sync snapshot team-7
     """
-    result = ask(config, url, "PUT", "sync/admin/snapshot", {"partition": partition})
+    result = _ask(config, url, "PUT", "sync/admin/snapshot", {"partition": partition})
     text = f"{printable(result['partition'])} stored as of {result['committed_id']}"
     if not result["committed_id"]:
         text += ": it has no events yet; is its name right?"
@@ -100,5 +113,5 @@ def retention(
 
     Example: tidelog sync retention 100000
     """
-    result = ask(config, url, "POST", "sync/admin/retention", {"through": through})
+    result = _ask(config, url, "POST", "sync/admin/retention", {"through": through})
     typer.echo(json.dumps(result) if as_json else f"{result['archived']} events archived")

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tidelog.base.clock import SystemClock
 from tidelog.base.errors import StoreUnavailable
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync.service import SyncService
+from tidelog.testing.process import ServerProcess
 
 ROUTES = [
     ("GET", "model-version"),
@@ -505,3 +508,18 @@ async def test_retention_goes_on_while_clients_write(tmp_path: Path) -> None:
         assert await archiving == 2500
         assert [e["id"] for e in seen][:2500] == [str(n) for n in range(2500)]
         assert [e["id"] for e in await reader.whole("p")][-1] == "meanwhile"
+
+
+def test_commands_say_when_a_server_has_no_sync(tmp_path: Path) -> None:
+    """Not that there is nothing at a path, which nobody named, but what to set."""
+    with ServerProcess(data_dir=tmp_path, arguments=("--dev",)) as server:
+        server.start()
+        for command in (["connections"], ["model-version"], ["snapshot", "home"]):
+            ended = subprocess.run(
+                [sys.executable, "-m", "tidelog", "sync", *command, "--url", server.url],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            assert ended.returncode == 1
+            assert ended.stderr.startswith(f"tidelog: {server.url} does not serve sync. Set sync.")
