@@ -25,7 +25,7 @@ from tidelog.testing.scratch import memory_directory
 
 ROOT = Path(__file__).parents[1]
 BIN = ".venv/bin"
-PYTEST = f"{BIN}/pytest -q -o tmp_path_retention_policy=failed"
+PYTEST = f"{BIN}/pytest -q --durations=10 --durations-min=5 -o tmp_path_retention_policy=failed"
 IS_COVERED = os.environ.get("TIDELOG_TEST_COVERAGE") == "1"
 """Whether to tell which branches the tests inside their own process reach; to watch them makes
 these tests two to three times as slow."""
