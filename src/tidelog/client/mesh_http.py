@@ -17,6 +17,9 @@ REQUEST_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 16 * 1024**2
 """The daemon's own limit is 10 MB; this is what a broken one could make us hold."""
 
+MAX_EVENT_BYTES = 50 * 1024**2
+"""One event: the largest message a broker can be set to take, each byte of it written as six."""
+
 STREAM_SILENCE_S = 60.0
 """The daemon sends a comment every 15 s; a stream that is silent for so long is dead."""
 
@@ -76,7 +79,7 @@ class Endpoint(NamedTuple):
         """Events until the stream ends; `after` replays the messages behind a cursor."""
         headers = {} if after is None else {"last-event-id": after}
         head = self._head("GET", "/v1/events", 0, headers)
-        reader, writer = await self._open()
+        reader, writer = await self._open(MAX_EVENT_BYTES)
         try:
             writer.write(head)
             await writer.drain()
@@ -93,14 +96,14 @@ class Endpoint(NamedTuple):
         finally:
             writer.transport.abort()
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(
+        self, limit: int = MAX_ANSWER_BYTES
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 if self.socket is not None:
-                    return await asyncio.open_unix_connection(
-                        str(self.socket), limit=MAX_ANSWER_BYTES
-                    )
-                return await asyncio.open_connection("127.0.0.1", self.port, limit=MAX_ANSWER_BYTES)
+                    return await asyncio.open_unix_connection(str(self.socket), limit=limit)
+                return await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
         except (OSError, TimeoutError) as error:
             where = "" if self.socket is None else f" --data-dir {self.socket.parent}"
             raise DaemonUnavailable(

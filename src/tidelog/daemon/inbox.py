@@ -193,8 +193,9 @@ class Inbox:
         since_ms: int = 0,
         topic: str | None = None,
         sender: str | None = None,
+        max_bytes: int | None = None,
     ) -> list[Message]:
-        """Messages behind a place, oldest first.
+        """Messages after a place, oldest first.
 
         Args:
             after: the place.
@@ -202,6 +203,7 @@ class Inbox:
             since_ms: none received before this time.
             topic: of this topic only.
             sender: from this public key, or from members of this name, only.
+            max_bytes: end with the message that makes the bodies so large.
         """
         wanted: dict[str, object] = {
             "after_at": after.received_at,
@@ -211,7 +213,21 @@ class Inbox:
             "sender": sender,
             "limit": min(max(limit, 1), MAX_PAGE + 1),
         }
-        return [_message(row) for row in self._database.run_named("inbox_page", wanted)]
+        found: list[Message] = []
+        size = 0
+        rows = self._database.run_named("inbox_page", wanted)
+        for row in rows:
+            found.append(_message(row))
+            size += len(found[-1].body)
+            if max_bytes is not None and size >= max_bytes:
+                rows.close()  # the rest is not read at all
+                break
+        return found
+
+    def newest(self) -> Place:
+        """The place of the last message; `START` if there is none."""
+        found = self._database.row("inbox_newest")
+        return START if found is None else Place(*found)
 
     def search(
         self, text: str, after: Place = START, *, limit: int = DEFAULT_PAGE

@@ -392,7 +392,7 @@ class _Connection(asyncio.Protocol):
         server.streams += 1
         self._unwatch()
         self._count(request, 200)
-        self._port = _StreamPort(self._transport, self._settings.stream_buffer_bytes)
+        self._port = _StreamPort(self._transport, self._settings)
         self._transport.write(stream.head())
         task = self._loop.create_task(self._serve(stream, self._port))
         self._tasks.add(task)
@@ -428,44 +428,60 @@ class _Connection(asyncio.Protocol):
 
 
 class _StreamPort:
-    """A reader of events, cut off when it does not read."""
+    """A reader of events; what waits for it has a bound, and how long it may take nothing has."""
 
-    def __init__(self, transport: asyncio.Transport, max_bytes: int) -> None:
+    def __init__(self, transport: asyncio.Transport, settings: IpcSettings) -> None:
         self._transport = transport
-        self._max_bytes = max_bytes
-        self._closed = asyncio.Event()
+        self._max_bytes = settings.stream_buffer_bytes
+        self._timeout_s = settings.stream_timeout_ms / 1000
+        self._is_lost = False
+        self._woken = asyncio.Event()
         self._drained = asyncio.Event()
-        transport.set_write_buffer_limits(high=max_bytes // 4)
+        transport.set_write_buffer_limits(high=0)  # `resume` is called when nothing waits
 
     @property
     def is_open(self) -> bool:
-        return not self._closed.is_set() and not self._transport.is_closing()
+        return not self._is_lost and not self._transport.is_closing()
+
+    def has_room(self, size: int) -> bool:
+        waiting = self._transport.get_write_buffer_size()
+        return not waiting or waiting + size <= self._max_bytes
 
     def send(self, data: bytes) -> None:
-        if not self.is_open:
-            return
-        self._transport.write(data)
-        if self._transport.get_write_buffer_size() > self._max_bytes:
-            _log.warning("an event stream was cut off: its reader is too slow")
-            self._transport.abort()
+        if self.is_open:
+            self._transport.write(data)
 
     async def drain(self) -> None:
-        while self.is_open and self._transport.get_write_buffer_size() > self._max_bytes // 4:
+        while self.is_open and (waiting := self._transport.get_write_buffer_size()):
             self._drained.clear()
-            await self._drained.wait()
-        await asyncio.sleep(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._drained.wait()
+            if self._transport.get_write_buffer_size() >= waiting and self.is_open:
+                _log.warning(
+                    "an event stream was cut off: its reader took nothing for %g s. It can come "
+                    "back with the Last-Event-ID it has",
+                    self._timeout_s,
+                )
+                self._transport.abort()
 
-    async def wait_closed(self, timeout_s: float) -> bool:
+    async def wait(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._closed.wait()
-        return self._closed.is_set()
+                await self._woken.wait()
+        was_woken = self._woken.is_set()
+        self._woken.clear()
+        return was_woken
+
+    def wake(self) -> None:
+        self._woken.set()
 
     def resume(self) -> None:
-        """The buffer is low again."""
+        """Everything was taken."""
         self._drained.set()
 
     def lost(self) -> None:
         """The connection is gone."""
-        self._closed.set()
+        self._is_lost = True
+        self._woken.set()
         self._drained.set()

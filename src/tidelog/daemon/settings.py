@@ -99,7 +99,10 @@ class IpcSettings(Section, frozen=True, kw_only=True):
     """A connection without a request is closed after so long."""
 
     stream_buffer_bytes: Bytes = 1_048_576
-    """Waiting to be read by one event stream; beyond it the reader is cut off and resumes."""
+    """Waiting to be read by one event stream; its reader gets the rest from the inbox later."""
+
+    stream_timeout_ms: Milliseconds = 60_000
+    """A reader of events that takes nothing for so long while something waits is cut off."""
 
 
 class UplinkSettings(Section, frozen=True, kw_only=True):

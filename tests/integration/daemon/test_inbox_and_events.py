@@ -38,7 +38,7 @@ class Reader:
     @classmethod
     async def open(cls, daemon: LocalDaemon, last: str | None = None) -> "Reader":
         """A reader that may have seen something before."""
-        reader, writer = await asyncio.open_unix_connection(str(daemon.socket))
+        reader, writer = await asyncio.open_unix_connection(str(daemon.socket), limit=2**22)
         header = f"Last-Event-ID: {last}\r\n" if last else ""
         writer.write(f"GET /v1/events HTTP/1.1\r\n{header}\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
@@ -162,8 +162,49 @@ async def test_an_unknown_place_is_refused(daemon: LocalDaemon) -> None:
     assert (response.status_code, response.json()["error"]) == (400, "cursor_invalid")
 
 
-async def test_a_slow_reader_is_cut_off(tmp_path: Path) -> None:
-    """Its buffer has a bound; the others go on."""
+ESCAPED = "\x01" * 65_536
+"""As large as a message may be by default, and six times as large in JSON."""
+
+
+async def test_large_messages_are_replayed(daemon: LocalDaemon) -> None:
+    """Although together they are more than a stream's buffer: any member can send them."""
+    receive(daemon, 0)
+    first = daemon.inbox.page()[0].cursor
+    receive(daemon, *range(1, 7), body=ESCAPED)
+    reader = await Reader.open(daemon, first)
+    assert [(await reader.next())[2]["history_id"] for _ in range(6)] == list(range(1, 7))
+    receive(daemon, 7)
+    assert (await reader.next())[2]["history_id"] == 7
+    reader.close()
+
+
+async def test_large_messages_at_once_reach_a_live_reader(daemon: LocalDaemon) -> None:
+    """It gets from the inbox what did not fit, and is live again."""
+    reader = await Reader.open(daemon)
+    receive(daemon, *range(6), body=ESCAPED)
+    assert [(await reader.next())[2]["history_id"] for _ in range(6)] == list(range(6))
+    await until(lambda: daemon.events.readers == 1)
+    daemon.events.publish("peer_join", {"name": "bob"})
+    assert (await reader.next())[1] == "peer_join"
+    reader.close()
+
+
+async def test_a_message_larger_than_the_buffer_arrives(tmp_path: Path) -> None:
+    """One message always fits, or its reader could never get past it."""
+    async with running(tmp_path, settings=with_ipc(stream_buffer_bytes=65_536)) as daemon:
+        reader = await Reader.open(daemon)
+        receive(daemon, 1, 2, body=ESCAPED)
+        cursor, _, data = await reader.next()
+        assert data["history_id"] == 1
+        assert (await reader.next())[2]["history_id"] == 2
+        again = await Reader.open(daemon, cursor)
+        assert (await again.next())[2]["history_id"] == 2
+        reader.close()
+        again.close()
+
+
+async def test_a_slow_reader_misses_no_message(tmp_path: Path) -> None:
+    """Its buffer has a bound, and the others go on; it reads what it missed from the inbox."""
     async with running(tmp_path, settings=with_ipc(stream_buffer_bytes=65_536)) as daemon:
         slow, quick = await Reader.open(daemon), await Reader.open(daemon)
         await until(lambda: daemon.events.readers == 2)
@@ -172,8 +213,24 @@ async def test_a_slow_reader_is_cut_off(tmp_path: Path) -> None:
             receive(daemon, number, body="x" * 30_000)
             assert (await quick.next())[2]["history_id"] == number
         await until(lambda: daemon.events.readers == 1)
+        waiting = [one._transport.get_write_buffer_size() for one in daemon.server.connections]
+        assert max(waiting) <= 65_536
+        slow._reader._transport.resume_reading()  # type: ignore[attr-defined]
+        assert [(await slow.next())[2]["history_id"] for _ in range(40)] == list(range(40))
+        await until(lambda: daemon.events.readers == 2)
         slow.close()
         quick.close()
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
+    """Or 32 of them would be all the streams there are."""
+    settings = with_ipc(stream_buffer_bytes=65_536, stream_timeout_ms=200)
+    async with running(tmp_path, settings=settings) as daemon:
+        stuck = await Reader.open(daemon)
+        stuck._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        receive(daemon, *range(40), body="x" * 30_000)
+        await until(lambda: daemon.server.streams == 0)
+        stuck.close()
 
 
 async def test_an_unknown_event_is_a_defect(daemon: LocalDaemon) -> None:
