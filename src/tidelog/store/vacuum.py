@@ -70,6 +70,8 @@ async def _vacuum_postgresql(url: str) -> Vacuumed:
         before = await connection.fetchval(size)
         for table in tables():
             await connection.execute(f"VACUUM (FULL) tidelog.{table}")
+        # Of samples that were replaced; only the owner of the database may, others are warned.
+        await connection.execute("VACUUM (FULL) pg_catalog.pg_statistic")
         return Vacuumed(before, await connection.fetchval(size))
     except LOST as error:
         raise StoreUnavailable(f"PostgreSQL could not write its tables anew: {error}") from error

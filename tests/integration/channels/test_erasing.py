@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from support.channels_peer import (
@@ -135,6 +136,38 @@ async def test_other_nodes_serve_it_no_more(tmp_path: Path, postgresql_url: str)
                 if how == "actor":
                     await late.subscribe(live)
                     await late.expect(":cache_miss", live)
+
+
+async def test_postgresql_keeps_no_sample_of_it(tmp_path: Path, postgresql_url: str) -> None:
+    """Its statistics hold values of rows, which VACUUM leaves alone; transient frames are none."""
+    async with channels_server(tmp_path, postgresql_url) as node:
+        server = await asyncpg.connect(postgresql_url)
+
+        async def sampled() -> set[str]:
+            """Where a value of a row can be read that has the secret in it."""
+            rows = await server.fetch(
+                "SELECT tablename || '.' || attname AS name, "
+                "concat(most_common_vals::text, histogram_bounds::text) AS sample "
+                "FROM pg_stats WHERE schemaname = 'tidelog'"
+            )
+            looks = (SECRET, SECRET.encode().hex())
+            return {row["name"] for row in rows if any(look in row["sample"] for look in looks)}
+
+        try:
+            # As in a store that was analysed before tidelog kept statistics small.
+            await server.execute("ALTER TABLE tidelog.log ALTER COLUMN body SET STATISTICS 100")
+            channel = unique()
+            for n in range(5):
+                await node.api.publish(channel, f"{SECRET} {n}", message_id=f"{SECRET} {n}")
+                await node.api.events(unique(), data=f"{SECRET} {n}", extras={"ephemeral": True})
+            await server.execute("ANALYZE")
+            assert await sampled() == {"log.body", "dedupe.key"}
+            await node.api.publish(unique(), "another")
+            body = {"reason": "r", "channel": channel}
+            assert (await node.api.post("/forget", body)).json()["complete"] is True
+            assert await sampled() == set()
+        finally:
+            await server.close()
 
 
 def kept_now(node: ChannelsNode) -> int:

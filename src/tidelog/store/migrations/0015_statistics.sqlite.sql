@@ -1,0 +1,2 @@
+-- SQLite keeps no samples of content; the number belongs to PostgreSQL.
+SELECT 1;
