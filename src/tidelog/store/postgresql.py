@@ -36,6 +36,7 @@ from tidelog.store.engine import (
     migrations,
     new_incarnation,
 )
+from tidelog.store.gathering import gather
 from tidelog.store.postgresql_listener import ANNOUNCEMENT, HEAD, LOST, Listener
 from tidelog.store.rows import (
     Announcement,
@@ -227,8 +228,7 @@ class PostgresqlWriter:
             reach(FaultPoint.ENTRIES_WRITTEN)
         if effects.dedupe:
             reach(FaultPoint.KEYS_WRITTEN)
-        for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
-            rows = [change.values for change in run]
+        for statement, rows in gather(effects.changes):
             await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
             if statement in STATEMENT_POINTS:
                 reach(STATEMENT_POINTS[statement])

@@ -57,8 +57,8 @@ SET is_open = named.is_open, size_bytes = named.size_bytes, through = named.thro
 FROM (
   SELECT DISTINCT ON (message) message, is_open, size_bytes, through, state
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])
-    AS given (message, is_open, size_bytes, through, state)
-  ORDER BY message, through DESC
+    WITH ORDINALITY AS given (message, is_open, size_bytes, through, state, number)
+  ORDER BY message, number DESC
 ) AS named WHERE m.message = named.message;
 
 -- name: channels_message
