@@ -72,6 +72,11 @@ class Metrics:
         self.refusals = Counter(
             "tidelog_refusals", "Requests and connections refused", ["reason"], registry=r
         )
+        self.unauthenticated_bytes = Gauge(
+            "tidelog_unauthenticated_bytes",
+            "Held of requests of which it is not known yet who sends them",
+            registry=r,
+        )
         self.slow_consumers = Counter(
             "tidelog_slow_consumers", "Connections closed for not reading fast enough", registry=r
         )

@@ -32,6 +32,18 @@ class Limits(Section, frozen=True, kw_only=True):
     """Largest HTTP request body; it is held in memory until answered. 10 MiB is what the channels
     protocol states (channels 6)."""
 
+    unauthenticated_body_bytes: Bytes = 65_536
+    """Held of a request's body before it is known who sends it. What shows in the head is judged by
+    the head; where only the body can show it, as in a login, it is the largest body."""
+
+    unauthenticated_timeout_ms: Milliseconds = 5000
+    """From the first byte of a request until it is known who sends it, as far as the sender takes
+    the time. Waiting costs a stranger nothing, and us a buffer."""
+
+    unauthenticated_total_bytes: Bytes = 67_108_864
+    """Held of all such requests together, heads included. Beyond it the one that has waited longest
+    is ended: it is the least likely to be finished by anybody who means it."""
+
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 32_768
     """Request line and headers together. Headers are held before anything is known of the peer;
     32 KiB is room for a cursor of 16 KiB, a large cookie and a token."""
@@ -54,8 +66,9 @@ class Limits(Section, frozen=True, kw_only=True):
     """A WebSocket peer that does not answer our close frame for so long is cut off."""
 
     header_timeout_ms: Milliseconds = 10_000
-    """From the first byte of a request to the end of its headers, and from a connection to its
-    first byte: a peer that dribbles bytes must not hold a connection for nothing."""
+    """From a connection to its first byte, and from the first byte of a WebSocket handshake to its
+    end: a peer that dribbles bytes must not hold a connection for nothing. Other requests have
+    `unauthenticated_timeout_ms`, if that is shorter."""
 
     keep_alive_timeout_ms: Milliseconds = 5000
     """An HTTP connection without a request is closed after so long. Short: reopening is cheap, a

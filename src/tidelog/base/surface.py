@@ -14,7 +14,7 @@ from tidelog.base.openapi import Operation
 
 
 class HttpRequest(Struct, frozen=True):
-    """One HTTP request, its body already read within the limit."""
+    """One HTTP request, its body already read within the limit; for `Route.admit` perhaps not."""
 
     method: str
     raw_path: bytes
@@ -49,14 +49,37 @@ def is_bearer(request: HttpRequest, token: str) -> bool:
     return bool(token) and hmac.compare_digest(given, b"Bearer " + token.encode())
 
 
+Handle = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+Admit = Callable[[HttpRequest], Awaitable[Handle | HttpResponse]]
+"""Judges who asks: what then handles the request, or the refusal."""
+
+
 class Route(Struct, frozen=True):
     """An HTTP route: a method and a template such as `/probe/streams/{stream}`."""
 
     method: str
     path: str
-    handle: Callable[[HttpRequest], Awaitable[HttpResponse]]
+    handle: Handle
     operation: Operation | None = None
     """What `/openapi.json` tells of it."""
+    admit: Admit | None = None
+    """Asked first, with the head alone: nobody's body is read before it is known who asks. None
+    where anybody may ask; a body is then a stranger's, and bounded as such."""
+    max_body_bytes: int | None = None
+    """Largest body, if that is less than what the server takes."""
+    too_large: HttpResponse | None = None
+    """How the surface refuses a larger one; None for the server's own words."""
+
+
+def guarded(method: str, path: str, admit: Admit, operation: Operation | None = None) -> Route:
+    """A route whose callers are judged by the head of their requests."""
+
+    async def handle(request: HttpRequest) -> HttpResponse:
+        admitted = await admit(request)
+        return admitted if isinstance(admitted, HttpResponse) else await admitted(request)
+
+    return Route(method, path, handle, operation, admit)
 
 
 class Outlet(Protocol):

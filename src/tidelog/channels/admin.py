@@ -6,7 +6,15 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tidelog.base.clock import Clock
-from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.base.surface import (
+    Admit,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    guarded,
+    is_bearer,
+)
 from tidelog.channels import bodies, fault, requests
 from tidelog.channels.erasing import Erasing
 from tidelog.channels.fault import Fault
@@ -48,21 +56,24 @@ class Admin:
             ("GET", f"{ADMIN}/forget"): self._get_forgotten,
         }
         return tuple(
-            Route(method, path, self._guarded(handle), OPERATIONS[method, path])
+            guarded(method, path, self._guarded(handle), OPERATIONS[method, path])
             for (method, path), handle in handlers.items()
         )
 
-    def _guarded(self, handle: Handler) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-        async def guarded(request: HttpRequest) -> HttpResponse:
-            if not is_bearer(request, self._token):
-                error = "send the admin token: Authorization: Bearer <admin_token>"
-                return fault.auth_failed(error).response()
+    def _guarded(self, handle: Handler) -> Admit:
+        async def handled(request: HttpRequest) -> HttpResponse:
             try:
                 return HttpResponse(200, _encode(await handle(request)))
             except Fault as refused:
                 return refused.response()
 
-        return guarded
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            if is_bearer(request, self._token):
+                return handled
+            error = "send the admin token: Authorization: Bearer <admin_token>"
+            return fault.auth_failed(error).response()
+
+        return admit
 
     async def _get_streams(self, request: HttpRequest) -> object:
         query = dict(parse_qsl(request.query_string.decode("ascii", "replace")))

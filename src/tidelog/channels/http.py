@@ -5,6 +5,7 @@ the web room answers it in the same envelope, and counts and logs it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from typing import Protocol
 
@@ -12,7 +13,7 @@ import msgspec
 
 from tidelog.base.channels_settings import App, Channels
 from tidelog.base.clock import Clock
-from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.base.surface import Admit, Handle, HttpRequest, HttpResponse, Route, guarded
 from tidelog.channels import fault, requests
 from tidelog.channels.capabilities import history_off, versions_off
 from tidelog.channels.erasing import Erasing
@@ -22,7 +23,7 @@ from tidelog.channels.messages import Messages
 from tidelog.channels.names import ChannelKind, kind_of
 from tidelog.channels.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
 from tidelog.channels.requests import Action, Mutation, MutationResult, Publication, Published
-from tidelog.channels.signatures import request_fault
+from tidelog.channels.signatures import Signed, signed_by
 
 OK = b'{"ok":true}'
 
@@ -161,41 +162,50 @@ class ChannelsHttp:
         }
         return (
             *(
-                Route(method, path, self._signed(handle), OPERATIONS[method, path])
+                guarded(method, path, self._signed(handle), OPERATIONS[method, path])
                 for (method, path), handle in handlers.items()
             ),
             *(
-                Route(method, path, self._signed(_not_offered(what)))
+                guarded(method, path, self._signed(_not_offered(what)))
                 for method, path, what in NOT_OFFERED
             ),
         )
 
-    def _signed(self, handle: Handler) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+    def _signed(self, handle: Handler) -> Admit:
         """Only what an app has signed is handled, and only as often as it may ask."""
         find_app = self._apps.get
         clock = self._clock
 
-        async def signed(request: HttpRequest) -> HttpResponse:
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
             now_ms = clock.now_ms()
             try:
-                app, query = request_fault(
+                signed = signed_by(
                     find_app,
                     request.params["app_id"],
                     request.method,
                     request.raw_path,
                     request.query_string,
-                    request.body,
                     now_ms / 1000,
                 )
-                allowance = self._allowances.get(app.key)
-                if allowance is not None and (seconds := allowance.take(now_ms)):
-                    return fault.rate_limited(seconds).response()
-                answer = await handle(app, request, query)
             except Fault as refused:
                 return refused.response()
-            return answer.response() if isinstance(answer, Fault) else HttpResponse(200, answer)
+            return partial(self._handled, handle, signed, now_ms)
 
-        return signed
+        return admit
+
+    async def _handled(
+        self, handle: Handler, signed: Signed, now_ms: int, request: HttpRequest
+    ) -> HttpResponse:
+        app = signed.app
+        try:
+            signed.check_body(request.body)
+            allowance = self._allowances.get(app.key)
+            if allowance is not None and (seconds := allowance.take(now_ms)):
+                return fault.rate_limited(seconds).response()
+            answer = await handle(app, request, signed.query)
+        except Fault as refused:
+            return refused.response()
+        return answer.response() if isinstance(answer, Fault) else HttpResponse(200, answer)
 
     async def _publish(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query

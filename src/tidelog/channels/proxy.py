@@ -7,13 +7,22 @@ they are off unless `channels.proxy_enabled` and `channels.proxy_token` are both
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from tidelog.base.channels_settings import App, Channels
-from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.base.surface import (
+    Admit,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    guarded,
+    is_bearer,
+)
 from tidelog.channels import bodies, fault, requests
 from tidelog.channels.capabilities import history_off
 from tidelog.channels.extras import compact
@@ -46,24 +55,21 @@ class Proxy:
             ("POST", f"{PROXY}/messages"): self._message,
         }
         return tuple(
-            Route(method, path, self._guarded(handle), OPERATIONS[method, path])
+            guarded(method, path, self._guarded(handle), OPERATIONS[method, path])
             for (method, path), handle in handlers.items()
         )
 
-    def _guarded(self, handle: Handler) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-        async def guarded(request: HttpRequest) -> HttpResponse:
+    def _guarded(self, handle: Handler) -> Admit:
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
             if not is_bearer(request, self._settings.proxy_token):
                 error = "send the proxy token: Authorization: Bearer <channels.proxy_token>"
                 return fault.auth_failed(error).response()
             app = self._apps.get(request.params["app_id"])
             if app is None or not app.enabled:
                 return Fault(404, "app_not_found", "No app has this id").response()
-            try:
-                return HttpResponse(200, await handle(app, request.body))
-            except Fault as refused:
-                return refused.response()
+            return partial(_handled, handle, app)
 
-        return guarded
+        return admit
 
     async def _history(self, app: App, body: bytes) -> bytes:
         given = requests.read_strictly(bodies.read_proxy_history, body)
@@ -132,6 +138,13 @@ class Proxy:
             "delivery_serial": result.delivery_serial,
             "status": "duplicate" if result.is_duplicate else "applied",
         }
+
+
+async def _handled(handle: Handler, app: App, request: HttpRequest) -> HttpResponse:
+    try:
+        return HttpResponse(200, await handle(app, request.body))
+    except Fault as refused:
+        return refused.response()
 
 
 def history_query(params: Mapping[str, Any], max_page_size: int) -> tuple[HistoryQuery, int | None]:

@@ -6,6 +6,7 @@ Signatures are compared in constant time, and no text here ever repeats one or t
 import hashlib
 import hmac
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import unquote_plus
 
 from tidelog.base.channels_settings import App, set_by
@@ -40,16 +41,38 @@ def _is_auth(app: App, auth: str, signed: str) -> bool:
     return hmac.compare_digest(auth.encode(), expected.encode())
 
 
-def request_fault(
+class Signed(NamedTuple):
+    """A request whose head its app has signed; of its body only the hash is known."""
+
+    app: App
+    query: dict[str, str]
+    """Decoded."""
+    body_md5: str | None
+    """What the body must have; None if the method has no body."""
+
+    def check_body(self, body: bytes) -> None:
+        """Refuse another body than the one that was signed.
+
+        Raises:
+            Fault: it is another one.
+        """
+        if self.body_md5 is None:
+            return
+        # The protocol says MD5; what is trusted is the signature, which covers this parameter.
+        found = hashlib.md5(body).hexdigest()  # noqa: S324
+        if not hmac.compare_digest(found.encode(), self.body_md5.encode()):
+            raise fault.auth_failed("body_md5 is not that of the body")
+
+
+def signed_by(
     app_lookup: Callable[[str], App | None],
     app_id: str,
     method: str,
     raw_path: bytes,
     query_string: bytes,
-    body: bytes,
     now_s: float,
-) -> tuple[App, dict[str, str]]:
-    """Who signed a request, and its decoded query.
+) -> Signed:
+    """Who signed a request, by its head alone: a stranger's body is not worth reading.
 
     Args:
         app_lookup: the application of a key, such as `dict.get`.
@@ -57,7 +80,6 @@ def request_fault(
         method: in upper case.
         raw_path: as received, still percent-encoded.
         query_string: as received.
-        body: as received; empty for GET.
         now_s: Unix time in seconds.
 
     Raises:
@@ -77,13 +99,13 @@ def request_fault(
     if query.get("auth_version") != "1.0":
         raise fault.auth_failed("auth_version must be 1.0")
     _check_time(query.get("auth_timestamp", ""), now_s)
-    _check_body(method, body, query.get("body_md5"))
+    body_md5 = _body_md5(method, query.get("body_md5"))
     given = query.get("auth_signature", "")
     if not hmac.compare_digest(given.encode(), _expected(app, method, raw_path, query)):
         raise fault.auth_failed("auth_signature is wrong")
     if not app.enabled:
         raise fault.auth_failed("the app is disabled" + set_by("apps.enabled"))
-    return app, query
+    return Signed(app, query, body_md5)
 
 
 def _expected(app: App, method: str, raw_path: bytes, query: dict[str, str]) -> bytes:
@@ -121,13 +143,11 @@ def _check_time(timestamp: str, now_s: float) -> None:
         )
 
 
-def _check_body(method: str, body: bytes, given: str | None) -> None:
+def _body_md5(method: str, given: str | None) -> str | None:
     if method in _BODILESS:
         if given is not None:
             raise fault.auth_failed(f"body_md5 must not be given for {method}")
-        return
+        return None
     if given is None:
         raise fault.auth_failed("body_md5 is missing")
-    # The protocol says MD5; what is trusted is the signature, which covers this parameter.
-    if not hmac.compare_digest(hashlib.md5(body).hexdigest().encode(), given.encode()):  # noqa: S324
-        raise fault.auth_failed("body_md5 is not that of the body")
+    return given

@@ -11,13 +11,16 @@ import msgspec
 
 from tidelog import __version__
 from tidelog.base.surface import (
+    Admit,
     Conversation,
     Endpoint,
+    Handle,
     HttpRequest,
     HttpResponse,
     Route,
     Surface,
     Upgrade,
+    guarded,
 )
 from tidelog.dashboard.access import (
     PATH,
@@ -146,22 +149,24 @@ class DashboardSurface:
             f"{API}/outbox/{{daemon}}/requeue": partial(self._change_row, self._outbox.requeue),
             f"{API}/outbox/{{daemon}}/drop": partial(self._change_row, self._outbox.drop),
         }
-        handlers = {
+        open_to_all: dict[tuple[str, str], Handle] = {
             ("GET", PATH): self._get_page,
             ("GET", "/"): self._lead_to_page,
             ("GET", f"{PATH}/login"): self._get_login,
             ("POST", f"{PATH}/login"): self._log_in,
             ("POST", f"{PATH}/logout"): self._log_out,
             ("GET", f"{PATH}/static/{{file}}"): self._get_file,
+        }
+        judged = {
             **{("GET", path): self._guarded(handle) for path, handle in reading.items()},
             **{
                 ("POST", path): self._guarded(handle, changes=True)
                 for path, handle in changing.items()
             },
         }
-        return tuple(
-            Route(method, path, handle, OPERATIONS[method, path])
-            for (method, path), handle in handlers.items()
+        return (
+            *(Route(*place, handle, OPERATIONS[place]) for place, handle in open_to_all.items()),
+            *(guarded(*place, admit, OPERATIONS[place]) for place, admit in judged.items()),
         )
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -178,15 +183,8 @@ class DashboardSurface:
             return _json(403, {"error": "only the dashboard's own page may follow the feed"})
         return Page(self._feed, session)
 
-    def _guarded(
-        self, handle: Handler, *, changes: bool = False
-    ) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-        async def guarded(request: HttpRequest) -> HttpResponse:
-            if self._access.session(request.headers) is None:
-                return _json(401, {"error": "log in first"})
-            is_foreign = is_from_elsewhere(request.headers)
-            if is_foreign or (changes and not is_change(request.headers)):
-                return _json(403, {"error": "only the dashboard's own page may ask this"})
+    def _guarded(self, handle: Handler, *, changes: bool = False) -> Admit:
+        async def handled(request: HttpRequest) -> HttpResponse:
             query = dict(parse_qsl(request.query_string.decode("latin-1"), keep_blank_values=True))
             try:
                 answer = await handle(request, query)
@@ -196,7 +194,15 @@ class DashboardSurface:
                 return _json(502, {"error": str(error)})
             return answer if isinstance(answer, HttpResponse) else _json(200, answer)
 
-        return guarded
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            if self._access.session(request.headers) is None:
+                return _json(401, {"error": "log in first"})
+            is_foreign = is_from_elsewhere(request.headers)
+            if is_foreign or (changes and not is_change(request.headers)):
+                return _json(403, {"error": "only the dashboard's own page may ask this"})
+            return handled
+
+        return admit
 
     async def _get_page(self, request: HttpRequest) -> HttpResponse:
         if self._access.mode is Mode.OFF:

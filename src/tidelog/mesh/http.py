@@ -13,7 +13,15 @@ import msgspec
 
 from tidelog.base import authority
 from tidelog.base.errors import TidelogError
-from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.base.surface import (
+    Admit,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    guarded,
+    is_bearer,
+)
 from tidelog.mesh import answers, settings
 from tidelog.mesh.answers import Refused, Reply, refusal
 from tidelog.mesh.fingerprint import (
@@ -35,6 +43,7 @@ _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 Handler = Callable[[HttpRequest], Awaitable[Reply]]
+Admission = Callable[[HttpRequest], Awaitable[Handler]]
 MemberHandler = Callable[[HttpRequest, Mesh, Member], Awaitable[Reply]]
 MeshHandler = Callable[[HttpRequest, Mesh], Awaitable[Reply]]
 
@@ -51,7 +60,7 @@ class MeshHttp:
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         member, admin = self._member_only, self._admin_only
-        handlers: dict[tuple[str, str], Handler] = {
+        judged: dict[tuple[str, str], Admission] = {
             ("POST", f"{MESH}/messages"): member(self._post_message),
             ("GET", f"{MESH}/history"): member(self._get_history),
             ("GET", f"{MESH}/mentions"): member(self._get_mentions),
@@ -64,7 +73,6 @@ class MeshHttp:
             ("POST", f"{MESH}/queues/{{queue}}/claim"): member(self._claim),
             ("POST", f"{MESH}/queues/{{queue}}/ack"): member(self._complete),
             ("GET", f"{MESH}/members"): member(self._get_members),
-            ("POST", f"{MESH}/members"): self._in_mesh(self._join),
             ("DELETE", f"{MESH}/membership"): member(self._leave),
             ("POST", "/mesh"): self._admin(self._create_mesh),
             ("GET", MESH): admin(self._get_mesh),
@@ -75,34 +83,37 @@ class MeshHttp:
             ("POST", f"{MESH}/webhooks"): admin(self._post_webhook),
             ("DELETE", f"{MESH}/webhooks/{{webhook}}"): admin(self._delete_webhook),
         }
+        join = ("POST", f"{MESH}/members")  # an invite opens it, and that is in the body
+        routes = (
+            Route(*join, self._answered(self._in_mesh(self._join)), OPERATIONS[join]),
+            *(
+                guarded(*place, self._judged(admit), OPERATIONS[place])
+                for place, admit in judged.items()
+            ),
+        )
+        most, too_large = self._max_body_bytes, _response(refusal(413, "payload_too_large"))
         return tuple(
-            Route(method, path, self._answered(handle), OPERATIONS[method, path])
-            for (method, path), handle in handlers.items()
+            msgspec.structs.replace(route, max_body_bytes=most, too_large=too_large)
+            for route in routes
         )
 
     # Who asks.
 
-    def _answered(self, handle: Handler) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+    def _judged(self, admit: Admission) -> Admit:
+        async def judged(request: HttpRequest) -> Handle | HttpResponse:
+            try:
+                return self._answered(await admit(request))
+            except Exception as error:  # noqa: BLE001 - as for `_answered`
+                return _failed(request, error)
+
+        return judged
+
+    def _answered(self, handle: Handler) -> Handle:
         async def answered(request: HttpRequest) -> HttpResponse:
             try:
-                if len(request.body) > self._max_body_bytes:
-                    reply = refusal(413, "payload_too_large")
-                else:
-                    reply = await handle(request)
-            except Refused as refused:
-                reply = refused.reply
-            except RequestRefused as error:
-                reply = answers.of_request(error)
-            except TidelogError as error:
-                _log.warning("%s failed: %s", request.method, error)
-                reply = reply_of(error)
-            except Exception:  # noqa: BLE001 - whatever it is, the caller is told nothing of it
-                _log.exception("%s failed", request.method)
-                reply = answers.internal()
-            headers: tuple[tuple[bytes, bytes], ...] = ()
-            if reply.retry_after_s is not None:
-                headers = ((b"retry-after", b"%d" % reply.retry_after_s),)
-            return HttpResponse(reply.status, _encode(reply.body), headers=headers)
+                return _response(await handle(request))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a code
+                return _failed(request, error)
 
         return answered
 
@@ -112,21 +123,29 @@ class MeshHttp:
 
         return in_mesh
 
-    def _admin(self, handle: Handler) -> Handler:
-        async def admin(request: HttpRequest) -> Reply:
+    def _admin(self, handle: Handler) -> Admission:
+        async def admin(request: HttpRequest) -> Handler:
             if not is_bearer(request, self._admin_token):
-                return answers.unauthenticated()
-            return await handle(request)
+                raise Refused(answers.unauthenticated())
+            return handle
 
         return admin
 
-    def _admin_only(self, handle: MeshHandler) -> Handler:
+    def _admin_only(self, handle: MeshHandler) -> Admission:
         return self._admin(self._in_mesh(handle))
 
-    def _member_only(self, handle: MemberHandler) -> Handler:
-        async def member_only(request: HttpRequest) -> Reply:
-            mesh, member = await self._authenticated(request)
-            return await handle(request, mesh, member)
+    def _member_only(self, handle: MemberHandler) -> Admission:
+        async def member_only(request: HttpRequest) -> Handler:
+            unix_now = self._service.clock.wall_ms() / 1000
+            mesh, member, claims = await self._authenticated(request, unix_now)
+
+            async def once(request: HttpRequest) -> Reply:
+                # With the body: a request that did not arrive in full has used nothing up.
+                if not await self._used_tokens.use(mesh, claims, unix_now):
+                    raise Refused(answers.unauthenticated("the token was used before"))
+                return await handle(request, mesh, member)
+
+            return once
 
         return member_only
 
@@ -136,12 +155,13 @@ class MeshHttp:
             raise Refused(answers.mesh_not_found())
         return mesh
 
-    async def _authenticated(self, request: HttpRequest) -> tuple[Mesh, Member]:
-        """The gate of mesh 6.1: a genuine token, a mesh, a member; then the token is used up."""
+    async def _authenticated(
+        self, request: HttpRequest, unix_now: float
+    ) -> tuple[Mesh, Member, MemberClaims]:
+        """The gate of mesh 6.1 as far as the head shows it: a genuine token, a mesh, a member."""
         scheme, _, token = (request.header(b"authorization") or b"").partition(b" ")
         if scheme.lower() != b"bearer":
             raise Refused(answers.unauthenticated("a member token is needed"))
-        unix_now = self._service.clock.wall_ms() / 1000
         try:
             claims = verify_token(token.decode("latin-1"), request.params["slug"], unix_now)
         except TokenRefused as error:
@@ -151,9 +171,7 @@ class MeshHttp:
         if member is None:
             raise Refused(answers.not_a_member())
         self._check_host(request, claims, mesh, member)
-        if not await self._used_tokens.use(mesh, claims, unix_now):
-            raise Refused(answers.unauthenticated("the token was used before"))
-        return mesh, member
+        return mesh, member, claims
 
     def _check_host(
         self, request: HttpRequest, claims: MemberClaims, mesh: Mesh, member: Member
@@ -276,6 +294,28 @@ class MeshHttp:
 
     async def _delete_webhook(self, request: HttpRequest, mesh: Mesh) -> Reply:
         return await self._service.remove_webhook(mesh, request.params["webhook"])
+
+
+def _failed(request: HttpRequest, error: Exception) -> HttpResponse:
+    """What the caller is told of an error; of one that nobody expected, nothing."""
+    match error:
+        case Refused():
+            return _response(error.reply)
+        case RequestRefused():
+            return _response(answers.of_request(error))
+        case TidelogError():
+            _log.warning("%s failed: %s", request.method, error)
+            return _response(reply_of(error))
+        case _:
+            _log.error("%s failed", request.method, exc_info=error)
+            return _response(answers.internal())
+
+
+def _response(reply: Reply) -> HttpResponse:
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if reply.retry_after_s is not None:
+        headers = ((b"retry-after", b"%d" % reply.retry_after_s),)
+    return HttpResponse(reply.status, _encode(reply.body), headers=headers)
 
 
 def _query(request: HttpRequest) -> Mapping[str, str]:

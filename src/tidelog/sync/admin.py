@@ -8,7 +8,15 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Meta, Struct
 
-from tidelog.base.surface import HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.base.surface import (
+    Admit,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    guarded,
+    is_bearer,
+)
 from tidelog.log.decision import Accept, Failure, Names, RowChange, View
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
@@ -102,21 +110,16 @@ class Admin:
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         return (
-            Route("GET", "/sync/admin/model-version", self._guarded(self._get_version)),
-            Route("PUT", "/sync/admin/model-version", self._guarded(self._put_version)),
-            Route("GET", "/sync/admin/connections", self._guarded(self._get_connections)),
-            Route("GET", "/sync/admin/snapshot", self._guarded(self._get_snapshot)),
-            Route("PUT", "/sync/admin/snapshot", self._guarded(self._put_snapshot)),
-            Route("POST", "/sync/admin/retention", self._guarded(self._post_retention)),
+            guarded("GET", "/sync/admin/model-version", self._guarded(self._get_version)),
+            guarded("PUT", "/sync/admin/model-version", self._guarded(self._put_version)),
+            guarded("GET", "/sync/admin/connections", self._guarded(self._get_connections)),
+            guarded("GET", "/sync/admin/snapshot", self._guarded(self._get_snapshot)),
+            guarded("PUT", "/sync/admin/snapshot", self._guarded(self._put_snapshot)),
+            guarded("POST", "/sync/admin/retention", self._guarded(self._post_retention)),
         )
 
-    def _guarded(
-        self, handle: Callable[[HttpRequest], Awaitable[object]]
-    ) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-        async def guarded(request: HttpRequest) -> HttpResponse:
-            if not is_bearer(request, self._token):
-                error = "send the admin token: Authorization: Bearer <admin_token>"
-                return HttpResponse(401, encode({"error": error}))
+    def _guarded(self, handle: Callable[[HttpRequest], Awaitable[object]]) -> Admit:
+        async def handled(request: HttpRequest) -> HttpResponse:
             try:
                 return HttpResponse(200, encode(await handle(request)))
             except NewerSnapshot as error:
@@ -124,7 +127,13 @@ class Admin:
             except (msgspec.MsgspecError, ValueError) as error:
                 return HttpResponse(400, encode({"error": str(error)[:300]}))
 
-        return guarded
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            if is_bearer(request, self._token):
+                return handled
+            error = "send the admin token: Authorization: Bearer <admin_token>"
+            return HttpResponse(401, encode({"error": error}))
+
+        return admit
 
     async def _get_version(self, request: HttpRequest) -> object:
         del request

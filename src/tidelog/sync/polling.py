@@ -8,13 +8,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import structs
 
 from tidelog.base import strictjson
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.base.surface import Handle, HttpRequest, HttpResponse, Route, guarded
 from tidelog.log.decision import Answer
 from tidelog.sync.actions import Action, Send, Submit, Sync
 from tidelog.sync.profiles import COMPATIBILITY
@@ -45,19 +46,18 @@ class Polling:
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         return (
-            Route("POST", "/sync/v1/submit", self._submit),
-            Route("POST", "/sync/v1/sync", self._sync),
+            guarded("POST", "/sync/v1/submit", partial(self._admit, "submit_events")),
+            guarded("POST", "/sync/v1/sync", partial(self._admit, "sync")),
         )
 
-    async def _submit(self, request: HttpRequest) -> HttpResponse:
-        return await self._answer(request, "submit_events")
-
-    async def _sync(self, request: HttpRequest) -> HttpResponse:
-        return await self._answer(request, "sync")
-
-    async def _answer(self, request: HttpRequest, kind: str) -> HttpResponse:
+    async def _admit(self, kind: str, request: HttpRequest) -> Handle | HttpResponse:
         try:
-            session = self._session(request)
+            return partial(self._answer, kind, self._session(request))
+        except Problem as problem:
+            return self._problem(problem)
+
+    async def _answer(self, kind: str, session: Session, request: HttpRequest) -> HttpResponse:
+        try:
             now = asyncio.get_running_loop().time()
             [action, *_] = session.receive(
                 request.body, is_text=True, now=now, unix_now=time.time()

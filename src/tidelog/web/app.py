@@ -1,17 +1,16 @@
-"""The HTTP side: find the route, read the body, answer.
+"""The HTTP side: find the route, judge who asks, read the body, answer.
 
 Neither a framework nor ASGI stands in between: their request objects and messages cost as much
 again as the work they are for (docs/measurements.md).
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+import msgspec
 
 from tidelog.base.errors import (
     ClockSkewed,
@@ -24,13 +23,11 @@ from tidelog.base.errors import (
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.web.cycle import Cycle
 from tidelog.web.handshake import refuse
 from tidelog.web.routing import Paths
 
 _log = logging.getLogger(__name__)
-
-DISCARD_SECONDS = 1.0
-"""How long the rest of a body that is too large is read and dropped."""
 
 _RETRY_SOON = (b"retry-after", b"1")
 
@@ -45,14 +42,14 @@ class HttpApp:
         """Requests answered since the metrics were last shown, by status."""
         self._sent_bytes = self._received_bytes = 0
         metrics.before_render(self._count)
-        by_path: dict[str, dict[str, Route]] = {}
+        by_path: dict[str, dict[str, _Bounded]] = {}
         for route in routes:
-            by_path.setdefault(route.path, {})[route.method] = route
-        self._paths: Paths[dict[str, Route]] = Paths()
+            by_path.setdefault(route.path, {})[route.method] = _bounded(route, limits)
+        self._paths: Paths[dict[str, _Bounded]] = Paths()
         for path, methods in by_path.items():
             self._paths.add(path, methods)
 
-    async def respond(self, cycle: RequestResponseCycle) -> HttpResponse:
+    async def respond(self, cycle: Cycle) -> HttpResponse:
         """Answer one request; never raises."""
         response = await self._respond(cycle)
         self._answered[response.status] += 1
@@ -67,40 +64,52 @@ class HttpApp:
         self._metrics.received_bytes.inc(self._received_bytes)
         self._sent_bytes = self._received_bytes = 0
 
-    async def _respond(self, cycle: RequestResponseCycle) -> HttpResponse:
+    async def _respond(self, cycle: Cycle) -> HttpResponse:
         scope = cycle.scope
         found = self._paths.find(scope["raw_path"])
         if found is None:
-            await self._skip_body(cycle)
+            await cycle.discard(self._limits.max_body_bytes)
             return refuse(404, "there is nothing at this path")
         methods, params = found
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        route = methods.get(method)
-        if route is None:
-            await self._skip_body(cycle)
+        bounded = methods.get(method)
+        if bounded is None:
+            await cycle.discard(self._limits.max_body_bytes)
             allowed = ", ".join(sorted(methods)).encode()
             return refuse(405, "this path does not take that method", (b"allow", allowed))
-        body: bytes | HttpResponse
-        if not cycle.more_body and len(cycle.body) <= self._limits.max_body_bytes:
-            body = bytes(cycle.body)  # all of it came with the headers, as it mostly does
-            self._received_bytes += len(body)
-        else:
-            body = await self._read_body(scope, cycle.receive)
-            if isinstance(body, HttpResponse):
-                return body
+        route, limit, _ = bounded
+        is_whole = not cycle.more_body  # the body came with the headers, as it mostly does
+        if (len(cycle.body) if is_whole else cycle.declared_bytes) > limit:
+            return await self._too_large(cycle, bounded)
         client, server = scope.get("client"), scope.get("server")
         request = HttpRequest(
             method=scope["method"],
             raw_path=scope["raw_path"],
             query_string=scope["query_string"],
             headers=tuple(scope["headers"]),
-            body=body,
+            body=bytes(cycle.body) if is_whole else b"",
             peer=client[0] if client else "",
             params=params,
             local=(server[0], server[1]) if server and server[1] is not None else None,
         )
         try:
-            return await route.handle(request)
+            handle = route.handle
+            if route.admit is not None:
+                admitted = await route.admit(request)
+                if isinstance(admitted, HttpResponse):
+                    await cycle.discard(self._limits.max_body_bytes)
+                    return admitted
+                cycle.admit()
+                handle = admitted
+            if not is_whole:
+                body = await self._read_body(cycle, limit)
+                if body is None:
+                    return await self._too_large(cycle, bounded)
+                if isinstance(body, HttpResponse):
+                    return body
+                request = msgspec.structs.replace(request, body=body)
+            self._received_bytes += len(request.body)
+            return await handle(request)
         except (QueueFull, ShuttingDown, StoreUnavailable, OutcomeUnknown) as error:
             self._metrics.refusals.labels(type(error).__name__).inc()
             code = "backpressure" if isinstance(error, QueueFull) else "service_unavailable"
@@ -112,53 +121,46 @@ class HttpApp:
             _log.exception("%s %s failed", method, route.path)
             return refuse(500, "Internal server error")
 
-    async def _skip_body(self, cycle: RequestResponseCycle) -> None:
-        """Read what a refused request still sends: closing on it could overtake the refusal."""
-        if cycle.more_body:
-            await self._read_body(cycle.scope, cycle.receive)
-
-    async def _read_body(self, scope: Any, receive: Any) -> bytes | HttpResponse:
-        limit = self._limits.max_body_bytes
-        for name, value in scope["headers"]:
-            if name == b"content-length" and int(value) > limit:
-                return await self._too_large(receive)
-        parts: list[bytes] = []
-        size = 0
+    async def _read_body(self, cycle: Cycle, limit: int) -> bytes | HttpResponse | None:
+        """The body, or why there is none; None if it is too large."""
+        if cycle.is_admitted:
+            waiting = asyncio.timeout(self._limits.idle_timeout_ms / 1000)
+        else:
+            waiting = asyncio.timeout_at(cycle.deadline)
         try:
-            async with asyncio.timeout(self._limits.idle_timeout_ms / 1000):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return refuse(400, "the connection ended before the body did")
-                    part = message["body"]
-                    size += len(part)
-                    if size > limit:
-                        return await self._too_large(receive)
-                    parts.append(part)
-                    if not message["more_body"]:
-                        break
+            async with waiting:
+                return await cycle.read(limit)
+        except ConnectionError as error:
+            return refuse(400, str(error))
         except TimeoutError:
             self._metrics.refusals.labels("body_timeout").inc()
             return refuse(
                 408, "the request's body did not arrive in time", (b"connection", b"close")
             )
-        self._received_bytes += size
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _too_large(self, receive: Any) -> HttpResponse:
-        """Read on for a moment before answering.
-
-        A connection that is closed on a peer which is still sending is reset, and the reset can
-        overtake the answer.
-        """
+    async def _too_large(self, cycle: Cycle, bounded: "_Bounded") -> HttpResponse:
         self._metrics.refusals.labels("body_size").inc()
-        limit = self._limits.max_body_bytes
-        discarded, more = 0, True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DISCARD_SECONDS):
-                while more and discarded <= limit:
-                    message = await receive()
-                    discarded += len(message.get("body", b""))
-                    more = message.get("more_body", False)
-        error = f"the body is larger than {limit} bytes (setting limits.max_body_bytes)"
+        await cycle.discard(self._limits.max_body_bytes)
+        if bounded.route.too_large is not None:
+            return bounded.route.too_large
+        error = (
+            f"the body is larger than {bounded.max_body_bytes} bytes (setting {bounded.setting})"
+        )
         return refuse(413, error, (b"connection", b"close"))
+
+
+class _Bounded(NamedTuple):
+    """A route, the largest body it takes, and the setting that says so."""
+
+    route: Route
+    max_body_bytes: int
+    setting: str
+
+
+def _bounded(route: Route, limits: Limits) -> _Bounded:
+    limit, setting = limits.max_body_bytes, "limits.max_body_bytes"
+    if route.admit is None and limits.unauthenticated_body_bytes < limit:
+        limit, setting = limits.unauthenticated_body_bytes, "limits.unauthenticated_body_bytes"
+    if route.max_body_bytes is not None:
+        limit = min(limit, route.max_body_bytes)
+    return _Bounded(route, limit, setting)

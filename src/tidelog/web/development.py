@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidelog.base.loopback import is_loopback
-from tidelog.base.surface import Conversation, Endpoint, HttpRequest, HttpResponse, Route, Upgrade
+from tidelog.base.surface import (
+    Conversation,
+    Endpoint,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    Upgrade,
+)
 from tidelog.base.terminal import printable
 from tidelog.web.handshake import refuse
 
@@ -70,7 +78,17 @@ class Gate:
             self._explain(request.headers)
             return _REFUSAL
 
-        return msgspec.structs.replace(route, handle=handle)
+        judge = route.admit
+        if judge is None:
+            return msgspec.structs.replace(route, handle=handle)
+
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            if is_ours(request.headers, is_reading=request.method in _READING):
+                return await judge(request)
+            self._explain(request.headers)
+            return _REFUSAL
+
+        return msgspec.structs.replace(route, handle=handle, admit=admit)
 
     def _guarded_endpoint(self, endpoint: Endpoint) -> Endpoint:
         def accept(upgrade: Upgrade) -> Conversation | HttpResponse:

@@ -6,15 +6,19 @@ one call, one write. Parsing, keep-alive and pipelining stay uvicorn's.
 
 import asyncio
 import logging
+import math
+from collections import deque
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.web.app import HttpApp
+from tidelog.web.cycle import Cycle
 from tidelog.web.handshake import encode, refuse
+from tidelog.web.strangers import Strangers
 
 _log = logging.getLogger(__name__)
 
@@ -24,20 +28,33 @@ each would be an object before the first is answered."""
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """One HTTP connection, watched while it has sent less than a whole request head."""
+    """One HTTP connection, watched while it is not known who sends its requests."""
 
     limits: Limits
     metrics: Metrics
     app_: HttpApp
+    strangers: Strangers
+    cycle: Cycle
+    pipeline: deque[tuple[Cycle, Any]]  # type: ignore[assignment]  # `cycle` is ours
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._awaiting_head = True
+        self._has_begun = False
+        """Whether part of a head is there."""
+        self._heads = 0
+        """Heads that have begun."""
         self._head_bytes = 0
         """Bytes received since the head began; what the parser holds cannot be more."""
         self._header_bytes = 0
         """Bytes of the headers parsed so far."""
         self._head_timer: asyncio.TimerHandle | None = None
+        self._is_head_timed = False
+        """Whether that timer is the head's; before the first byte it is the connection's."""
+        self._began_at = 0.0
+        """Event-loop time of the first byte of the head."""
+        self._served: Cycle | None = None
+        """The request that is being answered; `cycle` is the last one that came."""
         self._ending = False
         """Whether what comes is ignored, because the connection ends with the pending answer."""
 
@@ -48,11 +65,12 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
             return
         super().connection_made(transport)
-        self._start_head_timer()
+        self._start_head_timer(self.limits.header_timeout_ms / 1000)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
         self._stop_head_timer()
+        self.strangers.note(self, 0)
         if self in self.connections:
             super().connection_lost(exc)
 
@@ -60,20 +78,35 @@ class LimitedHttp(HttpToolsProtocol):
         """Count what comes before a head is complete."""
         if self.transport.is_closing() or self._ending:
             return
-        if self._awaiting_head:
-            self._head_bytes += len(data)
+        was_awaiting, had_begun, heads = self._awaiting_head, self._has_begun, self._heads
         super().data_received(data)
+        new_heads = self._heads - heads
+        if self._has_begun:  # part of a head is there
+            if was_awaiting and new_heads == (not had_begun):
+                self._head_bytes += len(data)
+            else:  # other requests came with it; it is no more than this
+                self._head_bytes = min(len(data), self.limits.max_header_bytes)
+        elif was_awaiting and not had_begun and not new_heads:
+            self._head_bytes += len(data)  # empty lines, which may stand before a head
         if self._awaiting_head and self._head_bytes and not self._ending:
             if self._head_bytes > self.limits.max_header_bytes:
                 self._refuse("header_size", 431, "the request's headers are too large")
-            elif self._head_timer is None and not self.transport.is_closing():
-                self._start_head_timer()  # only part of a head has come
+            elif not self._is_head_timed and not self.transport.is_closing():
+                self._is_head_timed = True  # only part of a head has come
+                limits = self.limits
+                wait_ms = min(limits.header_timeout_ms, limits.unauthenticated_timeout_ms)
+                self._start_head_timer(wait_ms / 1000)
+        if not self.transport.is_closing():
+            self._note_held()
 
     def on_message_begin(self) -> None:
         """A new head begins; none is read once the connection is to end."""
         if self._ending:
             raise ConnectionAbortedError("the connection ends with the answers that are pending")
         self._header_bytes = 0
+        self._has_begun = True
+        self._heads += 1
+        self._began_at = self.loop.time()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -89,7 +122,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete: stop the watch, refuse what was too much."""
-        self._awaiting_head = False
+        self._awaiting_head = self._has_begun = False
         self._head_bytes = 0
         self._stop_head_timer()
         if (
@@ -109,8 +142,11 @@ class LimitedHttp(HttpToolsProtocol):
         url = httptools.parse_url(self.url)
         self.scope["raw_path"] = url.path or b"/"
         self.scope["query_string"] = url.query or b""
-        before: RequestResponseCycle | None = self.cycle  # None before the first request
-        self.cycle = RequestResponseCycle(
+        before: Cycle | None = self.cycle  # None before the first request
+        self.cycle = Cycle(
+            head_bytes=self._header_bytes + len(self.url),
+            deadline=self._began_at + self.limits.unauthenticated_timeout_ms / 1000,
+            on_admitted=self._note_held,
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
@@ -126,13 +162,17 @@ class LimitedHttp(HttpToolsProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, None)
         else:
+            self.cycle.deadline = math.inf  # until it is its turn, nobody waits for it
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
-        """Ignore the body of a refused request."""
+        """Ignore the body of a refused request; let a stranger send no more than may be held."""
         if not self.transport.is_closing() and not self._ending:
             super().on_body(body)
+            cycle = self.cycle
+            if not cycle.is_admitted and len(cycle.body) > self.limits.unauthenticated_body_bytes:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """The next bytes belong to the next head."""
@@ -142,14 +182,17 @@ class LimitedHttp(HttpToolsProtocol):
             if len(self.pipeline) >= MAX_PIPELINED:
                 self._end_after_pending()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]  # ours
         """Answer a request; uvicorn would call `app` instead."""
         del app
+        self._served = cycle
+        if cycle.deadline == math.inf:
+            cycle.deadline = self.loop.time() + self.limits.unauthenticated_timeout_ms / 1000
         task = self.loop.create_task(self._answer(cycle))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    async def _answer(self, cycle: RequestResponseCycle) -> None:
+    async def _answer(self, cycle: Cycle) -> None:
         try:
             response = await self.app_.respond(cycle)
         except Exception:  # noqa: BLE001 - a peer must not be left without an answer
@@ -174,20 +217,55 @@ class LimitedHttp(HttpToolsProtocol):
         if not cycle.keep_alive:
             self.transport.close()
         cycle.on_response()
+        self._note_held()
 
-    def _start_head_timer(self) -> None:
-        self._head_timer = self.loop.call_later(
-            self.limits.header_timeout_ms / 1000, self._on_head_timeout
-        )
+    # What is held of requests that may be anybody's.
+
+    def _note_held(self) -> None:
+        held = self._head_bytes
+        if self._served is not None:
+            held += self._served.unproven_bytes
+        for cycle, _ in self.pipeline:
+            held += cycle.unproven_bytes
+        self.strangers.note(self, held)
+
+    def give_way(self) -> None:
+        """End, because all connections together hold too much that may be anybody's."""
+        self.metrics.refusals.labels("unauthenticated_bytes").inc()
+        served = self._served
+        self._ending = True
+        self._stop_head_timer()
+        if served is None or served.response_complete or served.more_body:
+            error = (
+                "too much is waiting of requests that nobody has proved to have sent (setting "
+                "limits.unauthenticated_total_bytes)"
+            )
+            self.transport.write(encode(refuse(503, error, (b"retry-after", b"1"))))
+            self.transport.close()
+        else:
+            served.keep_alive = False  # it is whole, and will be answered; nothing behind it is
+        self.pipeline.clear()
+
+    def _start_head_timer(self, seconds: float) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(seconds, self._on_head_timeout)
 
     def _stop_head_timer(self) -> None:
+        self._is_head_timed = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _on_head_timeout(self) -> None:
-        if not self.transport.is_closing():
-            self._refuse("header_timeout", 408, "the request's headers did not arrive in time")
+        if self.transport.is_closing():
+            return
+        if self._has_begun and any(name == b"upgrade" for name, _ in self.headers):
+            left = self._began_at + self.limits.header_timeout_ms / 1000 - self.loop.time()
+            if left > 0:  # handshakes of sockets have more time
+                self._start_head_timer(left)
+                return
+        self._refuse("header_timeout", 408, "the request's headers did not arrive in time")
 
     def _refuse(self, reason: str, status: int, error: str, *headers: tuple[bytes, bytes]) -> None:
         self.metrics.refusals.labels(reason).inc()
@@ -202,7 +280,7 @@ class LimitedHttp(HttpToolsProtocol):
         connection ends after it instead.
         """
         self._stop_head_timer()
-        last: RequestResponseCycle | None = self.cycle  # None before the first request
+        last: Cycle | None = self.cycle  # None before the first request
         if last is None or last.response_complete:
             return False
         last.keep_alive = False  # those before it are answered first, in their order
@@ -223,5 +301,6 @@ class LimitedHttp(HttpToolsProtocol):
 
 def http_protocol(app: HttpApp, limits: Limits, metrics: Metrics) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
-    bound = {"app_": app, "limits": limits, "metrics": metrics}
+    strangers = Strangers(limits.unauthenticated_total_bytes, metrics)
+    bound = {"app_": app, "limits": limits, "metrics": metrics, "strangers": strangers}
     return type("BoundHttp", (LimitedHttp,), bound)

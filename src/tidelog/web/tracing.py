@@ -7,6 +7,7 @@ asked for, its query, a header or a body: those hold signatures, tokens and peop
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from tidelog.base.settings import Tracing as TracingSettings
 from tidelog.base.surface import (
     Conversation,
     Endpoint,
+    Handle,
     HttpRequest,
     HttpResponse,
     Outlet,
@@ -73,7 +75,7 @@ class Tracing:
         attributes = {"http.request.method": route.method, "http.route": route.path}
         name = f"{route.method} {route.path}"
 
-        async def handle(request: HttpRequest) -> HttpResponse:
+        async def spanned(inner: Handle, request: HttpRequest) -> HttpResponse:
             carrier = {
                 key.decode(): value.decode("latin-1")
                 for key, value in request.headers
@@ -86,13 +88,28 @@ class Tracing:
                 kind=SpanKind.SERVER,
                 attributes=attributes,
             ) as span:
-                response = await route.handle(request)
+                response = await inner(request)
                 span.set_attribute("http.response.status_code", response.status)
                 if response.status >= 500:
                     span.set_status(StatusCode.ERROR)
                 return response
 
-        return replace(route, handle=handle)
+        handle = partial(spanned, route.handle)
+        judge = route.admit
+        if judge is None:
+            return replace(route, handle=handle)
+
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            admitted = await judge(request)
+            if not isinstance(admitted, HttpResponse):
+                return partial(spanned, admitted)
+
+            async def refused(_: HttpRequest) -> HttpResponse:
+                return admitted
+
+            return await spanned(refused, request)
+
+        return replace(route, handle=handle, admit=admit)
 
     def _listened(self, endpoint: Endpoint) -> Endpoint:
         def accept(upgrade: Upgrade) -> Conversation | HttpResponse:

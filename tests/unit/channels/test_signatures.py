@@ -16,8 +16,8 @@ from tidelog.channels.signatures import (
     MAX_AGE_SECONDS,
     is_channel_auth,
     is_signin_auth,
-    request_fault,
     sign,
+    signed_by,
 )
 
 APP = App(id="a1", key="k1", secret="s\u00e9cret")
@@ -106,7 +106,9 @@ def check(
     now: float = NOW,
 ) -> tuple[App, dict[str, str]]:
     """Check a request."""
-    return request_fault(APPS.get, app_id, method, path, query, body, now)
+    signed = signed_by(APPS.get, app_id, method, path, query, now)
+    signed.check_body(body)
+    return signed.app, signed.query
 
 
 def refused(query: bytes, **request: Any) -> tuple[int, str]:

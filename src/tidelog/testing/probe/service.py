@@ -19,13 +19,16 @@ from tidelog.base.errors import (
 from tidelog.base.frame import text_frame
 from tidelog.base.queries import load_queries
 from tidelog.base.surface import (
+    Admit,
     Conversation,
     Endpoint,
+    Handle,
     HttpRequest,
     HttpResponse,
     Outlet,
     Route,
     Upgrade,
+    guarded,
 )
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure
@@ -96,6 +99,16 @@ _BAD_REQUEST = (
 )
 
 
+def _admit(handle: Handle) -> Admit:
+    """Everybody: the probe has no secrets, and is for tests of what happens behind them."""
+
+    async def admit(request: HttpRequest) -> Handle:
+        del request
+        return handle
+
+    return admit
+
+
 class ProbeService:
     """Mounts the probe on a committer and a store."""
 
@@ -110,10 +123,10 @@ class ProbeService:
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         return (
-            Route("POST", "/probe/entries", self._post_entry),
+            guarded("POST", "/probe/entries", _admit(self._post_entry)),
             Route("GET", "/probe/streams/{stream}", self._get_state),
             Route("GET", "/probe/streams/{stream}/entries", self._get_entries),
-            Route("POST", "/probe/streams/{stream}/prune", self._post_prune),
+            guarded("POST", "/probe/streams/{stream}/prune", _admit(self._post_prune)),
         )
 
     def endpoints(self) -> Sequence[Endpoint]:

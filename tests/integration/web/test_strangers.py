@@ -1,0 +1,281 @@
+"""Requests of nobody: what is held and waited for before it is known who sends them."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from support.channels_peer import APP
+from support.channels_raw import signed_target
+from support.sync_peer import SECRET, token
+from tidelog.base.settings import Limits, Settings, Sync
+from tidelog.cli.serve import _surfaces
+from tidelog.testing.server import running_server
+from tidelog.web.server import Server
+
+ADMIN = "a token of an administrator"
+
+WAIT_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def serving(data_dir: Path, **limits: int) -> AsyncIterator[Server]:
+    """A server with all surfaces."""
+    settings = Settings(
+        admin_token=ADMIN,
+        apps=[APP],
+        sync=Sync(jwt_secret=SECRET),
+        limits=Limits(**limits),
+    )
+    mounts, extensions = _surfaces(settings)
+    async with running_server(
+        data_dir, settings=settings, mounts=mounts, extensions=extensions
+    ) as server:
+        yield server
+
+
+class Peer:
+    """A connection that sends exact bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, server: Server) -> AsyncIterator["Peer"]:
+        """A connection for the length of the block."""
+        port = int(server.url.rsplit(":", 1)[1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+
+    def ask(self, method: str, target: str, length: int, *headers: str) -> None:
+        """The head of a request that has a body."""
+        lines = [f"{method} {target} HTTP/1.1", "host: x", f"content-length: {length}", *headers]
+        self.send("\r\n".join([*lines, "", ""]).encode())
+
+    def send(self, data: bytes) -> None:
+        """Exact bytes."""
+        self.writer.write(data)
+
+    async def status(self) -> int:
+        """Of the next answer."""
+        return (await self.answer())[0]
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The next answer: its status and its body."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+            body = await self.reader.readexactly(int(fields["content-length"]))
+        return int(head.split()[1]), body
+
+
+def events_target(body: bytes) -> str:
+    """Path and query of a signed publish."""
+    return signed_target("POST", f"/apps/{APP.id}/events", body, {}, now=time.time())
+
+
+def publication(size: int = 10) -> bytes:
+    """A body of `POST /events`."""
+    return json.dumps({"name": "x", "channel": "room", "data": "y" * size}).encode()
+
+
+async def test_who_asks_is_judged_before_the_body_is_sent(tmp_path: Path) -> None:
+    """A refusal comes on the head alone; of the body not a byte has been sent."""
+    wrong = "authorization: Bearer wrong"
+    asked = [
+        ("POST", events_target(b"x")[:-1] + "!", "x: y", 401),
+        ("POST", f"/apps/{APP.id}/events", "x: y", 400),
+        ("POST", "/sync/v1/submit", wrong, 401),
+        ("PUT", "/sync/admin/snapshot", wrong, 401),
+        ("POST", "/channels/admin/forget", wrong, 401),
+        ("POST", "/mesh", wrong, 401),
+        ("POST", "/mesh/m/messages", wrong, 401),
+        ("POST", "/dashboard/api/outbox/d/drop", "cookie: tidelog_dashboard=wrong", 401),
+        ("POST", "/nowhere", "x: y", 404),
+    ]
+
+    async def refused(server: Server, method: str, target: str, header: str) -> int:
+        async with Peer.to(server) as peer:
+            peer.ask(method, target, 50_000, header)
+            return await peer.status()
+
+    async with serving(tmp_path) as server:
+        statuses = await asyncio.gather(*(refused(server, *each[:3]) for each in asked))
+    assert statuses == [status for *_, status in asked]
+
+
+async def test_a_refusal_does_not_ask_for_the_body(tmp_path: Path) -> None:
+    """`Expect: 100-continue` is answered with the refusal, or with the wish for the body."""
+    body = publication()
+    async with serving(tmp_path) as server:
+        async with Peer.to(server) as peer:
+            peer.ask("POST", "/mesh", 4, "expect: 100-continue")
+            assert await peer.status() == 401
+        async with Peer.to(server) as peer:
+            peer.ask("POST", events_target(body), len(body), "expect: 100-continue")
+            async with asyncio.timeout(WAIT_SECONDS):
+                wish = await peer.reader.readuntil(b"\r\n\r\n")
+            assert wish == b"HTTP/1.1 100 Continue\r\n\r\n"
+            peer.send(body)
+            assert await peer.status() == 200
+
+
+async def test_who_is_known_may_take_the_time_and_the_room(tmp_path: Path) -> None:
+    """A signed request is read though it is larger and slower than a stranger's may be."""
+    body = publication(5000)
+    limits = {"unauthenticated_body_bytes": 1000, "unauthenticated_timeout_ms": 50}
+    async with serving(tmp_path, **limits) as server, Peer.to(server) as peer:
+        peer.ask("POST", events_target(body), len(body))
+        peer.send(body[:3000])
+        await asyncio.sleep(0.2)
+        peer.send(body[3000:])
+        assert await peer.status() == 200
+        peer.ask("POST", "/sync/v1/submit", 5000, f"authorization: Bearer {token('c')}")
+        await asyncio.sleep(0.2)
+        peer.send(b"x" * 5000)
+        assert await peer.status() == 400
+
+
+async def test_a_signature_is_of_one_body(tmp_path: Path) -> None:
+    """Whoever sends another body than the signed one is refused when it is there."""
+    body = publication()
+    async with serving(tmp_path) as server, Peer.to(server) as peer:
+        peer.ask("POST", events_target(body), len(body))
+        await asyncio.sleep(0.05)
+        peer.send(body.replace(b"room", b"door"))
+        status, text = await peer.answer()
+        assert (status, json.loads(text)["error"]) == (401, "body_md5 is not that of the body")
+
+
+async def test_a_strangers_body_is_small(tmp_path: Path) -> None:
+    """Where only the body shows who asks, 64 KiB are its end; in the surface's own words."""
+    join = "/mesh/m/members"
+    async with serving(tmp_path) as server:
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            allowed = await http.post(join, content=b"x" * 65_536)
+            assert (allowed.status_code, allowed.json()["error"]) == (404, "mesh_not_found")
+            refused = await http.post(join, content=b"x" * 65_537)
+            assert (refused.status_code, refused.json()) == (413, {"error": "payload_too_large"})
+            login = await http.post("/dashboard/login", content=b"x" * 65_537)
+            assert login.status_code == 413
+            assert "limits.unauthenticated_body_bytes" in login.json()["error"]
+        async with Peer.to(server) as peer:  # by its length, before it is sent
+            peer.ask("POST", join, 65_537)
+            assert await peer.status() == 413
+
+
+async def test_a_stranger_has_little_time(tmp_path: Path) -> None:
+    """Head and body of a request that may be anybody's are there in time, or it ends with 408."""
+    async with serving(tmp_path, unauthenticated_timeout_ms=100) as server:
+        async with Peer.to(server) as peer:
+            peer.send(b"POST /mesh/m/members HTTP/1.1\r\nhost:")
+            assert await peer.status() == 408
+        async with Peer.to(server) as peer:
+            peer.ask("POST", "/mesh/m/members", 10)
+            assert await peer.status() == 408
+        assert server.metrics.refusals.labels("body_timeout")._value.get() == 1
+
+
+async def test_a_handshake_keeps_its_time(tmp_path: Path) -> None:
+    """The head of an upgrade has `header_timeout_ms`, also where a request has less."""
+    async with (
+        serving(tmp_path, unauthenticated_timeout_ms=100) as server,
+        Peer.to(server) as peer,
+    ):
+        peer.send(f"GET /app/{APP.key} HTTP/1.1\r\nupgrade: websocket\r\nhost: x\r\n".encode())
+        await asyncio.sleep(0.3)
+        peer.send(b"connection: Upgrade\r\nsec-websocket-version: 13\r\n")
+        peer.send(b"sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n")
+        async with asyncio.timeout(WAIT_SECONDS):
+            head = await peer.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+
+
+async def test_a_request_in_line_begins_when_it_is_its_turn(tmp_path: Path) -> None:
+    """The time of a pipelined request is not what the ones before it have taken."""
+    body = publication()
+    async with serving(tmp_path, unauthenticated_timeout_ms=150) as server, Peer.to(server) as peer:
+        peer.ask("POST", events_target(body), len(body))
+        peer.send(body)
+        peer.ask("POST", "/mesh/m/members", 10)
+        assert await peer.status() == 200
+        peer.send(b"0123456789")
+        assert await peer.status() == 404
+
+
+async def test_all_strangers_together_are_bounded(tmp_path: Path) -> None:
+    """The sum of what is held has an end, and whoever has waited longest gives way."""
+    held = 5000
+    async with serving(tmp_path, unauthenticated_total_bytes=10 * held) as server:
+
+        def figure() -> float:
+            server.metrics.render()
+            return server.metrics.registry.get_sample_value("tidelog_unauthenticated_bytes") or 0.0
+
+        async def until(reached: Callable[[float], bool]) -> None:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not reached(figure()):  # noqa: ASYNC110 - a metric tells nobody
+                    await asyncio.sleep(0.005)
+
+        peers = []
+        for number in range(20):
+            opened = Peer.to(server)
+            peer = await opened.__aenter__()
+            peers.append((opened, peer))
+            if number % 2:
+                peer.ask("POST", "/mesh/m/members", held + 1)
+                peer.send(b"x" * held)
+            else:
+                peer.send(b"GET /healthz HTTP/1.1\r\nx: " + b"y" * held)
+            least = min(number + 1, 9) * held
+            await until(lambda held, least=least: held >= least)  # type: ignore[misc]
+            assert figure() <= 10 * held
+        for _, peer in peers[:11]:
+            status, text = await peer.answer()
+            assert status == 503
+            assert b"limits.unauthenticated_total_bytes" in text
+        async with httpx.AsyncClient(base_url=server.url) as http:  # others are served
+            body = publication()
+            assert (await http.post(events_target(body), content=body)).status_code == 200
+        peers[-1][1].send(b"x")
+        assert await peers[-1][1].status() == 404
+        refused = server.metrics.refusals.labels("unauthenticated_bytes")._value.get()
+        assert 11 <= refused <= 12
+        for opened, _ in peers:
+            await opened.__aexit__(None, None, None)
+        await until(lambda held: not held)
+
+
+async def test_what_was_asked_before_is_answered_before_the_end(tmp_path: Path) -> None:
+    """A connection that gives way ends after the answer to what is whole."""
+    body = publication()
+    limit = {"unauthenticated_total_bytes": 3000}
+    async with serving(tmp_path, **limit) as server, Peer.to(server) as peer:
+        peer.ask("POST", events_target(body), len(body))
+        peer.send(body + b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 3000)
+        assert await peer.status() == 200
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await peer.reader.read() == b""
+
+
+async def test_empty_lines_are_no_way_to_stay(tmp_path: Path) -> None:
+    """Lines that may stand before a request hold a connection no longer than a request may."""
+    limits = {"unauthenticated_timeout_ms": 100, "max_header_bytes": 1024}
+    async with serving(tmp_path, **limits) as server:
+        async with Peer.to(server) as peer:
+            peer.send(b"GET /healthz/live HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert await peer.status() == 200
+            peer.send(b"\r\n")
+            assert await peer.status() == 408
+        async with Peer.to(server) as peer:
+            peer.send(b"\r\n" * 1000)
+            assert await peer.status() == 431
