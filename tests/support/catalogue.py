@@ -90,7 +90,7 @@ class Database:
             return
         server = await asyncpg.connect(self.location)
         store = PostgresqlStore(
-            self.location, node="n", connect_timeout_ms=1, statement_timeout_ms=1, pool_size=1
+            self.location, node="n", connect_timeout_ms=1, statement_timeout_ms=1
         )
         try:
             await store._migrate(server, scripts)

@@ -114,8 +114,10 @@ class Postgresql(Section, frozen=True, kw_only=True):
     """`[postgresql]`: used when `store` is a `postgresql://` URL."""
 
     pool_size: Annotated[int, Meta(ge=1, le=100)] = 4
-    """Connections for reading, besides the writer's and the listener's. A server allows 100 by
-    default for all its clients together."""
+    """Connections for reading, besides the writer's and the listener's. Half of them, at least one,
+    are for short reads, which health, subscribing and publishing wait for; the others, at least
+    one, for whatever else is read, such as histories. A server allows 100 by default for all its
+    clients together."""
 
     connect_timeout_ms: Milliseconds = 5000
     """A server that does not answer the handshake for so long is unavailable."""

@@ -37,6 +37,20 @@ ANNOUNCED_MS = 60_000
 """How long an announcement can be heard: a node that was away for longer has closed its clients'
 connections or cannot have known of what changed."""
 
+SHORT_READS = frozenset(
+    {
+        *("head", "clock", "incarnations", "entries_after", "dedupe_row", "dedupe_rows"),
+        *("announce", "announcements_after", "last_announcement", "announcement_keeper"),
+        *("channels_channel", "channels_message", "channels_versions_after", "channels_exists"),
+        *("channels_base", "channels_last_event", "sync_last_event", "sync_setting"),
+        *("mesh_by_slug", "mesh_member", "mesh_dedupe_row", "mesh_take_units", "mesh_use_tokens"),
+        *("mesh_waiting", "mesh_recipients", "mesh_entry"),
+    }
+)
+"""Reads that health, subscribing, writing and delivering wait for. Each takes what a key names, or
+a page of it, whatever there is; they have a lane of their own, and never wait for somebody's
+history. An engine reads everything else in the other lane."""
+
 STATEMENT_POINTS: Mapping[str, FaultPoint] = {
     "mesh_add_delivery": FaultPoint.DELIVERIES_WRITTEN,
     "mesh_add_mention": FaultPoint.MENTIONS_WRITTEN,

@@ -29,6 +29,7 @@ from tidelog.store.engine import (
     NO_URL,
     PAGE_BYTES,
     PAGE_ENTRIES,
+    SHORT_READS,
     STATEMENT_POINTS,
     Extension,
     builtin_queries,
@@ -331,7 +332,6 @@ class PostgresqlStore:
         extensions: Sequence[Extension] = (),
         connect_timeout_ms: int,
         statement_timeout_ms: int,
-        pool_size: int,
     ) -> None:
         self._url = url
         self._queries = builtin_queries(ENGINE)
@@ -340,8 +340,9 @@ class PostgresqlStore:
         self._extensions = extensions
         self._connect_seconds = connect_timeout_ms / 1000
         self._statement_timeout_ms = statement_timeout_ms
-        self._pool_size = pool_size
-        self._pool: asyncpg.Pool | None = None
+        self._short: asyncpg.Pool | None = None
+        """For `SHORT_READS`; half of the connections, at least one."""
+        self._long: asyncpg.Pool | None = None
         self._listener = Listener(self._connect)
         self._node = node
         self._sweep_at = 0.0
@@ -368,7 +369,6 @@ class PostgresqlStore:
             extensions=extensions,
             connect_timeout_ms=connect_timeout_ms,
             statement_timeout_ms=statement_timeout_ms,
-            pool_size=pool_size,
         )
         try:
             connection = await store._connect()
@@ -378,14 +378,8 @@ class PostgresqlStore:
                 )
             finally:
                 await connection.close()
-            store._pool = await asyncpg.create_pool(
-                url,
-                min_size=0,  # or the driver logs a stack whenever the server is away
-                max_size=pool_size,
-                timeout=store._connect_seconds,
-                command_timeout=statement_timeout_ms / 1000,
-                server_settings={"application_name": "tidelog"},
-            )
+            store._short = await store._lane(max(1, pool_size // 2))
+            store._long = await store._lane(max(1, pool_size - pool_size // 2))
         except (ValueError, asyncpg.exceptions.ClientConfigurationError):
             # The driver quotes parts of the URL, and one of them may be the password.
             raise ConfigError(NO_URL) from None
@@ -395,6 +389,16 @@ class PostgresqlStore:
                 "Check the `store` setting and that the role may create a schema."
             ) from error
         return store
+
+    async def _lane(self, connections: int) -> asyncpg.Pool:
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=0,  # or the driver logs a stack whenever the server is away
+            max_size=connections,
+            timeout=self._connect_seconds,
+            command_timeout=self._statement_timeout_ms / 1000,
+            server_settings={"application_name": "tidelog"},
+        )
 
     async def _connect(self) -> asyncpg.Connection:
         connection: asyncpg.Connection = await asyncpg.connect(
@@ -533,19 +537,20 @@ class PostgresqlStore:
         """See `Store.sealed_page`."""
         text = table.page("tidelog.", "$", is_first=after is None)
         key = [escape(value) if isinstance(value, str) else value for value in after or ()]
-        return await self._fetch_text(text, *key, table.rows_per_page)
+        return await self._read(self._long, text, *key, table.rows_per_page)
 
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
         return [SurfaceStats._make(row) for row in await self._fetch("stats")]
 
     async def _fetch(self, query: str, *values: Any) -> list[Row]:
-        return await self._fetch_text(self._queries[query], *values)
+        lane = self._short if query in SHORT_READS else self._long
+        return await self._read(lane, self._queries[query], *values)
 
-    async def _fetch_text(self, text: str, *values: Any) -> list[Row]:
-        assert self._pool is not None  # noqa: S101 - `open` made it
+    async def _read(self, lane: asyncpg.Pool | None, text: str, *values: Any) -> list[Row]:
+        assert lane is not None  # noqa: S101 - `open` made it
         try:
-            found = await self._pool.fetch(text, *values)
+            found = await lane.fetch(text, *values)
         except LOST as error:
             raise StoreUnavailable(
                 f"PostgreSQL could not be read: {type(error).__name__}: {error}"
@@ -590,9 +595,9 @@ class PostgresqlStore:
         VACUUM does not look at what the planner's statistics have sampled: that is replaced by some
         of what is there now.
         """
-        assert self._pool is not None  # noqa: S101 - `open` made it
+        assert self._long is not None  # noqa: S101 - `open` made it
         try:
-            async with self._pool.acquire() as connection, connection.transaction():
+            async with self._long.acquire() as connection, connection.transaction():
                 # Of a table without rows nothing is sampled, and the old samples would stay.
                 for step in ("add_unused_key", "sample_content", "remove_unused_key"):
                     await connection.execute(self._queries[step])
@@ -603,9 +608,11 @@ class PostgresqlStore:
         """See `Store.close`."""
         await self._listener.close()
         await self.writer.close()
-        if self._pool is not None:
+        for lane in (self._short, self._long):
+            if lane is None:
+                continue
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._pool.close()
+                    await lane.close()
             except LOST:
-                self._pool.terminate()
+                lane.terminate()

@@ -27,6 +27,7 @@ from tidelog.store.engine import (
     MAX_ID,
     PAGE_BYTES,
     PAGE_ENTRIES,
+    SHORT_READS,
     STATEMENT_POINTS,
     Extension,
     builtin_queries,
@@ -50,9 +51,12 @@ from tidelog.store.rows import (
 
 ENGINE = "sqlite"
 
-READERS = 2
-"""Reading threads. Pages come from the operating system's cache, so more than the cores of a small
-machine only compete for the interpreter lock."""
+LANE_READERS = 2
+"""Reading threads of a lane. Pages come from the operating system's cache, so more than the cores
+of a small machine only compete for the interpreter lock."""
+
+READER_CACHE_KIB = 32 * 1024
+"""Page cache of a reading connection."""
 
 REMEMBERED_SERIALS = 20_000
 """Streams whose last serial is kept in memory, some hundred bytes each."""
@@ -268,6 +272,37 @@ def _untrustworthy(error: BaseException) -> StoreUntrustworthy:
     )
 
 
+class _Lane:
+    """Threads that read, with a connection for each; who asks first is served first."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._threads = ThreadPoolExecutor(LANE_READERS, thread_name_prefix=f"tidelog-{name}")
+        self._idle = [sqlitefile.connect(path, read_only=True) for _ in range(LANE_READERS)]
+        for connection in self._idle:
+            connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
+
+    async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """What a function reads."""
+
+        def run() -> T:
+            connection = self._idle.pop()
+            try:
+                return read(connection)
+            finally:
+                self._idle.append(connection)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        except (sqlite3.DatabaseError, OverflowError) as error:
+            raise StoreUnavailable(f"the store could not be read: {error}") from error
+
+    def close(self) -> None:
+        """Wait for what is being read."""
+        self._threads.shutdown(wait=True)
+        for connection in self._idle:
+            connection.close()
+
+
 class SqliteStore:
     """One SQLite file as a `Store`."""
 
@@ -303,8 +338,7 @@ class SqliteStore:
                 self._lock.release()
             raise
         self.writer = SqliteWriter(connection, self._queries)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tidelog-read")
-        self._idle = [sqlitefile.connect(path, read_only=True) for _ in range(READERS)]
+        self._short, self._long = _Lane(path, "look"), _Lane(path, "read")
 
     def _open(
         self, log_id: str, extensions: Sequence[Extension], *, read_only: bool
@@ -364,18 +398,8 @@ class SqliteStore:
         if problem:
             raise StoreDamaged(f"{self.path}: {problem}. {remedy(self.path)}")
 
-    async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        def run() -> T:
-            connection = self._idle.pop()
-            try:
-                return read(connection)
-            finally:
-                self._idle.append(connection)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, run)
-        except (sqlite3.DatabaseError, OverflowError) as error:
-            raise StoreUnavailable(f"the store could not be read: {error}") from error
+    def _lane(self, query: str) -> _Lane:
+        return self._short if query in SHORT_READS else self._long
 
     async def head(self) -> Head:
         """See `Store.head`."""
@@ -420,7 +444,7 @@ class SqliteStore:
                         break
             return entries
 
-        return await self._read(read)
+        return await self._lane(query).read(read)
 
     async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
         """See `Store.dedupe_row`."""
@@ -440,7 +464,7 @@ class SqliteStore:
             found: list[Any] = connection.execute(text, key).fetchall()
             return tuple(found)
 
-        return await self._read(read)
+        return await self._lane(query).read(read)
 
     async def rows_of(self, query: str, keys: Sequence[Key]) -> list[tuple[Row, ...]]:
         """See `Store.rows_of`; in one visit to a reading thread."""
@@ -449,7 +473,7 @@ class SqliteStore:
         def read(connection: sqlite3.Connection) -> list[tuple[Row, ...]]:
             return [tuple(connection.execute(text, key).fetchall()) for key in keys]
 
-        return await self._read(read)
+        return await self._lane(query).read(read)
 
     async def rows_within(
         self, query: str, positions: Sequence[int], *, most_bytes: int
@@ -467,7 +491,7 @@ class SqliteStore:
                 found.append(row)
             return found
 
-        return await self._read(read)
+        return await self._long.read(read)
 
     async def lowest(
         self, query: str, names: Sequence[str], *, after: int, through: int, limit: int
@@ -487,7 +511,7 @@ class SqliteStore:
                     bound = max(found)
             return sorted(found)[:limit]
 
-        return await self._read(read)
+        return await self._long.read(read)
 
     async def sealed_page(self, table: SealedTable, after: Key | None) -> list[Row]:
         """See `Store.sealed_page`."""
@@ -496,7 +520,7 @@ class SqliteStore:
         def read(connection: sqlite3.Connection) -> list[Row]:
             return connection.execute(text, (*(after or ()), table.rows_per_page)).fetchall()
 
-        return await self._read(read)
+        return await self._long.read(read)
 
     async def stats(self) -> list[SurfaceStats]:
         """See `Store.stats`."""
@@ -552,9 +576,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         """See `Store.close`."""
-        self._readers.shutdown(wait=True)
-        for connection in self._idle:
-            connection.close()
+        self._short.close()
+        self._long.close()
         self.writer.close()  # last: who closes last folds the WAL into the file, if it may write
         if self._lock is not None:
             self._lock.release()

@@ -87,11 +87,11 @@ async def test_rows_of_two_windows(postgresql_url: str) -> None:
         limiter = SharedLimiter(store)
         for bucket in range(5):
             assert await verdicts(limiter, mesh("m"), "ab", bucket * WINDOW_MS) == "TT"
-        rows = await store._pool.fetch(  # type: ignore[attr-defined]
+        rows = await store._short.fetch(  # type: ignore[attr-defined]
             "SELECT window_bucket, count(*) FROM mesh.rate_limit_idem GROUP BY 1 ORDER BY 1"
         )
         assert [tuple(row) for row in rows] == [(3, 2), (4, 2)]
-        used = await store._pool.fetch(  # type: ignore[attr-defined]
+        used = await store._short.fetch(  # type: ignore[attr-defined]
             "SELECT window_bucket, used FROM mesh.rate_limit_window ORDER BY 1"
         )
         assert [tuple(row) for row in used] == [(3, 2), (4, 2)]
