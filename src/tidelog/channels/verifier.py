@@ -28,6 +28,12 @@ MESSAGES = 20
 STRETCH = 5000
 """Entries of a channel that are counted in one read."""
 
+WIDTHS = (256, 65536)
+"""Of the stretches of a history that are counted (migration 13)."""
+
+STRETCHES = 100
+"""Stretches of one read: each may have to count 256 messages."""
+
 TRIES = 5
 """How often a state is looked at that changes while it is folded."""
 
@@ -41,6 +47,8 @@ async def verify_channels(store: Store) -> AsyncIterator[Looked]:
     async for looked in _verify_messages(store):
         yield looked
     async for looked in _verify_channels(store):
+        yield looked
+    async for looked in _verify_stretches(store):
         yield looked
 
 
@@ -101,6 +109,7 @@ class _Message(NamedTuple):
     stream_serial: int
     entity: str
     body: bytes | None
+    has_stretch: int
 
     @property
     def is_from_before_seals(self) -> bool:
@@ -154,6 +163,8 @@ async def _problem_now(store: Store, message: _Message) -> str | None:
         return "has neither its create nor what that left"
     if message.history_serial != origin.history_serial:
         return f"history_serial is {message.history_serial}, not {origin.history_serial}"
+    if not message.has_stretch:
+        return "is counted in no stretch of its channel"
     stored = None if message.state is None else decode_version(message.state)
     if problem := _column_problem(message, stored, base, created):
         return problem
@@ -246,3 +257,19 @@ async def _creates(store: Store, channels: Sequence[tuple[str, int]]) -> list[in
                 unfinished.append(n)
         left = unfinished
     return counts
+
+
+async def _verify_stretches(store: Store) -> AsyncIterator[Looked]:
+    """Every count of a history is that of its messages."""
+    async for page in pages(store, "channels_check_stretches", ("", 0, 0), STRETCHES):
+        damage = []
+        for stream, width, number, *stored, messages, size_bytes, has_wide in page:
+            key, counted = f"{stream}/{width}/{number}", [messages, size_bytes]
+            if width not in WIDTHS:
+                damage.append(Damage("channels_stretch", key, "has a width that none has"))
+            elif stored != counted or not messages:
+                problem = f"says {stored}, its messages and their bytes are {counted}"
+                damage.append(Damage("channels_stretch", key, problem))
+            if not has_wide:
+                damage.append(Damage("channels_stretch", key, "the wide one around it is missing"))
+        yield Looked("channels_stretch", len(page), damage)

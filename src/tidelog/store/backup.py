@@ -342,8 +342,6 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
             await _require_unused(connection, queries)
             await migrate(connection, queries, migrations("postgresql"))
             await _require_empty(connection, queries)
-            await connection.execute(queries["remove_head"])
-            await connection.execute(queries["remove_incarnations"])
             with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
                 await _fill(connection, reading, progress)
             head = await connection.fetchval(queries["head"])
@@ -398,6 +396,8 @@ async def _fill(
     total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
     for table in tables():
         columns = _columns(reading, table)
+        # What a start wrote, or what follows from tables before it: the backup has its own.
+        await connection.execute(f"DELETE FROM tidelog.{table}")
         rows = reading.execute(f"SELECT {', '.join(columns)} FROM {table}")
         done = 0
         while page := rows.fetchmany(_ROWS_PER_STEP):

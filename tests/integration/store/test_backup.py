@@ -355,12 +355,13 @@ async def test_every_table_is_in_a_backup(
     assert sorted(filled) == sorted([*tables(), *transient])
     assert {"log", "dedupe", "head"} <= set(filled)
     for table in tables():
-        rows = await source.run(f"SELECT * FROM {table}")
-        assert len(rows) == 1
+        rows = sorted(await source.run(f"SELECT * FROM {table}"))
+        # The counts that the row of a message brings with it, besides the one that was written.
+        assert len(rows) == (3 if table == "channels_stretch" else 1)
         # Only a copy's next incarnation is its own.
         own = "WHERE number <= 7" if table == "incarnation" else ""
-        assert await Database(str(file)).run(f"SELECT * FROM {table} {own}") == rows
-        assert await Database(target_location).run(f"SELECT * FROM {table} {own}") == rows
+        for copy in (str(file), target_location):
+            assert sorted(await Database(copy).run(f"SELECT * FROM {table} {own}")) == rows
     assert await Database(target_location).run("SELECT * FROM writer") == []
 
 

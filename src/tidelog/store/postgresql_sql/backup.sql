@@ -11,10 +11,6 @@ WHERE datname = current_database() AND application_name = 'tidelog' AND pid <> p
 -- Whether anything was ever appended; a server that was only started leaves a head at 0.
 SELECT EXISTS (SELECT FROM tidelog.log) OR EXISTS (SELECT FROM tidelog.head WHERE committed_id > 0);
 
--- name: remove_head
--- Makes room for the head of a restored log.
-DELETE FROM tidelog.head;
-
 -- name: size
 -- What the tables take on disk, with their indexes.
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class

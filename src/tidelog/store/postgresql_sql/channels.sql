@@ -1,17 +1,19 @@
 -- name: channels_channel
--- Channels' counters, their open streams, their last serials, these as of a position, and up to which message
--- everything is erased.
+-- Channels' counters, their open streams, their last serials, these as of a position, how many messages began
+-- after that, and up to which message everything is erased.
 SELECT named.number, coalesce(c.epoch, 0), coalesce(c.history_serial, 0), coalesce(c.history_floor, 0),
        coalesce(c.replay_floor, 0),
        (SELECT count(*) FROM tidelog.channels_message m WHERE m.stream = named.stream AND is_open = 1
         AND m.message > coalesce(e.through, 0)),
-       coalesce((SELECT max(stream_serial) FROM tidelog.log l WHERE l.stream = named.stream), 0),
-       coalesce((SELECT stream_serial FROM tidelog.log l
-                 WHERE l.stream = named.stream AND l.committed_id <= named.position
-                 ORDER BY stream_serial DESC LIMIT 1), 0),
-       (SELECT count(*) FROM tidelog.channels_message m
-        WHERE m.stream = named.stream AND m.message > named.position), coalesce(e.through, 0)
+       coalesce((SELECT max(stream_serial) FROM tidelog.log l WHERE l.stream = named.stream), 0), d.serial,
+       (SELECT count(*) FROM tidelog.log l WHERE l.stream = named.stream AND l.stream_serial > d.serial
+        AND l.kind IN ('message.create', 'event')), coalesce(e.through, 0)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, position, number)
+CROSS JOIN LATERAL (
+  SELECT coalesce((SELECT stream_serial FROM tidelog.log l
+                   WHERE l.stream = named.stream AND l.committed_id <= named.position
+                   ORDER BY stream_serial DESC LIMIT 1), 0) AS serial
+) AS d
 LEFT JOIN tidelog.channels_channel c ON c.stream = named.stream
 LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0;
 
@@ -96,16 +98,22 @@ LATERAL (
 ) AS found ORDER BY named.number, found.committed_id DESC;
 
 -- name: channels_history_up
--- Places and sizes of messages of a channel, between serials and times, the oldest first.
+-- Places and sizes of messages of a channel, between serials and times, the oldest first. Times are looked up:
+-- no row outside of them is read. (`+ 0`: in the order of the history, whatever the planner thinks of erasures.)
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
   WITH ORDINALITY AS named (stream, low, high, since, until, most, number)
 LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
 LATERAL (
   SELECT history_serial, size_bytes FROM tidelog.channels_message m
-  WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
-    AND published_at >= since AND published_at <= until
-    AND m.message > coalesce(e.through, 0)
+  WHERE m.stream = named.stream
+    AND history_serial >= greatest(low, coalesce((SELECT t.history_serial FROM tidelog.channels_message t
+          WHERE t.stream = named.stream AND t.published_at >= since
+          ORDER BY t.published_at, t.history_serial LIMIT 1), 1::bigint << 60))
+    AND history_serial <= least(high, coalesce((SELECT t.history_serial FROM tidelog.channels_message t
+          WHERE t.stream = named.stream AND t.published_at <= until
+          ORDER BY t.published_at DESC, t.history_serial DESC LIMIT 1), 0))
+    AND m.message + 0 > coalesce(e.through, 0)
   ORDER BY history_serial LIMIT named.most
 ) AS found ORDER BY named.number, found.history_serial;
 
@@ -117,9 +125,14 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], 
 LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
 LATERAL (
   SELECT history_serial, size_bytes FROM tidelog.channels_message m
-  WHERE m.stream = named.stream AND history_serial >= low AND history_serial <= high
-    AND published_at >= since AND published_at <= until
-    AND m.message > coalesce(e.through, 0)
+  WHERE m.stream = named.stream
+    AND history_serial >= greatest(low, coalesce((SELECT t.history_serial FROM tidelog.channels_message t
+          WHERE t.stream = named.stream AND t.published_at >= since
+          ORDER BY t.published_at, t.history_serial LIMIT 1), 1::bigint << 60))
+    AND history_serial <= least(high, coalesce((SELECT t.history_serial FROM tidelog.channels_message t
+          WHERE t.stream = named.stream AND t.published_at <= until
+          ORDER BY t.published_at DESC, t.history_serial DESC LIMIT 1), 0))
+    AND m.message + 0 > coalesce(e.through, 0)
   ORDER BY history_serial DESC LIMIT named.most
 ) AS found ORDER BY named.number, found.history_serial DESC;
 
@@ -158,24 +171,51 @@ WHERE m.message > coalesce(e.through, 0)
 ORDER BY named.number, m.message, v.committed_id;
 
 -- name: channels_retained
--- What history holds behind a floor and not before a time.
-SELECT named.number, found.*
-FROM unnest($1::text[], $2::bigint[], $3::bigint[])
-  WITH ORDINALITY AS named (stream, floor, since, number)
-LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0,
-LATERAL (
-  SELECT count(*), min(history_serial), max(history_serial), min(published_at), max(published_at),
-         coalesce(sum(size_bytes), 0)::bigint
-  FROM tidelog.channels_message m
-  WHERE m.stream = named.stream AND history_serial > named.floor AND published_at >= named.since
-    AND m.message > coalesce(e.through, 0)
-) AS found;
+-- What history holds after a floor and not before a time: sums of stretches, less what the first of them has
+-- before. Whatever is erased up to some message lies below the channel's own floor.
+WITH first AS (
+  SELECT named.number, named.stream,
+         greatest(named.floor + 1, coalesce(c.history_floor, 0) + 1, coalesce(
+           (SELECT m.history_serial FROM tidelog.channels_message m
+            WHERE m.stream = named.stream AND m.published_at >= named.since
+            ORDER BY m.published_at, m.history_serial LIMIT 1), 1::bigint << 60)) AS serial
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+    WITH ORDINALITY AS named (stream, floor, since, number)
+  LEFT JOIN tidelog.channels_channel c ON c.stream = named.stream
+)
+SELECT first.number, sums.messages, oldest.history_serial, newest.history_serial, oldest.published_at,
+       newest.published_at, sums.size_bytes
+FROM first
+CROSS JOIN LATERAL (
+  SELECT coalesce(sum(messages), 0)::bigint AS messages, coalesce(sum(size_bytes), 0)::bigint AS size_bytes
+  FROM (
+    SELECT s.messages, s.size_bytes FROM tidelog.channels_stretch s
+    WHERE s.stream = first.stream AND s.width = 65536 AND s.number > first.serial / 65536
+    UNION ALL
+    SELECT s.messages, s.size_bytes FROM tidelog.channels_stretch s
+    WHERE s.stream = first.stream AND s.width = 256 AND s.number >= first.serial / 256
+      AND s.number < (first.serial / 65536 + 1) * 256
+    UNION ALL
+    SELECT -1, -m.size_bytes FROM tidelog.channels_message m
+    WHERE m.stream = first.stream AND m.history_serial >= first.serial / 256 * 256
+      AND m.history_serial < first.serial
+  ) AS parts
+) AS sums
+LEFT JOIN LATERAL (
+  SELECT m.history_serial, m.published_at FROM tidelog.channels_message m
+  WHERE m.stream = first.stream AND m.history_serial >= first.serial ORDER BY m.history_serial LIMIT 1
+) AS oldest ON true
+LEFT JOIN LATERAL (
+  SELECT m.history_serial, m.published_at FROM tidelog.channels_message m
+  WHERE m.stream = first.stream AND m.history_serial >= first.serial ORDER BY m.history_serial DESC LIMIT 1
+) AS newest ON true;
 
 -- name: channels_serial_before
 -- The last history serial that was published before a time.
-SELECT named.number, coalesce((SELECT max(history_serial) FROM tidelog.channels_message m
+SELECT named.number, coalesce((SELECT history_serial FROM tidelog.channels_message m
                                WHERE m.stream = named.stream AND published_at < named.before
-                               AND m.message > coalesce(e.through, 0)), 0)
+                               AND m.message + 0 > coalesce(e.through, 0)
+                               ORDER BY published_at DESC, history_serial DESC LIMIT 1), 0)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, before, number)
 LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = '' AND e.message = 0;
 
@@ -188,8 +228,11 @@ LEFT JOIN tidelog.channels_erasure e ON e.stream = named.stream AND e.actor = ''
 LATERAL (
   SELECT m.history_serial, l.* FROM tidelog.channels_message m
   JOIN tidelog.log l ON l.committed_id = m.message
-  WHERE m.stream = named.stream AND m.published_at >= named.since AND l.body IS NOT NULL
-    AND m.message > coalesce(e.through, 0)
+  WHERE m.stream = named.stream
+    AND m.history_serial >= (SELECT t.history_serial FROM tidelog.channels_message t
+          WHERE t.stream = named.stream AND t.published_at >= named.since
+          ORDER BY t.published_at, t.history_serial LIMIT 1)
+    AND l.body IS NOT NULL AND m.message + 0 > coalesce(e.through, 0)
   ORDER BY m.history_serial DESC LIMIT 20
 ) AS found ORDER BY named.number, found.history_serial DESC;
 

@@ -27,7 +27,9 @@ ORDER BY v.message, v.committed_id;
 -- Messages after one of them with everything that is stored of them, and the entry that created each. What is
 -- being erased comes and goes.
 SELECT 1, m.message, m.stream, m.history_serial, m.published_at, m.is_open, m.size_bytes, m.through, m.state,
-       m.base, m.base_seal, l.stream, l.kind, l.committed_at, l.stream_serial, l.entity, l.body
+       m.base, m.base_seal, l.stream, l.kind, l.committed_at, l.stream_serial, l.entity, l.body,
+       (EXISTS (SELECT 1 FROM tidelog.channels_stretch s WHERE s.stream = m.stream AND s.width = 256
+                AND s.number = m.history_serial / 256))::int
 FROM (SELECT * FROM tidelog.channels_message k WHERE k.message > ($1::bigint[])[1]
       AND NOT EXISTS (SELECT 1 FROM tidelog.channels_erasure e WHERE e.stream = k.stream AND e.actor = ''
                       AND e.message = 0 AND e.through >= k.message AND e.step < 2)
@@ -55,3 +57,23 @@ LATERAL (
         WHERE l.stream = named.stream AND stream_serial > named.after AND committed_id <= named.through
         ORDER BY stream_serial LIMIT named.most) AS stretch
 ) AS found;
+
+-- name: channels_check_stretches
+-- Stretches after one of them, what is counted of their messages, or of the smaller ones that a wide one consists
+-- of, and whether a smaller one has its wide one.
+SELECT 1, s.stream, s.width, s.number, s.messages, s.size_bytes,
+       CASE WHEN s.width = 256
+       THEN (SELECT count(*) FROM tidelog.channels_message m WHERE m.stream = s.stream
+             AND m.history_serial >= s.number * 256 AND m.history_serial < (s.number + 1) * 256)
+       ELSE (SELECT coalesce(sum(n.messages), 0)::bigint FROM tidelog.channels_stretch n WHERE n.stream = s.stream
+             AND n.width = 256 AND n.number >= s.number * 256 AND n.number < (s.number + 1) * 256) END,
+       CASE WHEN s.width = 256
+       THEN (SELECT coalesce(sum(m.size_bytes), 0)::bigint FROM tidelog.channels_message m WHERE m.stream = s.stream
+             AND m.history_serial >= s.number * 256 AND m.history_serial < (s.number + 1) * 256)
+       ELSE (SELECT coalesce(sum(n.size_bytes), 0)::bigint FROM tidelog.channels_stretch n WHERE n.stream = s.stream
+             AND n.width = 256 AND n.number >= s.number * 256 AND n.number < (s.number + 1) * 256) END,
+       (s.width <> 256 OR EXISTS (SELECT 1 FROM tidelog.channels_stretch w WHERE w.stream = s.stream
+                                  AND w.width = 65536 AND w.number = s.number / 256))::int
+FROM tidelog.channels_stretch s
+WHERE (s.stream, s.width, s.number) > (($1::text[])[1], ($2::bigint[])[1], ($3::bigint[])[1])
+ORDER BY s.stream, s.width, s.number LIMIT ($4::bigint[])[1];

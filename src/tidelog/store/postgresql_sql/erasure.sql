@@ -1,7 +1,8 @@
 -- name: channels_message_before
 -- The last messages of channels up to a history serial.
-SELECT named.number, (SELECT max(message) FROM tidelog.channels_message m
-                      WHERE m.stream = named.stream AND m.history_serial <= named.serial)
+SELECT named.number, (SELECT message FROM tidelog.channels_message m
+                      WHERE m.stream = named.stream AND m.history_serial <= named.serial
+                      ORDER BY m.history_serial DESC LIMIT 1)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, serial, number);
 
 -- name: channels_newest

@@ -30,10 +30,6 @@ WHERE id = '';
 DELETE FROM tidelog.incarnation USING unnest($1::bigint[]) AS kept (former)
 WHERE number < (SELECT max(number) FROM tidelog.incarnation) - kept.former;
 
--- name: remove_incarnations
--- Makes room for those of a restored log.
-DELETE FROM tidelog.incarnation;
-
 -- name: digest_at
 -- By which a node knows its log again.
 SELECT named.number, digest

@@ -1,14 +1,15 @@
 -- name: channels_channel
--- A channel's counters, its open streams, its last serial, both as of a position, and up to which message
--- everything is erased.
+-- A channel's counters, its open streams, its last serial, this as of a position, how many messages began after
+-- that, and up to which message everything is erased.
 SELECT coalesce(c.epoch, 0), coalesce(c.history_serial, 0), coalesce(c.history_floor, 0),
        coalesce(c.replay_floor, 0),
        (SELECT count(*) FROM channels_message WHERE stream = ?1 AND is_open = 1 AND message > coalesce(e.through, 0)),
-       coalesce((SELECT max(stream_serial) FROM log WHERE stream = ?1), 0),
-       coalesce((SELECT stream_serial FROM log WHERE stream = ?1 AND committed_id <= ?2
-                 ORDER BY stream_serial DESC LIMIT 1), 0),
-       (SELECT count(*) FROM channels_message WHERE stream = ?1 AND message > ?2), coalesce(e.through, 0)
-FROM (SELECT 1) LEFT JOIN channels_channel c ON c.stream = ?1
+       coalesce((SELECT max(stream_serial) FROM log WHERE stream = ?1), 0), d.serial,
+       (SELECT count(*) FROM log WHERE stream = ?1 AND stream_serial > d.serial
+        AND kind IN ('message.create', 'event')), coalesce(e.through, 0)
+FROM (SELECT coalesce((SELECT stream_serial FROM log WHERE stream = ?1 AND committed_id <= ?2
+                       ORDER BY stream_serial DESC LIMIT 1), 0) AS serial) d
+LEFT JOIN channels_channel c ON c.stream = ?1
 LEFT JOIN channels_erasure e ON e.stream = ?1 AND e.actor = '' AND e.message = 0;
 
 -- name: channels_note_history
@@ -62,18 +63,27 @@ WHERE v.message = ? AND v.committed_id < ?
 ORDER BY v.committed_id DESC LIMIT ?;
 
 -- name: channels_history_up
--- Places and sizes of messages of a channel, between serials and times, the oldest first.
+-- Places and sizes of messages of a channel, between serials and times, the oldest first. Times are looked up:
+-- no row outside of them is read.
 SELECT history_serial, size_bytes FROM channels_message
-WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+WHERE stream = ?1
+  AND history_serial >= max(?2, coalesce((SELECT history_serial FROM channels_message
+        WHERE stream = ?1 AND published_at >= ?4 ORDER BY published_at, history_serial LIMIT 1), 1 << 60))
+  AND history_serial <= min(?3, coalesce((SELECT history_serial FROM channels_message
+        WHERE stream = ?1 AND published_at <= ?5 ORDER BY published_at DESC, history_serial DESC LIMIT 1), 0))
   AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
-ORDER BY history_serial LIMIT ?;
+ORDER BY history_serial LIMIT ?6;
 
 -- name: channels_history_down
 -- The same, the newest first.
 SELECT history_serial, size_bytes FROM channels_message
-WHERE stream = ? AND history_serial >= ? AND history_serial <= ? AND published_at >= ? AND published_at <= ?
+WHERE stream = ?1
+  AND history_serial >= max(?2, coalesce((SELECT history_serial FROM channels_message
+        WHERE stream = ?1 AND published_at >= ?4 ORDER BY published_at, history_serial LIMIT 1), 1 << 60))
+  AND history_serial <= min(?3, coalesce((SELECT history_serial FROM channels_message
+        WHERE stream = ?1 AND published_at <= ?5 ORDER BY published_at DESC, history_serial DESC LIMIT 1), 0))
   AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
-ORDER BY history_serial DESC LIMIT ?;
+ORDER BY history_serial DESC LIMIT ?6;
 
 -- name: channels_history_rows
 -- What is stored of the messages between serials and times, the oldest first.
@@ -97,22 +107,47 @@ WHERE m.stream = ? AND m.history_serial >= ? AND m.history_serial <= ?
 ORDER BY m.message, v.committed_id;
 
 -- name: channels_retained
--- What history holds behind a floor and not before a time.
-SELECT count(*), min(history_serial), max(history_serial), min(published_at), max(published_at),
-       coalesce(sum(size_bytes), 0)
-FROM channels_message WHERE stream = ? AND history_serial > ? AND published_at >= ?
-  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0);
+-- What history holds after a floor and not before a time: sums of stretches, less what the first of them has
+-- before. Whatever is erased up to some message lies below the channel's own floor.
+WITH first (serial) AS (
+  SELECT max(?2 + 1, coalesce((SELECT history_floor FROM channels_channel WHERE stream = ?1), 0) + 1,
+             coalesce((SELECT history_serial FROM channels_message WHERE stream = ?1 AND published_at >= ?3
+                       ORDER BY published_at, history_serial LIMIT 1), 1 << 60))
+), sums (messages, size_bytes) AS (
+  SELECT sum(messages), sum(size_bytes) FROM first, channels_stretch
+  WHERE stream = ?1 AND width = 65536 AND number > first.serial / 65536
+  UNION ALL
+  SELECT sum(messages), sum(size_bytes) FROM first, channels_stretch
+  WHERE stream = ?1 AND width = 256 AND number >= first.serial / 256
+    AND number < (first.serial / 65536 + 1) * 256
+  UNION ALL
+  SELECT -count(*), -sum(size_bytes) FROM first, channels_message
+  WHERE stream = ?1 AND history_serial >= first.serial / 256 * 256 AND history_serial < first.serial
+)
+SELECT (SELECT coalesce(sum(messages), 0) FROM sums), oldest.history_serial, newest.history_serial,
+       oldest.published_at, newest.published_at, (SELECT coalesce(sum(size_bytes), 0) FROM sums)
+FROM first
+LEFT JOIN channels_message oldest ON oldest.stream = ?1 AND oldest.history_serial =
+  (SELECT history_serial FROM channels_message WHERE stream = ?1 AND history_serial >= first.serial
+   ORDER BY history_serial LIMIT 1)
+LEFT JOIN channels_message newest ON newest.stream = ?1 AND newest.history_serial =
+  (SELECT history_serial FROM channels_message WHERE stream = ?1 AND history_serial >= first.serial
+   ORDER BY history_serial DESC LIMIT 1);
 
 -- name: channels_serial_before
 -- The last history serial that was published before a time.
-SELECT coalesce(max(history_serial), 0) FROM channels_message WHERE stream = ? AND published_at < ?
-  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0);
+SELECT coalesce((SELECT history_serial FROM channels_message WHERE stream = ?1 AND published_at < ?2
+  AND message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
+  ORDER BY published_at DESC, history_serial DESC LIMIT 1), 0);
 
 -- name: channels_last_event
--- The create of the newest message that a server published, not before a time.
+-- The creates of the newest messages of a channel, not before a time.
 SELECT l.kind, l.committed_id, l.committed_at, l.stream_serial, l.entity, l.body
 FROM channels_message m JOIN log l ON l.committed_id = m.message
-WHERE m.stream = ? AND m.published_at >= ? AND l.body IS NOT NULL
+WHERE m.stream = ?1
+  AND m.history_serial >= (SELECT history_serial FROM channels_message
+        WHERE stream = ?1 AND published_at >= ?2 ORDER BY published_at, history_serial LIMIT 1)
+  AND l.body IS NOT NULL
   AND m.message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY m.history_serial DESC LIMIT 20;
 

@@ -1,6 +1,7 @@
 -- name: channels_message_before
 -- The last message of a channel up to a history serial.
-SELECT max(message) FROM channels_message WHERE stream = ? AND history_serial <= ?;
+SELECT (SELECT message FROM channels_message WHERE stream = ? AND history_serial <= ?
+        ORDER BY history_serial DESC LIMIT 1);
 
 -- name: channels_newest
 -- The last entries of a channel, the newest first, without what they say.
