@@ -195,6 +195,11 @@ def status(
     )
     if not health["connected"]:
         typer.echo(printable(_why_not_connected(health)))
+    if health.get("dead"):
+        typer.echo(
+            f"{health['dead']} messages were refused for good and wait for you. See: "
+            "tidelog mesh outbox --failed"
+        )
     if health.get("possibly_lost"):
         typer.echo(
             f"{health['possibly_lost']} messages that the broker had may be lost, because its log "

@@ -133,13 +133,25 @@ class Api:
 
     def _store_failed(self, error: StoreError) -> Response:
         if isinstance(error, StorageFull):
-            return refuse(507, "insufficient_storage", "there is no room; nothing was stored")
+            return refuse(507, "insufficient_storage", self._why_full())
         if isinstance(error, StorageBusy):
             return refuse(503, "outbox_busy", "another program holds the file; nothing was stored")
         _log.error("the store failed: %s", error)
         if isinstance(error, StoreUntrustworthy):
             self._on_fatal(error)
         return refuse(500, "internal", "the store failed; nothing was stored")
+
+    def _why_full(self) -> str:
+        """What has run out, and what to do about it."""
+        shares = self._outbox.shares()
+        cause = {
+            "rows": f"{self._outbox.waiting} messages wait for the broker. Is it connected? See: "
+            "tidelog daemon status",
+            "outbox": "messages that wait or have failed take all of [outbox] budget_bytes. See: "
+            "tidelog mesh outbox --failed",
+            "disk": "the disk has no more than [disk] reserved_bytes left",
+        }
+        return f"there is no room; nothing was stored: {cause[max(shares, key=shares.__getitem__)]}"
 
     # Sends.
 
@@ -353,6 +365,7 @@ class Api:
     async def _health(self, request: Request) -> Response:
         del request
         counts, level = self._outbox.counts(), self._outbox.level()
+        stock = self._outbox.stock()
         health = {
             "status": "degraded" if level is Level.DEGRADED else "ok",
             "connected": self._uplink.connected,
@@ -360,7 +373,11 @@ class Api:
             "lag_ms": self._outbox.oldest_age_ms(),
             "queue_depth": counts["pending"],
             "inflight": counts["inflight"],
+            "dead": counts["dead"],
             "possibly_lost": self._outbox.possibly_lost(),
+            "waiting_bytes": stock.open_bytes,
+            "kept_bytes": stock.final_bytes,
+            "budget_bytes": self._settings.outbox.budget_bytes,
             "pressure": level.name.lower(),
             "mesh": self._settings.mesh,
             "member_pubkey": self._member_pubkey,

@@ -146,12 +146,11 @@ class Database:
         finally:
             connection.close()
 
-    def used_bytes(self) -> int:
-        """Bytes in use in the file; pages that were freed are not."""
-        [(pages,)] = self.connection.execute("PRAGMA page_count")
+    def free_bytes(self) -> int:
+        """Bytes of the file that are not in use, and are used before the file grows."""
         [(free,)] = self.connection.execute("PRAGMA freelist_count")
         [(size,)] = self.connection.execute("PRAGMA page_size")
-        return int((pages - free) * size)
+        return int(free * size)
 
 
 def _meaning(path: Path, error: sqlite3.OperationalError | OSError) -> StoreError:

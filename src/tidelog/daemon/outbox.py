@@ -19,7 +19,7 @@ from tidelog.base.errors import StoreError, TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.daemon.database import Database, StorageFull, WallClock
-from tidelog.daemon.pressure import Level, Pressure
+from tidelog.daemon.pressure import Level, Pressure, Stock
 from tidelog.daemon.requests import read_to
 from tidelog.mesh import policy
 from tidelog.mesh.fingerprint import Envelope, read_envelope, read_object
@@ -58,6 +58,11 @@ _MARK_EVERY_MS = 10_000
 _HOUR_MS = 3_600_000
 _STEP_ROWS = 1000
 """Rows changed in one transaction by expiry and pruning; sends wait meanwhile."""
+_STEP_BYTES = 16 * 1024 * 1024
+"""Content emptied in one transaction."""
+
+ROW_BYTES = 512
+"""About what a row takes beside its content. Rows that failed for good have no other bound."""
 
 _REMEDY = "Stop the daemon and run: tidelog mesh recover"
 
@@ -383,13 +388,15 @@ class Outbox:
     ) -> tuple[list[bool], list[Claim]]:
         """Record results and start attempts for due rows, the oldest first, in one transaction.
 
-        Rows that are too old die instead of being attempted.
+        Rows that are too old die instead of being attempted, and final ones lose their content if
+        it is time.
 
         Returns:
             For each settlement whether it counted: False for one whose attempt was superseded,
             which changes nothing. And the attempts to make, at most `limit`.
         """
         self.expire()
+        self.trim()
         now = self._clock.now_ms()
         window: dict[str, object] = {"now": now, "latest": now + MAX_DELAY_MS, "limit": limit}
         due = self._database.run_named("outbox_due", window).fetchall() if limit > 0 else []
@@ -520,14 +527,44 @@ class Outbox:
         _move(changes, old.status, "aborted", changed)
 
     def prune(self) -> int:
-        """Empty the payloads of final rows; the rows stay."""
+        """Empty the content of final rows; the rows stay."""
         pruned = 0
         while True:
-            with self._changes():
-                count = self._database.run("outbox_prune", _STEP_ROWS).rowcount
-            pruned += count
-            if count < _STEP_ROWS:
+            found = self._kept(MAX_HISTORY_ID, MAX_HISTORY_ID)
+            if not found:
                 return pruned
+            self._empty(found)
+            pruned += len(found)
+
+    def trim(self) -> int:
+        """Empty what final rows have kept for long enough, and the oldest of what is too much.
+
+        One step; there may be more to do. What it leaves never makes the outbox refuse a send.
+        """
+        old = self._kept(self._now_ms() - self._pressure.keep_final_ms, MAX_HISTORY_ID)
+        if old:
+            self._empty(old)
+        excess = self._pressure.excess_bytes(self.stock())
+        too_much = self._kept(MAX_HISTORY_ID, excess) if excess > 0 else []
+        if too_much:
+            self._empty(too_much)
+        return len(old) + len(too_much)
+
+    def _kept(self, until_ms: int, enough_bytes: int) -> list[str]:
+        """The oldest final rows with content: one step of them, or fewer if they are enough."""
+        found = []
+        size = 0
+        for row_id, length in self._database.run("outbox_kept", until_ms, _STEP_ROWS).fetchall():
+            if size >= min(enough_bytes, _STEP_BYTES):
+                break
+            found.append(row_id)
+            size += length
+        return found
+
+    def _empty(self, row_ids: Sequence[str]) -> None:
+        with self._changes():
+            for row_id in row_ids:
+                self._database.run("outbox_empty", row_id)
 
     # Reading.
 
@@ -584,18 +621,26 @@ class Outbox:
         found = self._database.row("outbox_oldest")
         return 0 if found is None or found[0] is None else max(0, self._now_ms() - found[0])
 
+    def stock(self) -> Stock:
+        """What it holds."""
+        return self._stock(0)
+
     def level(self) -> Level:
         """How full it is."""
         return self._level(0)
 
     def shares(self) -> dict[str, float]:
         """How much of each thing that can run out is used up."""
-        used = self._database.used_bytes()
-        return self._pressure.shares(waiting_rows=self.waiting, used_bytes=used)
+        return self._pressure.shares(self.stock())
 
     def _level(self, added: int) -> Level:
-        used = self._database.used_bytes()
-        return self._pressure.level(waiting_rows=self.waiting + added, used_bytes=used)
+        return self._pressure.level(self._stock(added))
+
+    def _stock(self, added: int) -> Stock:
+        [(open_bytes,), (final_bytes,)] = self._database.run("outbox_bytes").fetchall()
+        waiting = self.waiting + added
+        rows_bytes = (waiting + self._counts["dead"]) * ROW_BYTES
+        return Stock(waiting, open_bytes + rows_bytes, final_bytes, self._database.free_bytes())
 
     # Inside a transaction.
 

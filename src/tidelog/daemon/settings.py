@@ -27,7 +27,12 @@ class OutboxSettings(Section, frozen=True, kw_only=True):
     """`[outbox]`: how much may wait, and for how long."""
 
     budget_bytes: Bytes = 5_000_000_000
-    """Size of the file at which no send is accepted; from 95 % of it on they are refused."""
+    """Content of messages that are not delivered; from 95 % of it on no send is accepted. At half
+    of it, delivered messages lose their content, the oldest first."""
+
+    keep_delivered_hours: Count = 168
+    """How long the content of a delivered message is kept: a broker that is restored from a backup
+    may have lost the message, and it can be sent again while its content is here."""
 
     max_queue_size: Count = 10_000
     """Rows that wait for the broker; a second measure of the same levels. A broker that is away

@@ -275,8 +275,10 @@ async def test_about_the_daemon(daemon: LocalDaemon) -> None:
         metrics = await client.get("/v1/metrics")
     assert {
         *("connected", "lag_ms", "queue_depth", "inflight", "mesh", "member_pubkey", "uptime_s"),
-        *("schema_version", "daemon_version", "broker_version"),
+        *("schema_version", "daemon_version", "broker_version", "budget_bytes"),
     } <= set(health)
+    assert (health["dead"], health["possibly_lost"], health["kept_bytes"]) == (0, 0, 0)
+    assert 512 < health["waiting_bytes"] < 2048
     assert (health["queue_depth"], health["connected"]) == (1, True)
     assert {
         *("daemon_version", "ipc_api", "ipc_features", "schema_version"),

@@ -327,6 +327,8 @@ async def test_a_full_queue_refuses_new_sends_only(tmp_path: Path) -> None:
             statuses.append((await client.post("/v1/send", json=send)).status_code)
         assert statuses == [202] * 19 + [507] * 2
         assert heard == ["outbox_pressure_high"]
+        refused = (await client.post("/v1/send", json={**SEND, "client_message_id": "x"})).json()
+        assert "19 messages wait for the broker" in refused["detail"]
         again = await client.post("/v1/send", json={**SEND, "client_message_id": "id-0"})
         assert again.status_code == 202
         other = await client.post("/v1/send", json={**OTHER, "client_message_id": "id-0"})
@@ -340,7 +342,8 @@ async def test_a_full_disk_degrades(daemon: LocalDaemon) -> None:
     """When only the reserve is left there are no sends and no new streams, and health says so."""
     daemon.free_bytes = daemon.settings.disk.reserved_bytes
     async with daemon.unix() as client:
-        assert (await client.post("/v1/send", json=SEND)).status_code == 507
+        refused = await client.post("/v1/send", json=SEND)
+        assert (refused.status_code, "reserved_bytes" in refused.json()["detail"]) == (507, True)
         assert (await client.get("/v1/events")).status_code == 507
         assert (await client.get("/v1/health")).json()["status"] == "degraded"
         assert (await client.get("/v1/inbox")).status_code == 200

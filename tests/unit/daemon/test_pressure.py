@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.daemon.pressure import Level, Pressure
+from tidelog.daemon.pressure import Level, Pressure, Stock
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
 
 
@@ -34,7 +34,7 @@ def test_levels(rows: int, used: int, free: int, level: Level, tmp_path: Path) -
         lambda: 0,
         lambda _: free,
     )
-    assert pressure.level(waiting_rows=rows, used_bytes=used) is level
+    assert pressure.level(Stock(waiting_rows=rows, open_bytes=used)) is level
 
 
 def test_the_disk_is_asked_once_a_second(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_the_disk_is_asked_once_a_second(tmp_path: Path) -> None:
 
     pressure = Pressure(OutboxSettings(), DiskSettings(), tmp_path, lambda: now, free)
     for now in (0, 500, 999, 1000, 1001):  # noqa: B007 - the clock reads it
-        pressure.level(waiting_rows=0, used_bytes=0)
+        pressure.level(Stock())
     assert asked == 2
 
 
 def test_the_real_disk_has_space(tmp_path: Path) -> None:
     """The default asks the file system."""
     pressure = Pressure(OutboxSettings(), DiskSettings(reserved_bytes=1), tmp_path, lambda: 0)
-    assert 0 < pressure.shares(waiting_rows=0, used_bytes=0)["disk"] < 0.5
+    assert 0 < pressure.shares(Stock())["disk"] < 0.5

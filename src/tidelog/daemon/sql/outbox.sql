@@ -108,14 +108,21 @@ UPDATE outbox SET lost_in = NULL WHERE lost_in IS NOT NULL AND status = 'done' A
 UPDATE outbox SET status = 'aborted', aborted_at = ?, aborted_by = 'operator', superseded_by = ?
 WHERE id = ? AND status = ? AND attempts = ?;
 
--- name: outbox_prune
--- Empty the payloads of rows that are final; the rows stay, or their ids would be free. What may be lost is not
--- final: it can be sent again.
-UPDATE outbox SET payload = x''
-WHERE id IN (
-  SELECT id FROM outbox
-  WHERE (status = 'aborted' OR status = 'done' AND lost_in IS NULL) AND length(payload) > 0 LIMIT ?
-);
+-- name: outbox_kept
+-- Rows that are final and still have content, oldest first, up to a time. What may be lost is not final: it can be
+-- sent again.
+SELECT id, length(payload) FROM outbox INDEXED BY outbox_kept
+WHERE (status = 'aborted' OR status = 'done' AND lost_in IS NULL) AND length(payload) > 0
+  AND coalesce(aborted_at, delivered_at) <= ?
+ORDER BY coalesce(aborted_at, delivered_at) LIMIT ?;
+
+-- name: outbox_empty
+-- Empty the content of a row; the row stays, or its id would be free.
+UPDATE outbox SET payload = x'' WHERE id = ?;
+
+-- name: outbox_bytes
+-- Bytes of content of rows that are not final, and of those that are.
+SELECT bytes FROM outbox_bytes ORDER BY is_final;
 
 -- name: outbox_counts
 -- Rows by status.
