@@ -230,6 +230,26 @@ def test_content_that_is_gone_is_not_guessed(spark: "SparkSession") -> None:
     )
 
 
+def test_data_that_is_kept_is_what_was_there(spark: "SparkSession") -> None:
+    """A version that keeps its data does not say it; without what it keeps, there is none."""
+    found = folded(
+        spark,
+        [
+            message_entry(1, "create", fields=NOTE),
+            message_entry(2, "update", 1, ',"data_bytes":1,"kept":["data"],"data_of":1'),
+            message_entry(3, "append", 1, ',"data":"b","data_bytes":2'),
+            message_entry(4, "delete", 1, ',"data_bytes":2,"kept":["data"],"data_of":1'),
+            message_entry(5, "create", body=None),
+            message_entry(6, "update", 5, ',"data_bytes":1,"kept":["data"],"data_of":5'),
+            message_entry(7, "create", fields=NOTE),
+            message_entry(8, "update", 7, ',"cleared":["data"]'),
+            message_entry(9, "update", 7, ',"kept":["data"]'),
+        ],
+    )
+    shown = {n: (row["data"], row["is_complete"]) for n, row in found.items()}
+    assert shown == {1: ('"ab"', True), 5: (None, False), 7: (None, True)}
+
+
 def test_the_same_serial_in_two_channels_is_two_messages(spark: "SparkSession") -> None:
     """Channels do not mix, and neither do apps."""
     entries = [
@@ -274,6 +294,8 @@ def test_a_fold_may_continue_an_earlier_one(spark: "SparkSession") -> None:
         message_entry(6, "update", 3, ',"data":{"j":1},"data_bytes":7'),
         message_entry(7, "delete", 1, ',"cleared":["data"]'),
         message_entry(8, "append", 1, ',"data":"d","data_bytes":1'),
+        message_entry(9, "update", 3, ',"data_bytes":7,"kept":["data"],"data_of":6'),
+        message_entry(10, "delete", 1, ',"data_bytes":1,"kept":["data"],"data_of":7'),
     ]
     versions = message_versions(frame_of(spark, "log", entries)).cache()
 
@@ -281,7 +303,8 @@ def test_a_fold_may_continue_an_earlier_one(spark: "SparkSession") -> None:
         return sorted(rows_of(frame), key=lambda row: str(row["message_serial"]))
 
     whole = by_serial(fold(versions))
-    for cut in (2, 4, 5, 7):
+    assert [row["data"] for row in whole] == ['"d"', '{"j":1}']
+    for cut in (2, 4, 5, 7, 9):
         first = fold(versions.filter(versions["committed_id"] <= cut))
         assert by_serial(fold(versions.filter(versions["committed_id"] > cut), first)) == whole
     versions.unpersist()
@@ -294,7 +317,8 @@ def test_the_fold_agrees_with_the_server_s(spark: "SparkSession") -> None:
         message_entry(2, "append", 1, r',"name":"note","data":" \u00e9","data_bytes":4'),
         message_entry(3, "update", 1, ',"data":"new","data_bytes":3,"metadata":[1.50]'),
         message_entry(4, "append", 1, ',"data":"er","data_bytes":5,"extras":{"ai":{}}'),
-        message_entry(5, "append", 1, ',"data":"","data_bytes":5,"description":"end"'),
+        message_entry(5, "delete", 1, ',"data_bytes":5,"kept":["data"],"data_of":3'),
+        message_entry(6, "append", 1, ',"data":"","data_bytes":5,"description":"end"'),
     ]
     [ours] = folded(spark, entries).values()
     theirs = server_fold(
@@ -316,4 +340,4 @@ def test_the_fold_agrees_with_the_server_s(spark: "SparkSession") -> None:
     for name in ("name", "data_bytes", "description", "creator", "versions", "appends", "action"):
         assert ours[name] == getattr(theirs, name), name
     assert ours["extras"] is None
-    assert (ours["state"], ours["updated_at"]) == ("visible", at(5))
+    assert (ours["state"], ours["updated_at"]) == ("visible", at(6))

@@ -137,12 +137,14 @@ class ConnectionRecovery(Section, frozen=True, kw_only=True):
     enabled: bool = True
     """Whether sockets may resume."""
 
-    max_buffer_size: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    max_buffer_size: Annotated[int, Meta(ge=1, le=100_000)] = 4096
     """Operations of one channel that are sent again at most; who missed more reads the history.
-    It is below `limits.send_buffer_messages`, or a resume would look like a slow reader."""
+    A stream of tokens is some hundred of them. They are sent no faster than the socket takes them,
+    and read from the store a page at a time."""
 
     buffer_ttl_seconds: Seconds = 120
-    """How long operations stay in memory for this; later ones are read from the store."""
+    """How long operations stay in memory for this, 32 MiB of all channels; others are read from the
+    store."""
 
 
 class Channels(Section, frozen=True, kw_only=True):

@@ -9,8 +9,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from tidelog.base.channels_settings import Channels as ChannelsSettings
 from tidelog.base.channels_settings import set_by
 from tidelog.base.clock import Clock
@@ -27,6 +25,7 @@ from tidelog.channels.hub import Channel, Hub, Subscription
 from tidelog.channels.names import is_cache, kind_of, needs_auth, stream_name
 from tidelog.channels.query import MAX_INTEGER
 from tidelog.channels.states import ChannelState, States, versions_of
+from tidelog.channels.texts import Texts
 from tidelog.channels.version import Projector, Version, version_of
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
@@ -35,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 PUSHED_BYTES = 1_048_576
+PUSHED_FRAMES = 256
 """Pushed to a socket before waiting until it has taken them: a healthy peer that is sent a long
 past must not look like one that does not read."""
 
@@ -44,22 +44,17 @@ class Sending:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._pushed = 0
+        self._bytes = 0
+        self._frames = 0
 
-    async def send(self, frame: bytes) -> None:
+    async def push(self, frame: bytes) -> None:
         """Send the next one."""
-        self._connection.send(frame)
-        self._pushed += len(frame)
-        if self._pushed >= PUSHED_BYTES:
-            self._pushed = 0
+        self._connection.push(frame)
+        self._bytes += len(frame)
+        self._frames += 1
+        if self._bytes >= PUSHED_BYTES or self._frames >= PUSHED_FRAMES:
+            self._bytes = self._frames = 0
             await self._connection.drained()
-
-
-class Replay(Struct, frozen=True):
-    """What a position misses."""
-
-    source: wire.Source
-    versions: Sequence[Version]
 
 
 class Attaching:
@@ -93,7 +88,8 @@ class Attaching:
         self._delivery = delivery
         self._history = history
         self._hot = hot
-        self._filling: set[asyncio.Task[None]] = set()
+        self._filling: dict[Subscription, asyncio.Task[None]] = {}
+        """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
         delivery.fill = self._fill
 
     # Subscribe.
@@ -135,7 +131,7 @@ class Attaching:
         if failed is not None:
             resumed = None
         if is_cache(name) or resumed is not None or wanted.rewind is not None:
-            subscription.held = []
+            subscription.wait()
         connection.subscriptions[name] = subscription
         channel.join(subscription)
         connection.session.joined(name, wanted.member)
@@ -285,36 +281,50 @@ class Attaching:
         """What follows the position that was resumed before this subscribe (D6)."""
         channel, connection = subscription.channel, subscription.connection
         through, stream_id = subscription.attached_at, resumed.stream_id
+        texts = self._delivery.texts(channel.stream)
         while resumed.serial < through and not connection.is_closed:
-            entries = await self._store.stream_entries(channel.stream, resumed.serial)
+            found = await self._page_after(channel.stream, resumed.serial, through)
             failed = self._lost_since(channel, resumed)
             if failed is not None:
                 connection.send(wire.resume_failed(failed))
                 return
-            versions = [version_of(entry) for entry in entries if entry.stream_serial <= through]
-            found = [version for version in versions if version is not None]
-            if not found or len(found) < len(versions):
+            if not found or not await self._send_versions(
+                connection, channel.name, stream_id, found, texts
+            ):
                 connection.end(wire.RECONNECT)  # emptied on another node: a resume will say so
                 return
-            await self._send_versions(connection, channel.stream, channel.name, stream_id, found)
             resumed = ResumedTo(found[-1].delivery_serial, stream_id)
+
+    async def _page_after(self, stream: str, serial: int, through: int) -> Sequence[Version] | None:
+        """The next versions after a serial, as many as are read at once; None if one is gone."""
+        entries = await self._store.stream_entries(stream, serial, limit=through - serial)
+        versions = [version for entry in entries if (version := version_of(entry)) is not None]
+        expected = range(serial + 1, serial + 1 + len(entries))
+        is_whole = bool(entries) and [v.delivery_serial for v in versions] == list(expected)
+        return versions if is_whole else None
 
     async def _send_versions(
         self,
         connection: Connection,
-        stream: str,
         name: str,
         stream_id: str,
         versions: Sequence[Version],
-    ) -> None:
+        texts: Texts,
+    ) -> bool:
+        """Send operations again; False if one of them cannot be told any more."""
         is_full = connection.append_mode == "full"
         sending = Sending(connection)
         for version in versions:
             frame = await self._delivery.replayed_frame(
-                stream, name, stream_id, version, is_full=is_full
+                name, stream_id, version, texts, is_full=is_full
             )
-            await sending.send(frame)
+            if frame is None:
+                return False
+            await sending.push(frame)
+            if connection.is_closed:
+                break  # nobody is there to be sent the rest
         await connection.drained()
+        return True
 
     async def _rewind(self, subscription: Subscription, rewind: Rewind) -> None:
         channel, connection = subscription.channel, subscription.connection
@@ -349,9 +359,8 @@ class Attaching:
                 first = min(first, row.serial)
                 shown[version.message_serial] = version.delivery_serial
                 last_id = max(last_id, version.committed_id)
-                await sending.send(
-                    self._projector.frame(version, channel.name, stream_id, is_projection=True)
-                )
+                frame = self._projector.frame(version, channel.name, stream_id, is_projection=True)
+                await sending.push(text_frame(frame))
         await connection.drained()
         # Rows show the store's latest state. What they show must have left the tail, and so be held
         # here, before it can be told what of the held frames they stand for.
@@ -387,11 +396,12 @@ class Attaching:
 
     def _fill(self, subscription: Subscription) -> None:
         task = asyncio.create_task(self._fill_safely(subscription))
-        self._filling.add(task)
-        task.add_done_callback(self._filling.discard)
+        self._filling[subscription] = task
+        task.add_done_callback(lambda _: self._filling.pop(subscription))
 
     async def _fill_safely(self, subscription: Subscription) -> None:
         try:
+            await subscription.connection.drained()
             await self._release(subscription)
         except StoreError as error:
             _log.warning("a whole text could not be read: %s", error)
@@ -401,23 +411,27 @@ class Attaching:
         """Send what is held, then deliver live again; answers how many versions that were."""
         sent = 0
         channel, connection = subscription.channel, subscription.connection
-        while subscription.held:
-            held = subscription.held.pop(0)
-            frame = held.frame
-            connection.held_bytes -= len(frame or b"")
-            if frame is None and held.version is not None:
-                made = await self._delivery.replayed_frame(
-                    channel.stream,
-                    channel.name,
-                    self._delivery.stream_id(channel),
-                    held.version,
-                    is_full=True,
-                )
-                frame = text_frame(made)
+        sending = Sending(connection)
+        passed, texts = subscription.held, self._delivery.texts(channel.stream)
+        while subscription.held and subscription.is_there:
+            if subscription.held is not passed:  # some were dropped: not every version is passed
+                passed, texts = subscription.held, self._delivery.texts(channel.stream)
+            held = subscription.held.popleft()
+            frame, version = held.frame, held.version
+            connection.held_bytes -= held.size
             if frame is not None:
-                connection.push(frame)
-            sent += held.version is not None
-        subscription.held = None
+                if version is not None:
+                    texts.follow(version)
+            elif version is not None:
+                frame = await self._delivery.replayed_frame(
+                    channel.name, self._delivery.stream_id(channel), version, texts, is_full=True
+                )
+            if frame is None:
+                connection.end(wire.RECONNECT)  # its message is gone: a resume will say so
+                break
+            await sending.push(frame)
+            sent += version is not None
+        subscription.release()
         return sent
 
     # Resume.
@@ -441,8 +455,11 @@ class Attaching:
             await self._committer.catch_up()
             for position in wanted.positions:
                 subscription = connection.subscriptions.get(position.channel)
-                if subscription is not None and subscription.held is None:
-                    subscription.held = []
+                if subscription is not None:
+                    # What is being sent came live before the resume, and goes first.
+                    while (filling := self._filling.get(subscription)) is not None:
+                        await asyncio.wait([filling])
+                    subscription.wait()
                     holding.append(subscription)
                 outcome = await self._resume_channel(connection, position, subscription)
                 if isinstance(outcome, wire.Failed):
@@ -516,45 +533,38 @@ class Attaching:
                 return failure("position_expired", "position_before_retained_floor", state)
             if missed > self._settings.connection_recovery.max_buffer_size:
                 return failure("position_expired", "recovery_window_exceeded", state)
-            try:
-                replay = await self._missed(stream, position, through)
-            except StoreError:
-                return failure("persistence_unavailable", "store_unavailable", state)
-            if replay is None:
+            hot: Sequence[Version] | None = None
+            if self._hot is not None:
+                hot = self._hot.after(stream, position.serial, through, self._clock.now_ms())
+            if hot is None and position.stream_id is None:
+                # A serial alone says nothing about which stream it is of.
                 return failure("continuity_unverifiable", "replay_not_contiguous", state)
             if subscription is None and needs_auth(kind_of(name)):
                 # A `stream_id` shows that somebody was let in once. What follows the position, and
                 # whether anything does, is for whoever is let in now: see `_catch_up`.
                 connection.resumed[name] = ResumedTo(position.serial, stream_id)
                 return wire.Recovered(name, "cold", 0, None)
-            await self._send_versions(connection, stream, name, stream_id, replay.versions)
+            texts = self._delivery.texts(stream)
+            last, serial = None, position.serial
+            while serial < through and not connection.is_closed:
+                try:
+                    page = hot or await self._page_after(stream, serial, through)
+                    if page is None or not await self._send_versions(
+                        connection, name, stream_id, page, texts
+                    ):
+                        return failure("continuity_unverifiable", "replay_not_contiguous", state)
+                except StoreError:
+                    return failure("persistence_unavailable", "store_unavailable", state)
+                last, serial = page[-1], page[-1].delivery_serial
             if subscription is None:
                 connection.resumed[name] = ResumedTo(through, stream_id)
             else:
                 subscription.drop_held(lambda version: version.delivery_serial <= through)
-            last = replay.versions[-1] if replay.versions else None
             at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
-            return wire.Recovered(name, replay.source, len(replay.versions), at)
+            source: wire.Source = "cold" if hot is None else "hot"
+            return wire.Recovered(name, source, through - position.serial, at)
         finally:
             self._states.release(state)
-
-    async def _missed(self, stream: str, position: Position, through: int) -> Replay | None:
-        """Every version behind a position; None if that cannot be shown to be gapless."""
-        if self._hot is not None:
-            hot = self._hot.after(stream, position.serial, through, self._clock.now_ms())
-            if hot is not None:
-                return Replay("hot", hot)
-        if position.stream_id is None:
-            return None  # a serial alone says nothing about which stream it is of
-        entries = await self._store.stream_entries(
-            stream, position.serial, limit=max(1, through - position.serial)
-        )
-        versions = [v for entry in entries if (v := version_of(entry)) is not None]
-        versions = [v for v in versions if v.delivery_serial <= through]
-        expected = range(position.serial + 1, through + 1)
-        if [v.delivery_serial for v in versions] != list(expected):
-            return None
-        return Replay("cold", versions)
 
     # History over a socket.
 

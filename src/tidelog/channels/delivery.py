@@ -9,18 +9,17 @@ import msgspec
 from tidelog.base.frame import text_frame
 from tidelog.channels import wire
 from tidelog.channels.continuity import StreamIds
-from tidelog.channels.hub import Channel, HeldFrame, Hub, Subscription
+from tidelog.channels.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.rules import LiveEvent
-from tidelog.channels.states import States, read_versions
+from tidelog.channels.states import States, read_data
+from tidelog.channels.texts import Texts
 from tidelog.channels.version import (
     APPEND,
     CREATE,
     EVENT,
     Projector,
     Version,
-    decode_version,
-    fold,
     version_of,
 )
 from tidelog.log.entry import Entry
@@ -31,8 +30,12 @@ _log = logging.getLogger(__name__)
 HOT_BYTES = 33_554_432
 """Of all hot buffers together; what is beyond is read from the store, which is only slower."""
 
-VERSION_BYTES = 1000
-"""What a version weighs in memory besides its content."""
+PACED_BYTES = 65_536
+"""Data beyond which a message that is sent as a whole for a small change waits until the socket has
+taken what was sent before: otherwise a few small requests would overrun every healthy reader."""
+
+MADE_BYTES = 16_777_216
+"""Of the last such frames: readers that wait are at about the same place, and share them."""
 
 MAX_LIVE_CACHED = 1000
 """Cache channels without a history whose last event is kept in memory, 100 KiB at most each."""
@@ -108,8 +111,12 @@ class Delivery:
         self._hot = hot
         self._last_live: OrderedDict[str, Version] = OrderedDict()
         """The last event of cache channels that keep no history, by stream."""
+        self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        """Large frames by `stream_id` and position."""
+        self._made_bytes = 0
         self.fill: Callable[[Subscription], None] = lambda _: None
-        """Called for a subscription that now holds a frame which has to be made."""
+        """Called for a subscription that now holds frames, or will, until its socket has taken what
+        was sent."""
 
     def sink(self, entries: Sequence[Entry]) -> None:
         """See `tidelog.log.tail.Sink`."""
@@ -141,8 +148,9 @@ class Delivery:
                 connection.end(wire.RECONNECT)
 
     def _fan_out(self, channel: Channel, version: Version, number: int) -> None:
-        plain = delta = full = b""
+        plain = delta = whole = b""
         is_append = version.kind == APPEND
+        is_large = version.data_bytes > PACED_BYTES
         is_event = version.kind in (CREATE, EVENT)
         for connection, subscription in channel.subscriptions.items():
             if version.socket_id is not None and connection.socket_id == version.socket_id:
@@ -151,14 +159,22 @@ class Delivery:
                 if is_event:
                     plain = plain or text_frame(self.plain_frame(channel, version))
                     subscription.deliver(plain, version)
-            elif is_append and connection.append_mode == "full":
-                if not full:
+            elif version.keeps_data or (is_append and connection.append_mode == "full"):
+                if is_large and subscription.held is not None:
+                    self._hold(subscription, version)
+                    continue
+                if not whole:
                     data = self._text_at(version, number)
                     if data is None:
                         self._hold(subscription, version)
                         continue
-                    full = text_frame(self.frame(channel, version, data))
-                subscription.deliver(full, version)
+                    whole = text_frame(self.frame(channel, version, data))
+                    if is_large:
+                        self._keep_made((self.stream_id(channel), version.committed_id), whole)
+                subscription.deliver(whole, version)
+                if is_large and subscription.held is None:
+                    subscription.wait()
+                    self.fill(subscription)
             else:
                 delta = delta or text_frame(self.frame(channel, version))
                 subscription.deliver(delta, version)
@@ -190,19 +206,43 @@ class Delivery:
         is_presence = channel.kind is ChannelKind.PRESENCE and version.is_client_event
         return self._projector.plain_frame(version, channel.name, with_user=is_presence)
 
+    def texts(self, stream: str) -> Texts:
+        """For whoever goes through versions of a channel."""
+        return Texts(lambda version: self._text(stream, version))
+
     async def replayed_frame(
-        self, stream: str, name: str, stream_id: str, version: Version, *, is_full: bool
-    ) -> bytes:
-        """The frame of an operation that is sent again, as it was sent live."""
-        data = None
-        if is_full and version.kind == APPEND:
-            data = await self._text(stream, version)
-        return self._projector.frame(version, name, stream_id, data=data)
+        self, name: str, stream_id: str, version: Version, texts: Texts, *, is_full: bool
+    ) -> bytes | None:
+        """The frame of an operation that is sent again, as it was sent live.
+
+        None if it cannot be made any more: its message is gone, and `texts` has passed nothing that
+        tells. All operations of the channel are passed to `texts` by this.
+        """
+        texts.follow(version)
+        if not (version.keeps_data or (is_full and version.kind == APPEND)):
+            return text_frame(self._projector.frame(version, name, stream_id))
+        made = self._made.get((stream_id, version.committed_id))
+        if made is None:
+            data = await texts.whole(version)
+            if data is None and version.keeps_data:
+                return None
+            made = text_frame(self._projector.frame(version, name, stream_id, data=data))
+            if version.data_bytes > PACED_BYTES:
+                self._keep_made((stream_id, version.committed_id), made)
+        return made
+
+    def _keep_made(self, place: tuple[str, int], frame: bytes) -> None:
+        if place not in self._made:
+            self._made[place] = frame
+            self._made_bytes += len(frame)
+        while self._made_bytes > MADE_BYTES:
+            _, forgotten = self._made.popitem(last=False)
+            self._made_bytes -= len(forgotten)
 
     async def _text(self, stream: str, version: Version) -> bytes | None:
-        """All the data after an append, from the cache or from the store.
+        """All the data after a version that does not say it, from the cache or from the store.
 
-        The message is loaded and then follows the tail, so that the next append finds it.
+        The message is loaded and then follows the tail, so that the next version finds it.
         """
         number = int(version.message_serial[-20:])
         state = await self._states.load_message(stream, number)
@@ -210,14 +250,7 @@ class Delivery:
             self._states.release_message(state)
             if state.knows(version.committed_id):
                 return state.data_at(version.committed_id)
-        [(stored,)] = await self._store.rows("channels_base", (number,)) or ((None,),)
-        base = None if stored is None else decode_version(stored)
-        after = 0 if base is None else base.committed_id
-        later = await read_versions(self._store, number, after, version.committed_id)
-        folded = fold(base, later)
-        if folded is None or isinstance(folded.data, msgspec.UnsetType):
-            return None
-        return bytes(folded.data)
+        return await read_data(self._store, version)
 
     def _remember_live(self, stream: str, version: Version) -> None:
         self._last_live[stream] = version
@@ -227,6 +260,8 @@ class Delivery:
 
     def forget(self, streams: Iterable[str]) -> None:
         """Some content of channels is erased: keep none of it."""
+        self._made.clear()
+        self._made_bytes = 0
         for stream in streams:
             if self._hot is not None:
                 self._hot.forget(stream)

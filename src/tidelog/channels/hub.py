@@ -4,7 +4,7 @@ All of it lives on the event loop of one node and is gone with it; nothing here 
 other nodes have is in `elsewhere`; a user is a member of a channel wherever it is connected.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,17 +26,26 @@ if TYPE_CHECKING:
 
 MAX_HELD_FRAMES = 10_000
 MAX_HELD_BYTES = 16_777_216
-"""Kept for one subscription, and for one connection, while a past is replayed; beyond it the peer
-reads too slowly, as with `limits.send_buffer_bytes`."""
+"""Kept for one subscription, and for one connection, while a past is replayed or a large message is
+sent; beyond it the peer reads too slowly, as with `limits.send_buffer_bytes`."""
+
+VERSION_BYTES = 1000
+"""What a version weighs in memory besides its content."""
 
 
 class HeldFrame(Struct, frozen=True):
     """A frame that waits until what came before it was replayed."""
 
     frame: bytes | None
-    """Encoded; None if it is made when its turn comes: the whole text was not at hand."""
+    """Encoded; None if it is made when its turn comes: the whole text was not at hand, or is too
+    large to be kept once for each frame that says it."""
     version: Version | None
     """What it says; None of a frame that is no version."""
+
+    @property
+    def size(self) -> int:
+        """About the bytes it holds."""
+        return VERSION_BYTES if self.frame is None else len(self.frame)
 
 
 class Subscription:
@@ -52,8 +61,9 @@ class Subscription:
         """Newest history serial when it was subscribed; None without a history."""
         self.attached_at = 0
         """Delivery serial that the channel had reached then; what follows comes live."""
-        self.held: list[HeldFrame] | None = None
-        """Live frames while the past is being replayed; None when there is nothing to wait for."""
+        self.held: deque[HeldFrame] | None = None
+        """Live frames while the past is being replayed, or what was sent is more than the socket
+        takes at once; None when there is nothing to wait for."""
 
     def deliver(self, frame: bytes, version: Version | None = None) -> None:
         """Give it an encoded frame, now or when it is its turn."""
@@ -62,22 +72,37 @@ class Subscription:
         else:
             self.hold(HeldFrame(frame, version))
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not ended."""
+        connection = self.connection
+        is_current = connection.subscriptions.get(self.channel.name) is self
+        return is_current and not connection.is_closed
+
+    def wait(self) -> None:
+        """Hold what is delivered from now on."""
+        self.held = deque()
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self.connection.held_bytes -= sum(held.size for held in self.held or ())
+        self.held = None
+
     def drop_held(self, is_shown: Callable[[Version], bool]) -> None:
         """Forget the held frames of versions that the peer was shown otherwise."""
-        kept = []
+        kept: deque[HeldFrame] = deque()
         for held in self.held or ():
             if held.version is not None and is_shown(held.version):
-                self.connection.held_bytes -= len(held.frame or b"")
+                self.connection.held_bytes -= held.size
             else:
                 kept.append(held)
         self.held = kept
 
     def hold(self, frame: HeldFrame) -> None:
         """Keep a frame for later; a peer that makes us keep too many is too slow."""
-        if self.held is None:
-            self.held = []
+        self.held = deque() if self.held is None else self.held
         self.held.append(frame)
-        self.connection.held_bytes += len(frame.frame or b"")
+        self.connection.held_bytes += frame.size
         if len(self.held) > MAX_HELD_FRAMES or self.connection.held_bytes > MAX_HELD_BYTES:
             self.connection.end(wire.OVER_CAPACITY)
 

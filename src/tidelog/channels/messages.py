@@ -12,7 +12,8 @@ from tidelog.channels import fault
 from tidelog.channels.names import stream_name
 from tidelog.channels.query import MAX_INTEGER
 from tidelog.channels.requests import VersionsQuery
-from tidelog.channels.states import read_message, versions_of
+from tidelog.channels.states import read_message
+from tidelog.channels.texts import read_version_page
 from tidelog.channels.version import Projector, Version, position_of
 from tidelog.store.engine import Store
 
@@ -60,26 +61,19 @@ class Messages:
         stream = stream_name(app.id, channel)
         if number is None or not await self._store.rows("channels_message", (stream, number)):
             raise fault.not_found(message_serial, channel)
-        at = None
+        is_oldest_first = page.direction == "oldest_first"
+        at: int | None = 0 if is_oldest_first else MAX_INTEGER
         if page.cursor is not None:
             at = position_of(page.cursor, self._tag)
-            if at is None:
-                raise fault.invalid_input("the cursor is not a version serial of this server")
-        if page.direction == "oldest_first":
-            rows = await self._store.rows(
-                "channels_versions_after", (number, at or 0, MAX_INTEGER, page.limit + 1)
-            )
-        else:
-            before = MAX_INTEGER if at is None else at
-            rows = await self._store.rows(
-                "channels_versions_before", (number, before, page.limit + 1)
-            )
-        versions = versions_of(rows)
+        if at is None:
+            raise fault.invalid_input("the cursor is not a version serial of this server")
+        found = await read_version_page(
+            self._store, number, at, page.limit, is_oldest_first=is_oldest_first
+        )
+        versions, has_more = found or ((), False)
         is_other = bool(versions) and versions[0].message_serial != message_serial
-        if is_other or (page.cursor is None and not versions):
+        if found is None or is_other or (page.cursor is None and not versions):
             raise fault.not_found(message_serial, channel)
-        has_more = len(versions) > page.limit
-        versions = versions[: page.limit]
         answer: dict[str, Any] = {
             "channel": channel,
             "direction": page.direction,

@@ -32,6 +32,7 @@ from tidelog.channels.version import (
     Version,
     encode_body,
     encode_version,
+    origin_of,
     stored_version,
     version_serial,
 )
@@ -496,12 +497,7 @@ class Mutate:
         patch = wanted.patch
         kind = f"message.{wanted.action}"
         is_append = kind == APPEND
-        data: Raw | msgspec.UnsetType = UNSET
-        if isinstance(patch.data, bytes):
-            data = Raw(patch.data)
-        elif patch.data is Change.KEEP:
-            kept = message.data_at(latest.committed_id)
-            data = UNSET if kept is None else Raw(kept)
+        is_kept = patch.data is Change.KEEP and message.has_data
         changes = (("name", patch.name), ("data", patch.data), ("extras", patch.extras))
         committed_id = view.next_committed_id
         delivery_serial = view.serial(self._stream) + 1
@@ -510,8 +506,9 @@ class Mutate:
                 message_id=self._message_id,
                 history_serial=latest.history_serial,
                 name=_after(patch.name, latest.name, None),
-                data=data,
+                data=Raw(patch.data) if isinstance(patch.data, bytes) else UNSET,
                 data_bytes=self._size_after(latest),
+                data_of=(origin_of(latest) or message.number) if is_kept else 0,
                 extras=(
                     Raw(patch.extras)
                     if isinstance(patch.extras, bytes)
@@ -534,6 +531,9 @@ class Mutate:
         rows = [RowChange("channels_add_version", (message.number, committed_id))]
         if is_folded:
             rows.append(fold_change(message.number, message.after(version)))
+        elif version.opens:
+            is_open = int(version.opens > 0)
+            rows.append(RowChange("channels_fold", (message.number, is_open, None, None, None)))
         result = MutationResult(
             version_serial=version_serial(self._tag, view.now_ms, committed_id),
             history_serial=latest.history_serial,

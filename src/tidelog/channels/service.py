@@ -29,7 +29,7 @@ from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoke
 from tidelog.channels.nodes import Nodes
 from tidelog.channels.occupancy import Occupancy
 from tidelog.channels.receipts import batch_scope
-from tidelog.channels.requests import Mutation, MutationResult, Publication, Published
+from tidelog.channels.requests import Change, Mutation, MutationResult, Publication, Published
 from tidelog.channels.retention import Retention
 from tidelog.channels.revoking import Revoking
 from tidelog.channels.rules import (
@@ -459,7 +459,7 @@ class ChannelsService:
                 is_limited=self._is_limited(mutation.channel),
                 is_shared=self.store.is_shared,
             )
-            size = 512 + mutation.data_bytes
+            size = _bytes_to_write(mutation, message)
             answers = await submit_and_wait(self.committer, item.names(), size, (item,))
             [answer] = without_failure(answers)
             result: MutationResult | Fault = answer
@@ -528,6 +528,15 @@ class ChannelsService:
     def channel_users(self, app: App, channel: str) -> bytes:
         """The members of a presence channel."""
         return self._occupancy.users(stream_name(app.id, channel))
+
+
+def _bytes_to_write(mutation: Mutation, message: MessageState) -> int:
+    """About what a change makes the store write."""
+    extras = mutation.patch.extras
+    is_other_status = not isinstance(extras, Change)
+    size = 512 + (len(extras) if isinstance(extras, bytes) else 0)
+    size += len(mutation.metadata or b"") + len(mutation.description or "")
+    return size + message.bytes_to_write(mutation.data_bytes, is_other_status=is_other_status)
 
 
 def _size(publication: Publication) -> int:

@@ -18,6 +18,7 @@ from tidelog.channels.version import (
     decode_version,
     fold,
     join_text,
+    origin_of,
     stored_version,
 )
 from tidelog.log.tail import Tail
@@ -36,6 +37,11 @@ reads more than fifty thousand rows."""
 UNFOLDED_BYTES = 4096
 """A message is written back when more was appended than was folded, but not for less than this:
 so every appended byte is written at most twice more, however long the message grows."""
+
+ENDED_VERSIONS = 32
+ENDED_SHARE = 8
+"""A message that begins or ends to be a stream is written back for so many versions, or if one byte
+in so many is new: it is read more often from now on, and its status may change again at once."""
 
 FRAGMENT_BYTES = 120
 """What a fragment weighs in memory besides its text."""
@@ -208,12 +214,22 @@ class MessageState:
     def is_fold_due(self, version: Version) -> bool:
         """Whether the state after `version` should be stored with it."""
         added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+        return self._is_fold_due(added, version.data_bytes, is_other_status=version.opens != 0)
+
+    def _is_fold_due(self, added: int, data_bytes: int, *, is_other_status: bool) -> bool:
         unfolded_bytes = self.unfolded_bytes + added
+        is_much = unfolded_bytes * ENDED_SHARE >= max(data_bytes, 1)
         return (
             self.unfolded + 1 >= UNFOLDED_VERSIONS
             or unfolded_bytes > max(self.folded_bytes, UNFOLDED_BYTES)
-            or version.opens != 0
+            or (is_other_status and (is_much or self.unfolded + 1 >= ENDED_VERSIONS))
         )
+
+    def bytes_to_write(self, added: int, *, is_other_status: bool) -> int:
+        """About the data that a change which adds so many bytes makes the store write."""
+        after = self.latest.data_bytes + added
+        is_due = self._is_fold_due(added, after, is_other_status=is_other_status)
+        return added + (after if is_due else 0)
 
     def advance(self, version: Version, *, is_folded: bool) -> Callable[[], None]:
         """Include the next version; answers how to take it back."""
@@ -226,6 +242,8 @@ class MessageState:
             self.latest = _counted(version, latest)
             if len(fragments) >= _COLLAPSE_AT:
                 self._collapse()
+        elif version.keeps_data:
+            self.latest = _counted(version, latest)
         else:
             self._set(_counted(version, latest))
         if is_folded:
@@ -238,7 +256,7 @@ class MessageState:
             if version.kind == APPEND:
                 if added:
                     self._fragments.pop()
-            else:
+            elif not version.keeps_data:
                 self._base, self._base_id, self._fragments = base, base_id, fragments
             self.latest = latest
             self.folded_bytes, self.unfolded, self.unfolded_bytes = counts
@@ -256,6 +274,7 @@ def _counted(version: Version, before: Version) -> Version:
     return msgspec.structs.replace(
         version,
         data=version.data if version.kind != APPEND else UNSET,
+        data_of=0 if version.says_all else origin_of(version) or origin_of(before),
         versions=before.versions + 1,
         appends=before.appends + (version.kind == APPEND),
         published_at=before.published_at,
@@ -629,7 +648,7 @@ async def read_message(store: Store, stream: str, number: int) -> tuple[Version,
 async def read_versions(
     store: Store, number: int, after: int, through: int = 2**62
 ) -> Sequence[Version]:
-    """The versions of a message behind `after`, oldest first."""
+    """The versions of a message after `after`, oldest first."""
     versions: list[Version] = []
     while True:
         page = versions_of(
@@ -639,3 +658,24 @@ async def read_versions(
         if len(page) < VERSIONS_PER_READ:
             return versions
         after = page[-1].committed_id
+
+
+async def read_data(store: Store, version: Version) -> bytes | None:
+    """All the data after an append, or after a version that keeps it, as JSON.
+
+    None if there is none, or its message is gone.
+    """
+    number = int(version.message_serial[-20:])
+    later: Sequence[Version] = ()
+    if version.data_of:
+        later = await read_versions(store, number, version.data_of - 1, version.committed_id)
+    base = None
+    if not (later and later[0].says_all):  # what it refers to was purged, or it does not say
+        [(stored,)] = await store.rows("channels_base", (number,)) or ((None,),)
+        base = None if stored is None else decode_version(stored)
+        after = 0 if base is None else base.committed_id
+        later = await read_versions(store, number, after, version.committed_id)
+    folded = fold(base, later)
+    if folded is None or isinstance(folded.data, UnsetType):
+        return None
+    return bytes(folded.data)

@@ -168,9 +168,29 @@ async def _problem_now(store: Store, message: _Message) -> str | None:
     stored = None if message.state is None else decode_version(message.state)
     if problem := _column_problem(message, stored, base, created):
         return problem
-    if stored is not None and stored != await _folded(store, message, base):
+    if problem := await _open_problem(store, message, stored or created):
+        return problem
+    if stored is not None and not _is_same(stored, await _folded(store, message, base)):
         return "its state is not what its versions make of it"
     return None
+
+
+async def _open_problem(store: Store, message: _Message, known: Version | None) -> str | None:
+    """Compare whether it is open; versions after its state may have changed that."""
+    is_open = 0
+    if known is not None:
+        is_open = known.opens if message.state is None else int(known.is_open)
+        if message.is_open != is_open:
+            later = await read_versions(store, message.message, known.committed_id)
+            is_open += sum(version.opens for version in later)
+    return None if message.is_open == is_open else f"is_open is {message.is_open}, not {is_open}"
+
+
+def _is_same(stored: Version, folded: Version | None) -> bool:
+    """States written before schema 12 do not tell which version said all of the data."""
+    if folded is not None and not stored.data_of:
+        folded = msgspec.structs.replace(folded, data_of=0)
+    return stored == folded
 
 
 def _created(message: _Message, body: bytes) -> Version:
@@ -203,15 +223,13 @@ def _column_problem(
 ) -> str | None:
     """Compare the columns that repeat something of the state, or of the create without one."""
     if stored is not None:
-        is_open, latest = int(stored.is_open), stored
+        latest = stored
         if stored.committed_id != message.through:
             return f"its state is of version {stored.committed_id}, not {message.through}"
     elif created is not None:
-        is_open, latest = created.opens, created
+        latest = created
     else:
         return "has lost its create, and has no state"
-    if message.is_open != is_open:
-        return f"is_open is {message.is_open}, not {is_open}"
     if message.is_from_before_seals and base is not None and base.committed_id == message.through:
         return None  # earlier versions left the size of an earlier state
     if message.size_bytes != latest.data_bytes:

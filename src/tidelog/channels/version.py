@@ -1,7 +1,8 @@
 """One version of a message: as the log keeps it, as it is folded, and as clients see it.
 
-The log holds operations: a create, an update or a delete with the whole data it left, an append
-with its fragment only. Application JSON stays as text (`msgspec.Raw`) from request to frame.
+The log holds operations: a create, an update or a delete with the data it gave, an append with its
+fragment only, and what was kept not again. Application JSON stays as text (`msgspec.Raw`) from
+request to frame.
 """
 
 from collections.abc import Iterable
@@ -37,7 +38,8 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     history_serial: int
     name: str | None = None
     data: Raw | UnsetType = UNSET
-    """All of the data after this version; of an append only what it added. Unset: there is none."""
+    """All of the data after this version; of an append only what it added. Unset: there is none, or
+    it is kept, see `data_of`."""
     data_bytes: int = 0
     """Size of all the data after this version."""
     extras: Raw | UnsetType = UNSET
@@ -51,6 +53,9 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     metadata: Raw | UnsetType = UNSET
     kept: tuple[str, ...] = ()
     """Fields that an update or delete left as they were."""
+    data_of: int = 0
+    """Set if this version keeps data: the version that last said all of it, or one before that.
+    Appends in between added to it. Before schema 12 a version repeated what it kept instead."""
     cleared: tuple[str, ...] = ()
     """Fields that an update or delete took away."""
     opens: int = 0
@@ -85,6 +90,16 @@ class Version(Body, omit_defaults=True, kw_only=True):
     def is_versioned(self) -> bool:
         """Whether this is a message that can change, rather than an event of a plain history."""
         return self.kind != EVENT
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether its data is what an earlier version said, and appends added to."""
+        return self.data_of != 0 and self.kind != APPEND
+
+    @property
+    def says_all(self) -> bool:
+        """Whether nothing before it is needed to know its data."""
+        return self.kind != APPEND and not self.data_of
 
     @property
     def is_open(self) -> bool:
@@ -178,14 +193,16 @@ def join_text(texts: Iterable[bytes]) -> bytes:
 def fold(base: Version | None, later: Iterable[Version]) -> Version | None:
     """The message after `later`, which follows `base`; `base` is folded or None.
 
-    The one definition of what a message looks like: appends are joined, anything else says all of
-    it. Costs the length of what is folded, once.
+    The one definition of what a message looks like: appends are joined to what is there, and
+    anything else keeps that or replaces it. Costs the length of what is folded, once.
     """
     latest = base
     texts: list[bytes] = []
+    data_of = 0
     versions = appends = published_at = 0
     if base is not None:
         versions, appends, published_at = base.versions, base.appends, base.published_at
+        data_of = origin_of(base)
         if not isinstance(base.data, UnsetType):
             texts = [bytes(base.data)]
     for version in later:
@@ -193,8 +210,9 @@ def fold(base: Version | None, later: Iterable[Version]) -> Version | None:
         versions += 1
         if version.kind == APPEND:
             appends += 1
-        else:
+        elif version.says_all:
             texts = []
+        data_of = origin_of(version) or data_of
         published_at = published_at or version.committed_at
         if not isinstance(version.data, UnsetType):
             texts.append(bytes(version.data))
@@ -204,8 +222,18 @@ def fold(base: Version | None, later: Iterable[Version]) -> Version | None:
     if texts:
         data = Raw(texts[0] if len(texts) == 1 else join_text(texts))
     return msgspec.structs.replace(
-        latest, data=data, versions=versions, appends=appends, published_at=published_at
+        latest,
+        data=data,
+        data_of=0 if data_of == latest.committed_id else data_of,
+        versions=versions,
+        appends=appends,
+        published_at=published_at,
     )
+
+
+def origin_of(version: Version) -> int:
+    """The version that last said all of the data; 0 if an append alone does not tell."""
+    return version.committed_id if version.says_all else version.data_of
 
 
 # What clients see.

@@ -10,7 +10,7 @@ from tidelog.base.settings import Settings
 from tidelog.channels.history import HistoryReader, Window, pages_of
 from tidelog.channels.names import split_stream, stream_name
 from tidelog.channels.query import MAX_INTEGER
-from tidelog.channels.states import versions_of
+from tidelog.channels.texts import read_version_page
 from tidelog.channels.version import Projector, Version, position_of
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
@@ -110,16 +110,16 @@ class ChannelView:
     async def versions(self, message_serial: str, before: int | None) -> dict[str, Any]:
         """What happened to a message, newest first; an append shows only what it added."""
         number = position_of(message_serial, self._tag)
-        rows: tuple[Any, ...] = ()
+        page = None
         if number is not None:
             bound = MAX_INTEGER if before is None else before
-            key = (number, bound, PAGE_VERSIONS + 1)
-            rows = await self._store.rows("channels_versions_before", key)
-        found = [v for v in versions_of(rows) if v.message_serial == message_serial]
-        return {
-            "versions": [_content(version) for version in found[:PAGE_VERSIONS]],
-            "has_more": len(found) > PAGE_VERSIONS,
-        }
+            page = await read_version_page(
+                self._store, number, bound, PAGE_VERSIONS, is_oldest_first=False
+            )
+        versions, has_more = page or ((), False)
+        if any(version.message_serial != message_serial for version in versions):
+            versions, has_more = (), False
+        return {"versions": [_content(version) for version in versions], "has_more": has_more}
 
 
 def _content(version: Version) -> dict[str, Any]:

@@ -139,7 +139,8 @@ MESSAGE_VERSION = Table(
         Column(
             "data",
             "string",
-            "JSON text: all of the data; of an append the fragment. Null: none.",
+            "JSON text: all of the data; of an append the fragment. Null: none, or what was there "
+            "(then `kept` names it).",
             True,
         ),
         Column("data_bytes", "bigint", "Size of all the data after this version.", True),

@@ -111,3 +111,33 @@ async def test_a_cache_channel_is_resumed_without_repeating(node: ChannelsNode, 
         after = frames[names.index("subscription_succeeded") + 2 :]
         serials = [frame["serial"] for frame in after if frame["event"] == "chat.message"]
         assert serials == list(range(serials[0], 63))
+
+
+async def test_a_resume_reads_as_many_pages_as_it_needs(tmp_path: Path, stores: Stores) -> None:
+    """Within the window a position is good whatever the bytes, from memory and after a restart."""
+    store, channel = await stores("resume"), unique()
+    async with channels_server(tmp_path, store) as node:
+        api = node.api
+        async with node.v2() as control:
+            stream_id = (await control.subscribe(channel))["stream_id"]
+        for _ in range(101):
+            batch = [{"name": "tick", "channel": channel, "data": "x"}] * 10
+            assert (await api.post("/batch_events", {"batch": batch})).status_code == 200
+        await resume_all(node, channel, stream_id, 1010)
+        ack = await api.publish(channel, "large")
+        for _ in range(9):
+            await api.mutate("update", channel, ack["message_serial"], data="y" * MEGABYTE)
+    async with channels_server(tmp_path, store) as node:
+        await resume_all(node, channel, stream_id, 1020)
+
+
+async def resume_all(node: ChannelsNode, channel: str, stream_id: str, count: int) -> None:
+    """Resume from the beginning: every operation comes once, in order."""
+    for is_subscribed in (False, True):
+        async with node.v2() as peer:
+            if is_subscribed:
+                await peer.subscribe(channel)
+            await peer.resume(**{channel: {"serial": 0, "stream_id": stream_id}})
+            serials = [(await peer.receive())["serial"] for _ in range(count)]
+            assert serials == list(range(1, count + 1))
+            assert (await peer.resumed())["recovered"][0]["replayed"] == count

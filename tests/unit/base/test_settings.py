@@ -159,10 +159,10 @@ def app(**changes: str) -> App:
 
 
 def test_defaults_of_channels_fit_each_other() -> None:
-    """A resume fits into a send buffer, an appended message into the cache, a name into a path."""
+    """A stream can be resumed from its begin, and its message fits into the cache."""
     channels = Channels()
     recovery = channels.connection_recovery
-    assert recovery.max_buffer_size < Limits().send_buffer_messages
+    assert recovery.max_buffer_size >= channels.ai_transport.max_appends_per_message
     accumulated = channels.ai_transport.max_accumulated_message_bytes
     assert accumulated < channels.max_cached_text_bytes
     assert channels.max_presence_user_info_bytes < channels.max_message_bytes

@@ -1,5 +1,5 @@
 // A channel's messages as they look now, kept up to date from the versions that the feed brings.
-// The rule is the server's: an append adds its fragment, anything else says all of it.
+// The rule is the server's: an append adds its fragment, anything else says all of it or keeps it.
 
 const MAX_TEXT = 65_536; // as much as the server sends of one message
 
@@ -33,7 +33,8 @@ export class Messages {
     }
     const added = textOf(body.data);
     const isAppend = version.kind === "message.append";
-    const text = isAppend ? (known.text ?? "") + (added ?? "") : added;
+    const isKept = !isAppend && Boolean(body.data_of);
+    const text = isAppend ? (known.text ?? "") + (added ?? "") : isKept ? known.text : added;
     const message = {
       message: version.entity,
       id: version.id,
@@ -43,8 +44,8 @@ export class Messages {
       client: body.client_id ?? null,
       description: body.description ?? null,
       text: text === null ? null : text.slice(-MAX_TEXT),
-      is_cut: (known?.is_cut && isAppend) || (text ?? "").length > MAX_TEXT,
-      is_text: typeof body.data === "string" || (isAppend && known.is_text),
+      is_cut: ((isAppend || isKept) && known.is_cut) || (text ?? "").length > MAX_TEXT,
+      is_text: typeof body.data === "string" || ((isAppend || isKept) && known.is_text),
       bytes: body.data_bytes ?? 0,
       is_open: isStreaming(body),
       history_serial: body.history_serial,
@@ -53,6 +54,6 @@ export class Messages {
       appends: (known?.appends ?? 0) + (isAppend ? 1 : 0),
     };
     this.bySerial.set(version.entity, message);
-    return { message, isNew: !known, version: { ...message, text: added, is_cut: false } };
+    return { message, isNew: !known, version: isKept ? message : { ...message, text: added, is_cut: false } };
   }
 }

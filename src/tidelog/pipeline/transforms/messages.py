@@ -1,8 +1,9 @@
 """Channel messages: every version, and the newest state of each message.
 
-An update or a delete says all of the data it left; an append says its fragment only. So a message
-is what its newest version says, with the fragments since the last version that is no append joined
-to what that one left. A delete takes nothing away by itself, and anything may follow it.
+An update or a delete says all of the data that it gave, and nothing of data that it kept; an append
+says its fragment only. So a message is what its newest version says, and its data what the last
+version that gave or cleared it said, with the fragments since then joined to it. A delete takes
+nothing away by itself, and anything may follow it.
 """
 
 from typing import TYPE_CHECKING
@@ -116,13 +117,16 @@ def fold(versions: "DataFrame", before: "DataFrame | None" = None) -> "DataFrame
 
 def _steps_of(versions: "DataFrame") -> "DataFrame":
     is_append = sql.col("action") == "append"
+    # The log of an earlier schema repeats the data that a version keeps: such a version says all.
+    keeps = sql.col("data").isNull() & sql.array_contains("kept", "data")
+    is_whole = ~is_append & ~sql.coalesce(keeps, sql.lit(False))
     return versions.select(
         *_KEY,
         "committed_id",
         "history_serial",
         "data",
         *_NEWEST,
-        (~is_append).alias("_is_whole"),
+        is_whole.alias("_is_whole"),
         sql.col("is_available").alias("_is_complete"),
         sql.lit(1).cast("bigint").alias("_versions"),
         is_append.cast("bigint").alias("_appends"),

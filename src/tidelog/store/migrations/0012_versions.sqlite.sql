@@ -1,2 +1,3 @@
--- Reserved: filled by the change that needs it.
+-- Versions of channel messages that keep the data refer to it (`data_of` in their body). Nothing stored changes;
+-- but an earlier program would show such data as gone, so it must not open this store.
 ;

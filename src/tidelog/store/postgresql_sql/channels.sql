@@ -53,15 +53,21 @@ INSERT INTO tidelog.channels_version (message, committed_id)
 SELECT * FROM unnest($1::bigint[], $2::bigint[]);
 
 -- name: channels_fold
--- Messages' states up to one of their versions; of several of one message the last.
-UPDATE tidelog.channels_message m
-SET is_open = named.is_open, size_bytes = named.size_bytes, through = named.through, state = named.state
-FROM (
-  SELECT DISTINCT ON (message) message, is_open, size_bytes, through, state
-  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])
+-- Whether messages are open after one of their versions; and their states up to that one, if they are given.
+-- Of several of one message the last counts, and the last with a state.
+WITH given AS (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])
     WITH ORDINALITY AS given (message, is_open, size_bytes, through, state, number)
+), named AS (
+  SELECT DISTINCT ON (message) message, is_open FROM given ORDER BY message, number DESC
+), folded AS (
+  SELECT DISTINCT ON (message) message, size_bytes, through, state FROM given WHERE state IS NOT NULL
   ORDER BY message, number DESC
-) AS named WHERE m.message = named.message;
+)
+UPDATE tidelog.channels_message m
+SET is_open = named.is_open, size_bytes = coalesce(folded.size_bytes, m.size_bytes),
+    through = coalesce(folded.through, m.through), state = coalesce(folded.state, m.state)
+FROM named LEFT JOIN folded ON folded.message = named.message WHERE m.message = named.message;
 
 -- name: channels_message
 -- What is stored of messages of a channel.

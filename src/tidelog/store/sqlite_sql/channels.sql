@@ -38,8 +38,9 @@ VALUES (?, ?, ?, ?, ?, ?, 0);
 INSERT INTO channels_version (message, committed_id) VALUES (?, ?);
 
 -- name: channels_fold
--- A message's state up to one of its versions.
-UPDATE channels_message SET is_open = ?2, size_bytes = ?3, through = ?4, state = ?5 WHERE message = ?1;
+-- Whether a message is open after one of its versions; and its state up to that one, if it is given.
+UPDATE channels_message SET is_open = ?2, size_bytes = CASE WHEN ?5 IS NULL THEN size_bytes ELSE ?3 END,
+  through = CASE WHEN ?5 IS NULL THEN through ELSE ?4 END, state = coalesce(?5, state) WHERE message = ?1;
 
 -- name: channels_message
 -- What is stored of one message of a channel.
