@@ -300,7 +300,7 @@ class Hub:
         self._connections[connection.app.id] += 1
 
     def remove(self, connection: "Connection") -> None:
-        """Count a connection out; its subscriptions were ended before."""
+        """Count a connection out; `leaving` ends its subscriptions."""
         if self._sockets.pop((connection.app.id, connection.socket_id), None) is not None:
             self._connections[connection.app.id] -= 1
         user_id = connection.session.user_id

@@ -23,6 +23,7 @@ from tidelog.channels.fault import Fault
 from tidelog.channels.histories import Histories
 from tidelog.channels.history import HistoryReader
 from tidelog.channels.hub import Hub
+from tidelog.channels.leaving import Leaving
 from tidelog.channels.messages import Messages
 from tidelog.channels.names import USER_PREFIX, name_fault, stream_name
 from tidelog.channels.node_messages import EndUser, HistoryChanged, Live, Revoked, Summary
@@ -111,6 +112,7 @@ class ChannelsService:
             history=history,
             hot=hot if recovery.enabled else None,
         )
+        self._leaving = Leaving(self.attaching.unsubscribe)
         self._revoking = Revoking(committer, store, clock, self.hub)
         self._nodes = Nodes(
             committer.announcements,
@@ -234,10 +236,9 @@ class ChannelsService:
             self._schedule_sweep()
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection and its subscriptions."""
-        for name in tuple(connection.subscriptions):
-            self.attaching.unsubscribe(connection, name)
+        """Forget a connection at once, and its subscriptions in time."""
         self.hub.remove(connection)
+        self._leaving.add(connection)
 
     def unsubscribe(self, connection: Connection, channel: str) -> None:
         """End a subscription."""
