@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +23,15 @@ LOOK_SECONDS = 0.05
 
 LOG_SECONDS = 10.0
 """Pause between two log lines with a stack: a loop that is always late needs to be told once."""
+
+
+MAX_FRAMES = 8
+"""Shown of a stack, the innermost."""
+
+_LOOP_FILES = ("/asyncio/runners.py", "/asyncio/base_events.py", "/asyncio/events.py")
+"""Where a loop gives out its turns; uvloop's own frames are not Python's."""
+
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 
 class Watchdog:
@@ -62,7 +72,7 @@ class Watchdog:
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - there is no other way
-        return "" if frame is None else "".join(traceback.format_stack(frame))
+        return "" if frame is None else shown(traceback.extract_stack(frame))
 
     def _tell(self, seconds: float, stack: str) -> None:
         now = time.monotonic()
@@ -70,7 +80,23 @@ class Watchdog:
             return
         self._logged_at = now
         _log.warning(
-            "the event loop was held up for %.0f ms; while it was, it stood here:\n%s",
+            "the event loop was held up for %.0f ms; it was %s",
             seconds * 1000,
-            stack,
+            stack or "in no work of ours: the machine is short of processors or memory",
         )
+
+
+def shown(stack: list[traceback.FrameSummary]) -> str:
+    """The frames that tell what the loop was doing: ours since it gave out the turn, and the last.
+
+    What lies before them is how every turn begins, and libraries in between are how ours got there.
+    """
+    turn = stack
+    for number, frame in enumerate(stack):
+        if frame.filename.endswith(_LOOP_FILES):
+            turn = stack[number + 1 :]
+    kept = [frame for frame in turn[:-1] if frame.filename.startswith(_PACKAGE)] + turn[-1:]
+    return " > ".join(
+        f"{frame.filename.removeprefix(_PACKAGE)}:{frame.lineno} in {frame.name}"
+        for frame in kept[-MAX_FRAMES:]
+    )

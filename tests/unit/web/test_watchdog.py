@@ -1,11 +1,14 @@
 """What holds the loop up is named."""
 
 import asyncio
+import re
 import time
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tidelog.web import routing
 from tidelog.web import watchdog as module
 from tidelog.web.watchdog import Watchdog
 
@@ -35,6 +38,33 @@ async def test_what_held_the_loop_up_is_logged_with_its_stack(
             hold_the_loop_up()
             await asyncio.sleep(0.1)
     assert "in hold_the_loop_up" in caplog.text
+
+
+@pytest.mark.usefixtures("dog")
+async def test_only_the_frames_that_tell_something_are_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One line: what ours did since the loop gave it the turn; not how the loop was begun."""
+    async with asyncio.timeout(60):
+        while "held up" not in caplog.text:
+            # Any function of ours that calls somebody else's will do.
+            spelled = routing.Paths[int]()
+            spelled.add("/x", 1)
+            spelled._find = lambda _: hold_the_loop_up()  # type: ignore[method-assign, assignment]
+            spelled.find(b"/x")
+            await asyncio.sleep(0.1)
+    [line] = [text for text in caplog.text.splitlines() if "held up" in text]
+    assert re.search(
+        r"it was (\S+ in \w+ > )?web/routing.py:\d+ in find > .*hold_the_loop_up$", line
+    )
+    assert "asyncio" not in line
+    assert "pytest" not in line.replace(__file__, "")
+
+
+def test_a_loop_that_waits_was_not_held_up_by_us() -> None:
+    """Where no work of ours is on the stack, the machine was late."""
+    begun = [traceback.FrameSummary("/lib/asyncio/runners.py", 1, "run", lookup_line=False)]
+    assert module.shown(traceback.StackSummary.from_list(begun)) == ""
 
 
 async def test_a_loop_that_is_always_late_is_told_once(
