@@ -7,7 +7,6 @@ need no more, and the package no further dependency.
 import asyncio
 import contextlib
 import hashlib
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.tls import context_for
 from tidelog.channels.signatures import sign
 from tidelog.client.backoff import Backoff
 
@@ -143,8 +143,8 @@ class ChannelApi:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise ValueError("url must be http://host or https://host, without a path")
         self._host = parts.hostname
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
+        self._url = url
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._netloc = parts.netloc.rpartition("@")[2]
         self._app_id = app_id
         self._key = app_key
@@ -231,12 +231,13 @@ class ChannelApi:
         return None
 
     async def _connect(self) -> _Connection:
+        context = await context_for(self._url)
         return _Connection(
             *await asyncio.open_connection(
                 self._host,
                 self._port,
-                ssl=self._tls,
-                server_hostname=self._host if self._tls else None,
+                ssl=context,
+                server_hostname=self._host if context else None,
             )
         )
 

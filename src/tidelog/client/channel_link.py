@@ -16,6 +16,7 @@ from websockets.exceptions import (
 
 from tidelog.base.direct_socket import connect
 from tidelog.base.errors import TidelogError
+from tidelog.base.tls import context_for
 from tidelog.channels.wire import CHANNEL_ERROR, OVER_CAPACITY, RECONNECT, UNAUTHORIZED
 from tidelog.client.backoff import Backoff
 from tidelog.client.channel_core import (
@@ -128,6 +129,7 @@ class ChannelLink:
                 query["token"] = await self._fresh_token()
             async with connect(
                 f"{self._url}?{urlencode(query)}",
+                ssl=await context_for(self._url),
                 open_timeout=OPEN_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,
                 max_size=MAX_FRAME_BYTES,

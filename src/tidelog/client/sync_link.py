@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedError, WebSo
 from tidelog.base.direct_socket import connect
 from tidelog.base.errors import InvalidJson, StoreDamaged, StoreError
 from tidelog.base.strictjson import read
+from tidelog.base.tls import context_for
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync_core import SyncCore
 from tidelog.client.sync_messages import BadMessage, Json
@@ -137,6 +138,7 @@ class Link:
         try:
             async with connect(
                 self._url,
+                ssl=await context_for(self._url),
                 open_timeout=OPEN_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,
                 max_size=MAX_FRAME_BYTES,

@@ -26,6 +26,7 @@ from tidelog.base.direct_socket import Redirected, connect
 from tidelog.base.errors import StoreError, StoreUntrustworthy, TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.terminal import printable
+from tidelog.base.tls import context_for
 from tidelog.daemon.address import socket_url
 from tidelog.daemon.uplink_protocol import BrokerUnreachable, Reply
 from tidelog.mesh import negotiation, policy, wire
@@ -320,6 +321,7 @@ class Uplink:
     async def _connected(self) -> "AsyncIterator[_Conversation]":
         async with connect(
             self._url,
+            ssl=await context_for(self._url),
             open_timeout=OPEN_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
             ping_interval=PING_INTERVAL_S,

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import httptools
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.tls import context_for
 
 MAX_HEAD_BYTES = 65_536
 """Of an answer only the status counts; a peer that sends more in front of its body has failed."""
@@ -44,7 +45,6 @@ class _Target(NamedTuple):
     port: int
     netloc: str
     path: str
-    is_tls: bool
 
 
 def is_public(address: Address) -> bool:
@@ -77,7 +77,8 @@ async def post(
         target = _target(url)
         async with asyncio.timeout(timeout_s):
             address = await _address(target, may_be_private=may_be_private)
-            return await _exchange(target, address, headers, body)
+            context = await context_for(url)
+            return await _exchange(target, address, context, headers, body)
     except TimeoutError:
         raise PostFailed("timeout") from None
     except ssl.SSLError:
@@ -88,19 +89,18 @@ async def post(
 
 def _target(url: str) -> _Target:
     parts = urlsplit(url)
-    is_tls = parts.scheme == "https"
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise PostFailed("url_invalid")
     host = parts.hostname
     if ":" not in host:
         host = host.encode("idna").decode("ascii")
-    port = parts.port or (443 if is_tls else 80)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     shown = f"[{host}]" if ":" in host else host
     netloc = shown if parts.port is None else f"{shown}:{port}"
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
         path += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?")
-    return _Target(host, port, netloc, path, is_tls)
+    return _Target(host, port, netloc, path)
 
 
 async def _address(target: _Target, *, may_be_private: bool) -> str:
@@ -129,8 +129,13 @@ class _Head:
             self.status = status
 
 
-async def _exchange(target: _Target, address: str, headers: Mapping[str, str], body: bytes) -> int:
-    context = ssl.create_default_context() if target.is_tls else None
+async def _exchange(
+    target: _Target,
+    address: str,
+    context: ssl.SSLContext | None,
+    headers: Mapping[str, str],
+    body: bytes,
+) -> int:
     reader, writer = await asyncio.open_connection(
         address, target.port, ssl=context, server_hostname=target.host if context else None
     )
