@@ -65,6 +65,29 @@ async def test_acknowledged_writes_survive_kills(
         print(f"{engine}: {KILLS} kills, {head} entries, {dict(storm.statuses)}")  # noqa: T201
 
 
+async def test_kills_while_the_disk_is_slow(tmp_path: Path) -> None:
+    """The same where COMMIT runs beside the loop, because the disk takes long to confirm it."""
+    slow = f"{FaultPoint.COMMITTING}=slow"
+    store = str(tmp_path / "tidelog.db")
+    with ServerProcess(data_dir=tmp_path / "data", store=store) as server:
+        server.start(f"{slow},{FaultPoint.COMMITTED}=kill@40")
+        storm = Storm([server.port], writers=8)
+        storm.start()
+        await asyncio.to_thread(server.wait, 60)
+        await asyncio.to_thread(server.start, f"{slow},{FaultPoint.HANDING_OVER}=kill@40")
+        await asyncio.to_thread(server.wait, 60)
+        await asyncio.to_thread(server.start, slow)
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        await storm.finish()
+        client = HttpClient(server.port)
+        await storm.check(store, client.post)
+        client.close()
+        assert len(storm.acknowledged) >= 8
+        assert server.terminate() == 0
+
+
 @pytest.mark.parametrize("point", COMMIT_PATH)
 async def test_each_point_dies_with_sigkill(point: FaultPoint, tmp_path: Path) -> None:
     """Every named fault point is really passed by a write, and the process dies at it."""

@@ -5,13 +5,14 @@ Armed only by the environment variable `TIDELOG_TEST_FAULTS`, read once at impor
 
 The variable is a comma-separated list of `point=effect` or `point=effect@n` (the n-th pass,
 counted from 1; without it the first). Effects: `kill` (SIGKILL to the own process), `stop` (SIGSTOP
-to it: it stands still until a test continues it), `enospc`, `eio` (an `OSError` with that number)
-and `cut` (a `ConnectionResetError`).
+to it: it stands still until a test continues it), `enospc`, `eio` (an `OSError` with that number),
+`cut` (a `ConnectionResetError`) and `slow` (a pause at every pass, as of a disk that takes long).
 """
 
 import errno
 import os
 import signal
+import time
 from enum import StrEnum
 
 VARIABLE = "TIDELOG_TEST_FAULTS"
@@ -97,7 +98,9 @@ COMMIT_PATH = (
 )
 """What every durable write of any surface passes, in this order."""
 
-_EFFECTS = ("kill", "stop", "enospc", "eio", "cut")
+SLOW_SECONDS = 0.005
+
+_EFFECTS = ("kill", "stop", "enospc", "eio", "cut", "slow")
 
 
 class _Armed:
@@ -130,6 +133,9 @@ def reach(point: FaultPoint) -> None:
 
 def _pass(point: FaultPoint) -> None:
     armed = _armed[point]
+    if armed.effect == "slow":
+        time.sleep(SLOW_SECONDS)
+        return
     armed.left -= 1
     if armed.left == 0:
         _fire(armed.effect)

@@ -1,6 +1,7 @@
 """The embedded engine: one SQLite file, WAL, `synchronous=FULL`, one writer process."""
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import json
@@ -8,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ from tidelog.store.engine import (
     migrations,
     new_incarnation,
 )
+from tidelog.store.pace import SyncPace
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -134,12 +136,15 @@ class SqliteWriter:
     A thread, for all of it or for COMMIT alone, has to win the interpreter lock back from the loop:
     slower when the loop is idle, starved when the loop is busy. `bench/commit.py --writers` prints
     the comparison; docs/measurements.md keeps the finding and what it costs, which is that nothing
-    else runs while the disk syncs.
+    else runs while the disk syncs. Where the disk takes so long that this is the greater evil,
+    COMMIT does go to a thread (`SyncPace`).
     """
 
     def __init__(self, connection: sqlite3.Connection, queries: dict[str, str]) -> None:
         self._connection = connection
         self._queries = queries
+        self._pace = SyncPace()
+        self._committing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
         self._serials: dict[str, int] = {}
         """Last committed serials of streams; nobody else writes, so they cannot go stale."""
 
@@ -194,7 +199,10 @@ class SqliteWriter:
         with self._as_store_errors():
             self._write(effects)
             reach(FaultPoint.WRITTEN)
-            self._commit()
+            if self._pace.is_slow:
+                await self._commit_in_thread()
+            else:
+                self._pace.note(self._timed_commit())
             reach(FaultPoint.COMMITTED)
         self._serials.update((entry.stream, entry.stream_serial) for entry in effects.entries)
         if len(self._serials) > REMEMBERED_SERIALS:
@@ -220,6 +228,28 @@ class SqliteWriter:
         if effects.entries:
             reach(FaultPoint.HISTORY_WRITTEN)
 
+    async def _commit_in_thread(self) -> None:
+        """COMMIT while the loop goes on; the connection is nobody else's until it has returned.
+
+        It cannot be called back: who is cancelled meanwhile still waits for it, or would touch the
+        connection under it and not know what is on the disk.
+        """
+        busy_since = time.thread_time()
+        work = asyncio.get_running_loop().run_in_executor(self._committing, self._timed_commit)
+        try:
+            took = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({work})
+            raise
+        self._pace.note(took, loop_busy_seconds=time.thread_time() - busy_since)
+
+    def _timed_commit(self) -> float:
+        started = time.perf_counter()
+        self._commit()
+        return time.perf_counter() - started
+
     def _commit(self) -> None:
         reach(FaultPoint.COMMITTING)
         self._connection.execute("COMMIT")
@@ -239,9 +269,10 @@ class SqliteWriter:
 
     def close(self) -> None:
         """Let go of the file."""
+        self._committing.shutdown(wait=True)
         self._connection.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _as_store_errors(self) -> Iterator[None]:
         try:
             yield
