@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from support.warm import NURSERY
 from tidelog.testing.postgresql import (
     create_database,
     create_template,
     drop_database,
     throwaway_postgresql,
 )
+from tidelog.testing.process import ServerProcess
 
+ServerProcess.spawn = staticmethod(NURSERY.start)
 ENGINES = ("sqlite", "postgresql")
 
 settings.register_profile("tidelog", deadline=None)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,13 +15,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from support.mesh_broker import SLUG
+from support.warm import NURSERY
 from tidelog.base.clock import TEST_OFFSET_VARIABLE
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 from tidelog.mesh.identity import MemberKey, write_key
+
+if TYPE_CHECKING:
+    from tidelog.testing.process import Process
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -67,7 +70,7 @@ class DaemonProcess:
         self.clock_file = self.data_dir / "clock_offset"
         self.clock_file.write_text("0")
         self.log_path = self.data_dir / "daemon.log"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
         self.ready: Json = {}
         self.answers: list[tuple[int, Json]] = []
         """Every 2xx that `send` got, for the check of the invariants."""
@@ -105,12 +108,10 @@ class DaemonProcess:
         }
         command = [sys.executable, *self._program, "--data-dir", str(self.data_dir)]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = NURSERY.start(
                 [*command, *self._arguments],
                 env=environment,
-                stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
                 cwd=tempfile.gettempdir(),
             )
 
@@ -137,7 +138,7 @@ class DaemonProcess:
     def kill(self) -> None:
         """SIGKILL."""
         assert self._process is not None
-        self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
         self.wait()
 
     def terminate(self) -> int:

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, ClassVar, Protocol, Self
 
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 
@@ -26,11 +26,47 @@ CREDENTIALS = {
 app is served beside those of a test's own configuration."""
 
 
+class Process(Protocol):
+    """What is used of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def stdout(self) -> IO[str] | None:
+        """What it prints."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; returns the exit code, negative for a signal."""
+        ...
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal, if it has not ended."""
+        ...
+
+
+def spawn(command: list[str], *, env: Mapping[str, str], stderr: IO[bytes], cwd: str) -> Process:
+    """Start a command with a pipe for its standard output."""
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=cwd
+    )
+
+
 class ServerProcess:
     """`tidelog serve` on a fixed port, with the probe mounted.
 
     A context manager: the process is gone when the block ends, however it ends.
     """
+
+    spawn: ClassVar[Callable[..., Process]] = staticmethod(spawn)
+    """How its process is started; tests of tidelog itself fork one that has imported everything."""
 
     def __init__(
         self,
@@ -56,7 +92,7 @@ class ServerProcess:
         self._store = store
         self._environment = dict(environment or {})
         self._arguments = arguments
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
 
     @property
     def url(self) -> str:
@@ -88,13 +124,8 @@ class ServerProcess:
             FAULTS_VARIABLE: faults,
         }
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=tempfile.gettempdir(),
+            self._process = self.spawn(
+                command, env=environment, stderr=log, cwd=tempfile.gettempdir()
             )
 
     def start(self, faults: str = "") -> None:

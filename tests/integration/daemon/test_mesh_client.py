@@ -94,7 +94,7 @@ async def test_the_inbox_replays_and_goes_on(alice: DaemonProcess, bob: DaemonPr
 async def test_the_inbox_survives_a_restart_of_the_daemon(
     alice: DaemonProcess, bob: DaemonProcess
 ) -> None:
-    """Nothing is missed and nothing comes twice."""
+    """Nothing is missed and nothing comes twice; what was under way at the kill may come later."""
     mesh = MeshClient(bob.data_dir, patience_s=60)
     bodies: list[str] = []
 
@@ -113,7 +113,7 @@ async def test_the_inbox_survives_a_restart_of_the_daemon(
             await asyncio.sleep(0.05)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
-    assert bodies == [str(number) for number in range(6)]
+    assert sorted(bodies) == [str(number) for number in range(6)]
 
 
 async def test_a_send_waits_for_a_daemon_that_restarts(alice: DaemonProcess) -> None:
