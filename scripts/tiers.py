@@ -1,9 +1,8 @@
 """Runs the tiers of `scripts/test` side by side.
 
 The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, and
-one part more runs at once than there are processors. Only Spark waits for nothing: its parts have
-the processors to themselves. What a part prints is kept in a file and shown when its tier has
-ended. One PostgreSQL serves all of them.
+one part more runs at once than there are processors. What a part prints is kept in a file and shown
+when its tier has ended. One PostgreSQL serves all of them.
 """
 
 import argparse
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +37,7 @@ ELSEWHERE = " ".join(
 CRASH_ALONE = tuple(
     f"tests/crash/test_{name}.py"
     for name in (
-        *("mesh_pair", "mesh_broker_faults", "mesh_races", "kill"),
+        *("channels_kill", "sync_kill", "mesh_pair", "mesh_broker_faults", "mesh_races", "kill"),
         *("mesh_storm", "mesh_faults", "mesh_fleet"),
     )
 )
@@ -51,13 +49,8 @@ PIPELINE_LONG = tuple(
 """Tests of the pipeline with JVMs of their own, and whole runs of it: about half of its time. Each
 half has one session that its tests share, and its two halves keep two processors busy."""
 
-PROCESSORS = os.cpu_count() or 1
-SHARES = PROCESSORS * (PROCESSORS + 1)
-"""Into how many the machine is divided: of these, both kinds of parts get whole numbers."""
-WAITS = SHARES // (PROCESSORS + 1)
-"""The share of a part that mostly waits."""
-COMPUTES = SHARES // PROCESSORS
-"""The share of one that keeps a processor busy."""
+AT_ONCE = (os.cpu_count() or 1) + 1
+"""How many parts run at the same time."""
 SIGN_OF_LIFE_SECONDS = 15.0
 FAREWELL_SECONDS = 10.0
 """How long a part that is told to end may take to end the servers it started."""
@@ -72,21 +65,9 @@ class Tier(NamedTuple):
     parts: tuple[str, ...]
     on_disk: bool = False
     """Whether its files must be on a disk, where a kill may strike while a sync is under way."""
-    share: int = WAITS
-    """Of the machine, for each of its parts."""
 
 
 TIERS = (
-    Tier(
-        "crash",
-        "crash and faults",
-        150,
-        (
-            f"{PYTEST} -s tests/crash " + " ".join(f"--ignore={each}" for each in CRASH_ALONE),
-            *(f"{PYTEST} -s {module}" for module in CRASH_ALONE),
-        ),
-        on_disk=True,
-    ),
     Tier(
         "pipeline",
         "pipeline",
@@ -96,7 +77,16 @@ TIERS = (
             f"{PYTEST} tests/pipeline " + " ".join(f"--ignore={each}" for each in PIPELINE_LONG),
         ),
         on_disk=True,
-        share=COMPUTES,
+    ),
+    Tier(
+        "crash",
+        "crash and faults",
+        150,
+        (
+            f"{PYTEST} -s tests/crash " + " ".join(f"--ignore={each}" for each in CRASH_ALONE),
+            *(f"{PYTEST} -s {module}" for module in CRASH_ALONE),
+        ),
+        on_disk=True,
     ),
     Tier(
         "integration",
@@ -239,8 +229,7 @@ class Run:
         self._tiers = tiers
         self._scratch = scratch
         self._coverage = coverage
-        self._shares = asyncio.Semaphore(SHARES)
-        self._next = asyncio.Lock()
+        self._places = asyncio.Semaphore(AT_ONCE)
         self._started = time.monotonic()
         self._running: dict[str, float] = {}
 
@@ -272,7 +261,7 @@ class Run:
         return report
 
     async def _part(self, tier: Tier, command: str, output: Path) -> Part:
-        async with self._share_of_the_machine(tier.share):
+        async with self._places:
             began = time.monotonic()
             self._running[output.stem] = began
             self._say(f"{tier.name}: {command}")
@@ -281,18 +270,6 @@ class Run:
             finally:
                 del self._running[output.stem]
         return Part(began, time.monotonic(), status)
-
-    @contextlib.asynccontextmanager
-    async def _share_of_the_machine(self, share: int) -> AsyncIterator[None]:
-        """As soon as there is so much left; whoever came later waits for those before it."""
-        async with self._next:
-            for _ in range(share):
-                await self._shares.acquire()
-        try:
-            yield
-        finally:
-            for _ in range(share):
-                self._shares.release()
 
     async def _execute(self, tier: Tier, command: str, output: Path) -> int:
         environment = dict(os.environ)
