@@ -80,7 +80,7 @@ class ChannelView:
 
     async def messages(self, stream: str, before: int | None) -> dict[str, Any]:
         """The newest messages of a channel before a place in its history, newest first."""
-        [channel] = await self._store.rows("channels_channel", (stream, 0))
+        [channel] = await self._store.rows("channels_channel", (stream, MAX_INTEGER))
         floor = channel[2]
         high = MAX_INTEGER if before is None else before - 1
         window = Window(
