@@ -297,7 +297,8 @@ class Attaching:
 
     async def _page_after(self, stream: str, serial: int, through: int) -> Sequence[Version] | None:
         """The next versions after a serial, as many as are read at once; None if one is gone."""
-        entries = await self._store.stream_entries(stream, serial, limit=through - serial)
+        limit = min(through - serial, PUSHED_FRAMES)
+        entries = await self._store.stream_entries(stream, serial, limit=limit)
         versions = [version for entry in entries if (version := version_of(entry)) is not None]
         expected = range(serial + 1, serial + 1 + len(entries))
         is_whole = bool(entries) and [v.delivery_serial for v in versions] == list(expected)
@@ -397,7 +398,12 @@ class Attaching:
     def _fill(self, subscription: Subscription) -> None:
         task = asyncio.create_task(self._fill_safely(subscription))
         self._filling[subscription] = task
-        task.add_done_callback(lambda _: self._filling.pop(subscription))
+
+        def is_done(task: asyncio.Task[None]) -> None:
+            if self._filling.get(subscription) is task:  # it may have begun to wait again
+                del self._filling[subscription]
+
+        task.add_done_callback(is_done)
 
     async def _fill_safely(self, subscription: Subscription) -> None:
         try:

@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -72,14 +73,22 @@ class HotBuffer:
     def after(
         self, stream: str, serial: int, through: int, now_ms: int
     ) -> Sequence[Version] | None:
-        """Every version behind `serial` up to `through`; None if one of them is not here."""
-        oldest = now_ms - self._ttl_ms
-        found = [
-            version
-            for _, version in self._channels.get(stream, ())
-            if serial < version.delivery_serial <= through and version.committed_at >= oldest
+        """Every version after `serial` up to `through`; None if one of them is not here."""
+        if serial == through:
+            return ()
+        recent = self._channels.get(stream)
+        newest = recent[-1][1].delivery_serial if recent else 0
+        if not recent or newest < through:
+            return None
+        # From the end: whoever comes back has missed the last of it.
+        missed = islice(reversed(recent), newest - through, newest - serial)
+        found = [version for _, version in missed]
+        found.reverse()
+        is_whole = [version.delivery_serial for version in found] == [
+            *range(serial + 1, through + 1)
         ]
-        return found if len(found) == through - serial else None
+        is_young = is_whole and found[0].committed_at >= now_ms - self._ttl_ms
+        return found if is_young else None
 
     def at(self, stream: str, serial: int) -> Version | None:
         """The version with this serial, if it is here, however old."""

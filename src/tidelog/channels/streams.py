@@ -201,7 +201,7 @@ class Streams:
                     silent_ms=silent_ms,
                     reason=reason,
                 )
-                size = 512 + message.latest.data_bytes
+                size = 512 + message.bytes_to_write(0, is_other_status=True)
                 answers = await submit_and_wait(self._committer, item.names(), size, (item,))
                 [ended] = without_failure(answers)
             finally:

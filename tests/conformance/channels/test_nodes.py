@@ -107,6 +107,26 @@ async def test_a_channel_on_two_nodes(nodes: Nodes) -> None:
             assert [await moved.receive() for _ in range(3)] == live
 
 
+async def test_kept_data_on_another_node(nodes: Nodes) -> None:
+    """A node that never had the message shows what is kept, in order, large or small."""
+    a, b = nodes
+    channel = unique()
+    for size in (10, 100_000):
+        serial = (await a.api.publish(channel, "x"))["message_serial"]
+        await a.api.mutate("update", channel, serial, data="y" * size)
+        async with b.v2() as on_b:
+            await on_b.subscribe(channel)
+            for n in range(3):
+                await a.api.mutate("update", channel, serial, description=str(n))
+                await a.api.publish(channel, str(n))
+            await a.api.mutate("update", channel, serial, data="z")
+            await a.api.mutate("delete", channel, serial)
+            frames = [await on_b.receive() for _ in range(8)]
+        kept = "y" * size
+        assert [frame["data"] for frame in frames] == [kept, "0", kept, "1", kept, "2", "z", "z"]
+        assert [frame["serial"] - frames[0]["serial"] for frame in frames] == list(range(8))
+
+
 async def test_actors_on_another_node(nodes: Nodes) -> None:
     """7.3: an actor's socket may be on any node; what it is and may do is known there too."""
     a, b = nodes

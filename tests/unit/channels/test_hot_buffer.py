@@ -5,10 +5,39 @@ from tidelog.channels.version import CREATE, Version
 
 
 def version(serial: int) -> Version:
-    """A create with this serial."""
+    """A create with this serial, committed a second after the one before."""
     return Version(
-        kind=CREATE, message_id=f"m{serial}", history_serial=serial, delivery_serial=serial
+        kind=CREATE,
+        message_id=f"m{serial}",
+        history_serial=serial,
+        delivery_serial=serial,
+        committed_at=serial * 1000,
     )
+
+
+def test_what_a_position_missed_is_there_as_a_whole_or_not_at_all() -> None:
+    """Not if the oldest of it is gone, too old or has a gap after it; nothing missed is nothing."""
+    hot = HotBuffer(max_versions=4, ttl_seconds=10)
+    assert hot.after("s", 7, 7, 0) == ()
+    assert hot.after("s", 6, 7, 0) is None
+    for serial in (3, 4, 5, 6, 7):
+        hot.add("s", version(serial), 10)
+
+    def after(serial: int, through: int, now_ms: int = 8000) -> list[int] | None:
+        found = hot.after("s", serial, through, now_ms)
+        return None if found is None else [each.delivery_serial for each in found]
+
+    assert after(3, 7) == [4, 5, 6, 7]
+    assert after(4, 6) == [5, 6]
+    assert after(7, 7) == []
+    assert after(2, 7) is None
+    assert after(5, 8) is None, "more than was delivered"
+    assert after(3, 7, now_ms=14_000) == [4, 5, 6, 7]
+    assert after(3, 7, now_ms=14_001) is None
+    assert after(4, 7, now_ms=14_001) == [5, 6, 7]
+    hot.add("s", version(9), 10)
+    assert after(6, 9) is None
+    assert after(8, 9) == [9]
 
 
 def test_a_version_is_found_by_its_serial_while_it_is_kept() -> None:
