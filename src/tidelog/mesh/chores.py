@@ -9,6 +9,7 @@ from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.settings import Mesh as MeshSettings
 from tidelog.log.committer import Committer
 from tidelog.mesh.delivery import PushDelivery
+from tidelog.mesh.endings import Endings
 from tidelog.mesh.orphans import RULES, find_orphans
 from tidelog.mesh.retention import Retention
 from tidelog.mesh.webhooks import Webhooks
@@ -33,6 +34,7 @@ class Chores:
         delivery: PushDelivery,
         webhooks: Webhooks,
         retention: Retention,
+        endings: Endings,
     ) -> None:
         self._committer = committer
         self._store = store
@@ -41,6 +43,7 @@ class Chores:
         self._delivery = delivery
         self._webhooks = webhooks
         self._retention = retention
+        self._endings = endings
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -49,6 +52,7 @@ class Chores:
         self._tasks.append(asyncio.create_task(self._end(), name="tidelog-mesh-end"))
         self._tasks.append(asyncio.create_task(self._webhooks.work(), name="tidelog-mesh-webhooks"))
         self._every(settings.reaper_interval_ms / 1000, self._delivery.reap)
+        self._every(settings.reaper_interval_ms / 1000, self._endings.close, is_due=True)
         self._every(settings.retention_interval_seconds, self._retention.tick, is_due=True)
         self._every(settings.orphan_check_interval_seconds, self.check)
 

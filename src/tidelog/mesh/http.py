@@ -24,6 +24,7 @@ from tidelog.base.surface import (
 )
 from tidelog.mesh import answers, settings
 from tidelog.mesh.answers import Refused, Reply, refusal
+from tidelog.mesh.endings import MEMBER_LEFT
 from tidelog.mesh.fingerprint import (
     PUBLIC_KEY,
     RequestRefused,
@@ -262,7 +263,7 @@ class MeshHttp:
 
     async def _leave(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         del request
-        return await self._service.revoke(mesh, member.public_hex)
+        return await self._service.revoke(mesh, member.public_hex, MEMBER_LEFT)
 
     # What is asked by others.
 

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.mesh import answers
 from tidelog.mesh.answers import Reply, refusal
+from tidelog.mesh.endings import FOR_EVER, Ended
 from tidelog.mesh.rules import Member, Mesh, member_of
 from tidelog.store.rows import Becomes
 
@@ -160,10 +161,11 @@ class Join(Struct, frozen=True):
 
 
 class Revoke(Struct, frozen=True):
-    """End a membership; what was delivered or waits for the key stays as it is."""
+    """End a membership; what still waits for the key is closed afterwards."""
 
     mesh_id: str
     public_hex: str
+    reason: str
 
     def names(self) -> Names:
         """What `decide` reads."""
@@ -189,6 +191,7 @@ class Revoke(Struct, frozen=True):
                     Becomes("mesh_member", key, ((member_id, name, now),)),
                 ),
                 RowChange("mesh_remove_subscriptions", key),
+                Ended(*key, self.reason, FOR_EVER).noted(),
             ),
         )
 

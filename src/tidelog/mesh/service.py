@@ -28,7 +28,7 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Failure, Item, Names
 from tidelog.log.entry import Entry
 from tidelog.log.request import submit_and_wait
-from tidelog.mesh import answers, wire
+from tidelog.mesh import answers, endings, wire
 from tidelog.mesh.answers import Reply, refusal
 from tidelog.mesh.connection import Connection
 from tidelog.mesh.delivery_protocol import Delivery
@@ -495,9 +495,11 @@ class MeshService:
         rows = () if "\0" in name else await self.store.rows("mesh_member_named", (mesh.id, name))
         return _members_page([{"member_pubkey": key, "name": name} for (key,) in rows])
 
-    async def revoke(self, mesh: Mesh, public_hex: str) -> Reply:
+    async def revoke(
+        self, mesh: Mesh, public_hex: str, reason: str = endings.MEMBER_REVOKED
+    ) -> Reply:
         """End a membership and its connections."""
-        reply = await self.commit(Revoke(mesh.id, public_hex))
+        reply = await self.commit(Revoke(mesh.id, public_hex, reason))
         if reply.status == 200:
             self.peers.revoked(mesh.id, public_hex)
         return reply

@@ -8,6 +8,7 @@ from tidelog.base.surface import Endpoint, Route
 from tidelog.log.committer import Committer
 from tidelog.mesh.chores import Chores
 from tidelog.mesh.delivery import PushDelivery
+from tidelog.mesh.endings import Endings
 from tidelog.mesh.http import MeshHttp
 from tidelog.mesh.public_hosts import PublicHosts
 from tidelog.mesh.retention import Retention
@@ -45,6 +46,7 @@ class MeshSurface:
             delivery=delivery,
             webhooks=webhooks,
             retention=Retention(committer, store, clock),
+            endings=Endings(committer, store),
         )
         chores.start()
         return cls(service, chores, settings.administration_token)

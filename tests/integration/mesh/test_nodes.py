@@ -60,9 +60,10 @@ async def test_a_node_that_was_deaf_looks_for_itself(pair: Pair) -> None:
     async with at(pair.b, ana).connected() as there:
         mesh = await pair.a.service.mesh(slug)
         assert mesh is not None
+        from tidelog.mesh.endings import MEMBER_REVOKED
         from tidelog.mesh.membership import Revoke
 
-        await pair.a.service.commit(Revoke(mesh.id, ana.address))
+        await pair.a.service.commit(Revoke(mesh.id, ana.address, MEMBER_REVOKED))
         pair.b.service._announcements_missed()
         assert await there.close_code() == 4403
 

@@ -104,6 +104,40 @@ WHERE q.broker_message_id = named.broker_message_id AND q.recipient_pubkey = nam
 AND q.channel = named.channel AND q.endpoint_id = named.endpoint_id
 AND q.status IN ('pending', 'claimed');
 
+-- name: mesh_end_recipient
+-- Some are gone, and get nothing up to a message. Of several notes of one the last one counts.
+INSERT INTO tidelog.mesh_ended_recipient (mesh_id, recipient_pubkey, reason, through, seal)
+SELECT DISTINCT ON (mesh_id, recipient_pubkey) mesh_id, recipient_pubkey, reason, through,
+       tidelog.seal(json_build_array(mesh_id, recipient_pubkey, reason, through))
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
+  WITH ORDINALITY AS new (mesh_id, recipient_pubkey, reason, through, number)
+ORDER BY mesh_id, recipient_pubkey, number DESC
+ON CONFLICT (mesh_id, recipient_pubkey) DO UPDATE
+SET reason = excluded.reason, through = excluded.through, seal = excluded.seal;
+
+-- name: mesh_ended_recipients
+-- Those who are gone and whose deliveries may be open, a few at a time.
+SELECT 1, mesh_id, recipient_pubkey, reason, through FROM tidelog.mesh_ended_recipient
+LIMIT ($1::bigint[])[1];
+
+-- name: mesh_open_deliveries
+-- What recipients have not got up to a message, a few at a time.
+SELECT named.number, found.*
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+  WITH ORDINALITY AS named (mesh_id, recipient, through, most, number),
+LATERAL (
+  SELECT q.broker_message_id FROM tidelog.mesh_delivery_queue q
+  WHERE q.mesh_id = named.mesh_id AND q.recipient_pubkey = named.recipient AND q.channel = 'push'
+  AND q.history_id <= named.through AND q.status IN ('pending', 'claimed')
+  ORDER BY q.history_id LIMIT named.most
+) AS found;
+
+-- name: mesh_forget_recipient
+-- All deliveries of some who are gone are closed.
+DELETE FROM tidelog.mesh_ended_recipient r
+USING unnest($1::text[], $2::text[], $3::bigint[]) AS named (mesh_id, recipient, through)
+WHERE r.mesh_id = named.mesh_id AND r.recipient_pubkey = named.recipient AND r.through = named.through;
+
 -- name: mesh_endpoints_due
 -- Endpoints behind an id that have something to get now.
 SELECT 1, w.id FROM tidelog.mesh_webhook w

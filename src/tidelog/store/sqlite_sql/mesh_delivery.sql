@@ -65,6 +65,27 @@ UPDATE mesh_delivery_queue SET status = 'dead', last_error = ?5, claim_id = NULL
 WHERE broker_message_id = ?1 AND recipient_pubkey = ?2 AND channel = ?3 AND endpoint_id = ?4
 AND status IN ('pending', 'claimed');
 
+-- name: mesh_end_recipient
+-- Somebody is gone, and gets nothing up to a message.
+INSERT INTO mesh_ended_recipient (mesh_id, recipient_pubkey, reason, through, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4))
+ON CONFLICT (mesh_id, recipient_pubkey) DO UPDATE
+SET reason = excluded.reason, through = excluded.through, seal = excluded.seal;
+
+-- name: mesh_ended_recipients
+-- Those who are gone and whose deliveries may be open, a few at a time.
+SELECT mesh_id, recipient_pubkey, reason, through FROM mesh_ended_recipient LIMIT ?;
+
+-- name: mesh_open_deliveries
+-- What a recipient has not got up to a message, a few at a time.
+SELECT broker_message_id FROM mesh_delivery_queue
+WHERE mesh_id = ?1 AND recipient_pubkey = ?2 AND channel = 'push' AND history_id <= ?3
+AND status IN ('pending', 'claimed') ORDER BY history_id LIMIT ?4;
+
+-- name: mesh_forget_recipient
+-- All deliveries of somebody who is gone are closed.
+DELETE FROM mesh_ended_recipient WHERE mesh_id = ? AND recipient_pubkey = ? AND through = ?;
+
 -- name: mesh_endpoints_due
 -- Endpoints behind an id that have something to get now.
 SELECT w.id FROM mesh_webhook w
