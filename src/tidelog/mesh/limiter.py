@@ -2,8 +2,14 @@
 
 It is the last check before the accept transaction, and what it counts is kept before that begins.
 A refusal leaves no mark. Nothing is given back when the transaction refuses the send.
+
+One member must not use up what all have together. Whoever sent in the window before has an equal
+share that nobody else can take; a tenth is for those who did not; and what is left is for whoever
+comes first. So a member that sends alone has nine tenths, and what others leave unused is there
+for it one window later. `mesh.take_shares` does the same on PostgreSQL.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
@@ -17,6 +23,10 @@ from tidelog.store.engine import Store
 MAX_MESHES = 10_000
 """Meshes whose windows are kept in memory. The window of the mesh that was longest silent goes
 first: it may then admit more in its window, which the contract allows, never less."""
+
+
+LEAST_DIVIDED = 100
+"""Smaller limits have nothing kept back for newcomers."""
 
 
 class Verdict(Enum):
@@ -41,8 +51,8 @@ class Taken(Struct, frozen=True):
 class Limiter(Protocol):
     """Counts sends of meshes."""
 
-    async def take(self, mesh: Mesh, client_message_id: str, now_ms: int) -> Taken:
-        """Count an id in the window of `now_ms`, unless it is counted already.
+    async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
+        """Count an id of a member in the window of `now_ms`, unless it is counted already.
 
         Raises:
             StoreError: the counters cannot be reached; nothing was counted, or nobody knows.
@@ -56,20 +66,57 @@ def bucket_of(mesh: Mesh, now_ms: int) -> tuple[int, int]:
     return bucket, mesh.rate_window_ms - gone
 
 
+def kept_back(limit: int) -> tuple[int, int]:
+    """Of a limit, how much is for newcomers, and how much of that for each of them."""
+    reserve = limit // 10 if limit >= LEAST_DIVIDED else 0
+    return reserve, reserve // 5
+
+
+class _Window:
+    """What was counted in one window."""
+
+    __slots__ = ("ids", "promised", "share", "used_by")
+
+    def __init__(self, before: "_Window | None", limit: int) -> None:
+        """`before` is the window before this one, if anybody sent in it."""
+        known = before.used_by if before is not None else ()
+        self.ids: set[str] = set()
+        self.used_by: Counter[str] = Counter()
+        self.share = dict.fromkeys(known, (limit - kept_back(limit)[0]) // max(1, len(known)))
+        """Of everybody who sent in the window before."""
+        self.promised = sum(self.share.values())
+        """What is left of all shares."""
+
+    def take(self, member: str, client_message_id: str, limit: int) -> Verdict:
+        if client_message_id in self.ids:
+            return Verdict.KNOWN
+        left = limit - len(self.ids)
+        mine = self.used_by[member]
+        share = self.share.get(member)
+        reserve, each = kept_back(limit)
+        if left > 0 and share is not None and mine < share:
+            self.promised -= 1
+        elif left <= self.promised + (0 if share is None and mine < each else reserve):
+            return Verdict.DENIED
+        self.ids.add(client_message_id)
+        self.used_by[member] += 1
+        return Verdict.TAKEN
+
+
 class _Windows:
-    """The ids counted in the latest window of a mesh and in the one before it."""
+    """The latest window of a mesh and the one before it."""
 
     __slots__ = ("by_bucket",)
 
     def __init__(self) -> None:
-        self.by_bucket: dict[int, set[str]] = {}
+        self.by_bucket: dict[int, _Window] = {}
 
-    def ids(self, bucket: int) -> set[str]:
+    def at(self, bucket: int, limit: int) -> _Window:
         found = self.by_bucket.get(bucket)
         if found is None:
             newest = max((bucket, *self.by_bucket))
-            self.by_bucket = {b: ids for b, ids in self.by_bucket.items() if b >= newest - 1}
-            found = self.by_bucket[bucket] = set()
+            self.by_bucket = {b: one for b, one in self.by_bucket.items() if b >= newest - 1}
+            found = self.by_bucket[bucket] = _Window(self.by_bucket.get(bucket - 1), limit)
         return found
 
 
@@ -80,25 +127,21 @@ class MemoryLimiter:
         self._max_meshes = max_meshes
         self._meshes: dict[str, _Windows] = {}
 
-    async def take(self, mesh: Mesh, client_message_id: str, now_ms: int) -> Taken:
+    async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
         """See `Limiter.take`."""
         bucket, left_ms = bucket_of(mesh, now_ms)
         windows = self._meshes.pop(mesh.id, None) or _Windows()
         self._meshes[mesh.id] = windows  # now the last: the first was longest silent
         while len(self._meshes) > self._max_meshes:
             del self._meshes[next(iter(self._meshes))]
-        ids = windows.ids(bucket)
-        if client_message_id in ids:
-            return Taken(Verdict.KNOWN, left_ms)
-        if len(ids) >= mesh.rate_limit:
-            return Taken(Verdict.DENIED, left_ms)
-        ids.add(client_message_id)
-        return Taken(Verdict.TAKEN, left_ms)
+        window = windows.at(bucket, mesh.rate_limit)
+        return Taken(window.take(member, client_message_id, mesh.rate_limit), left_ms)
 
     def used(self, mesh: Mesh, now_ms: int) -> int:
         """Units of the window of `now_ms`."""
         windows = self._meshes.get(mesh.id)
-        return len(windows.ids(bucket_of(mesh, now_ms)[0])) if windows else 0
+        found = windows and windows.by_bucket.get(bucket_of(mesh, now_ms)[0])
+        return len(found.ids) if found else 0
 
 
 class SharedLimiter:
@@ -109,18 +152,20 @@ class SharedLimiter:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._gathered: Gathered[tuple[str, str, int, int], Verdict] = Gathered(
+        self._gathered: Gathered[tuple[str, str, str, int, int], Verdict] = Gathered(
             self._take_all, "tidelog-mesh-limiter"
         )
 
-    async def take(self, mesh: Mesh, client_message_id: str, now_ms: int) -> Taken:
+    async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
         """See `Limiter.take`."""
         bucket, left_ms = bucket_of(mesh, now_ms)
-        verdict = await self._gathered((mesh.id, client_message_id, bucket, mesh.rate_limit))
+        verdict = await self._gathered(
+            (mesh.id, member, client_message_id, bucket, mesh.rate_limit)
+        )
         return Taken(verdict, left_ms)
 
-    async def _take_all(self, asked: Sequence[tuple[str, str, int, int]]) -> list[Verdict]:
-        answered = await self._store.rows_of("mesh_take_units", asked)
+    async def _take_all(self, asked: Sequence[tuple[str, str, str, int, int]]) -> list[Verdict]:
+        answered = await self._store.rows_of("mesh_take_shares", asked)
         return [Verdict(verdict) for [(verdict,)] in answered]
 
 

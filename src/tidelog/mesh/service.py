@@ -312,7 +312,7 @@ class MeshService:
         if refused is not None:
             return refused
         reach(FaultPoint.BROKER_PARSED)
-        taken = await self.limiter.take(mesh, client_message_id, self.clock.now_ms())
+        taken = await self.limiter.take(mesh, member.id, client_message_id, self.clock.now_ms())
         if taken.verdict is Verdict.DENIED:
             self.committer.metrics.mesh_rate_refusals.labels(mesh.id).inc()
             return answers.rate_limited(taken.left_ms)

@@ -43,7 +43,7 @@ SHORT_READS = frozenset(
         *("announce", "announcements_after", "last_announcement", "announcement_keeper"),
         *("channels_channel", "channels_message", "channels_versions_after", "channels_exists"),
         *("channels_base", "channels_last_event", "sync_last_event", "sync_setting"),
-        *("mesh_by_slug", "mesh_member", "mesh_dedupe_row", "mesh_take_units", "mesh_use_tokens"),
+        *("mesh_by_slug", "mesh_member", "mesh_dedupe_row", "mesh_take_shares", "mesh_use_tokens"),
         *("mesh_waiting", "mesh_recipients", "mesh_entry"),
     }
 )

@@ -48,8 +48,8 @@ class Scene:
         limiter = self.broker.service.limiter
         take = limiter.take
 
-        async def counting(mesh: Mesh, client_message_id: str, now_ms: int) -> Taken:
-            taken = await take(mesh, client_message_id, now_ms)
+        async def counting(mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
+            taken = await take(mesh, member, client_message_id, now_ms)
             if taken.verdict is Verdict.TAKEN:
                 self.units += 1
                 self.counted.set()
@@ -160,7 +160,8 @@ async def fill_window(scene: Scene, *, but: int = 0) -> None:
     """Use all units of the window that are left, without any message."""
     limiter, mesh = scene.broker.service.limiter, await scene.mesh()
     for number in range(mesh.rate_limit - but):
-        taken = await limiter.take(mesh, f"filler-{number}", scene.broker.service.clock.now_ms())
+        now = scene.broker.service.clock.now_ms()
+        taken = await limiter.take(mesh, "filler", f"filler-{number}", now)
         assert taken.verdict is Verdict.TAKEN
 
 

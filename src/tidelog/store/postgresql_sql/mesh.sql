@@ -304,9 +304,10 @@ FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (stream, stream_s
 JOIN tidelog.log l ON l.stream = named.stream AND l.stream_serial = named.stream_serial
 WHERE l.body IS NOT NULL;
 
--- name: mesh_take_units
+-- name: mesh_take_shares
 -- Units of the rate limiter, counted by all nodes together; committed when this is answered.
-SELECT number, verdict FROM mesh.take_units($1::text[], $2::text[], $3::bigint[], $4::bigint[]);
+SELECT number, verdict
+FROM mesh.take_shares($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]);
 
 -- name: mesh_use_tokens
 -- Tokens that are used once; one that was used before is not answered.
