@@ -428,10 +428,14 @@ class SyncCore:
     def use_model(self, model: Model) -> None:
         """The application has learnt a new model: rebuild everything by it."""
         self._drafts.model = model
-        self.store.adopt_reducers(model.model_version)
+        lost = self.store.adopt_reducers(model.model_version)
         self.store.unchecked.update(self._partitions)
         self._diverged.clear()
+        self._cycles.try_states()
         self._views.clear(folds_for(self.profile, model, self._reduce))
+        self._refetch(lost)
+        self._go()
+        self.tell()
 
     # Messages
 
@@ -458,6 +462,7 @@ class SyncCore:
             self._out.close(self.halted)
             return
         self.limits = connected.limits
+        self._cycles.takes_states = granted.snapshots and self.profile == COMPATIBILITY
         self._out.emit("connected", (), {"profile": self.profile})
         self._become("active")
         self._adopt_history(connected.incarnation, connected.began)
@@ -483,18 +488,27 @@ class SyncCore:
             self._cycles.abandon()
             self._violated(f"the log ends at {page.sync_to_committed_id}, before {cycle.since}")
             return
+        state = None
+        if page.snapshot is not None:
+            state = self._cycles.collect(page)
+            if state is None:
+                self._request(cycle)
+                return
+            self._views.drop(state.partition)
         if page.has_more and page.next_since_committed_id <= cycle.since:
             raise BadMessage("sync_response promises more and does not go on")
         applied = self._record(
             lambda: self.store.store_page(
-                page.events, cycle.partitions, page.next_since_committed_id
+                page.events, cycle.partitions, page.next_since_committed_id, state
             )
         )
         if applied is None:
             self._cycles.abandon()
             return
-        touched = _partitions_of(applied.arrivals)
-        data = {"events": len(applied.arrivals), "has_more": page.has_more}
+        touched = _partitions_of(applied.arrivals) if state is None else cycle.partitions
+        data: Json = {"events": len(applied.arrivals), "has_more": page.has_more}
+        if state is not None:
+            data["snapshot"] = state.committed_id
         self._out.emit("sync_page", touched, data | {"through": page.next_since_committed_id})
         self._out.emit_commits(applied.arrivals)
         subscribed = set(page.effective_subscriptions)
@@ -693,6 +707,7 @@ class SyncCore:
             return
         self._recovering = True
         self._synced = False
+        self._cycles.give_up_states(self.partitions)  # one of them may be what is wrong
         self._refetch(self.partitions)
         if self._cycles.is_idle:
             self._complete()
@@ -708,6 +723,7 @@ class SyncCore:
         dropped = self.store.rewind(incarnation, began)
         self._views.clear()
         self._diverged.clear()
+        self._cycles.try_states()
         data = {"incarnation": incarnation, "began": began, "dropped": dropped}
         self._out.emit("history_reset", self.partitions, data)
 
@@ -718,6 +734,7 @@ class SyncCore:
             return False
         self.store.change_model_version(version, self.partitions)
         self._views.clear()
+        self._cycles.try_states()
         self._saves_all = True
         data = {"old_model_version": old, "new_model_version": version}
         self._out.emit("version_changed", self.partitions, data)
@@ -727,6 +744,7 @@ class SyncCore:
     def _fetch_lost(self) -> None:
         lost, self._views.lost = self._views.lost, set()
         if lost:
+            self._cycles.give_up_states(lost)
             self._refetch(lost)
 
     def _refetch(self, partitions: Iterable[str]) -> None:

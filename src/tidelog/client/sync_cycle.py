@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from tidelog.client.sync_messages import Commit, Json, SyncPage
-from tidelog.client.sync_store import SyncStore
+from tidelog.client.sync_messages import BadMessage, Commit, Json, SyncPage
+from tidelog.client.sync_store import ServerState, SyncStore
 from tidelog.sync.partitions import normal_set
 
 PAGE_EVENTS = 500
@@ -17,11 +17,28 @@ PAGE_BYTES = 1_048_576
 LEAST_PAGE_BYTES = 16_384
 """A line that breaks is asked for ever less, but not for less than this."""
 
+MAX_STATE_BYTES = 16_777_216
+"""What is held of a state that arrives in parts, and the most that a server gives."""
+
+MISSES = 3
+"""Partitions in a row that the server has no state of, until the others are fetched together."""
+
 MAX_BUFFERED = 10_000
 """Broadcasts held back during a cycle; beyond it they are dropped and fetched instead."""
 
 MAX_BUFFERED_BYTES = 64 * 1024**2
 """The same by size, as a broadcast may be a megabyte."""
+
+
+class Incoming(Struct):
+    """A state that arrives in parts; it outlives connections, so that a bad line gets on."""
+
+    partition: str
+    committed_id: int
+    parts: list[str]
+    size: int
+    next: int
+    """Where the part starts that is missing."""
 
 
 class Cycle(Struct):
@@ -37,6 +54,10 @@ class Cycle(Struct):
     """The watermark; unknown until the first page."""
     stale: bool = False
     """The cursors it started from are void: its next answer is thrown away."""
+    takes_state: bool = False
+    """Whether it starts from nothing, and the state of its only partition will do (10.1)."""
+    incoming: Incoming | None = None
+    """What there is of that already."""
     msg_id: str = ""
     sent_at: int = 0
 
@@ -50,6 +71,11 @@ class Cycle(Struct):
         }
         if self.subscriptions is not None and self.sync_to is None:
             payload["subscription_partitions"] = list(self.subscriptions)
+        if self.takes_state:
+            payload["accept_snapshot"] = True
+        if self.incoming is not None:
+            payload["snapshot_committed_id"] = self.incoming.committed_id
+            payload["snapshot_from"] = self.incoming.next
         return payload
 
 
@@ -58,6 +84,13 @@ class Cycles:
 
     def __init__(self, store: SyncStore) -> None:
         self._store = store
+        self.takes_states = False
+        """Whether the server may have states, and these are what its events lead to here too."""
+        self._misses = 0
+        """Partitions in a row that the server gave no state of."""
+        self._incoming: Incoming | None = None
+        self.plain: set[str] = set()
+        """Partitions whose state did not do: they are fetched as events."""
         self._page_events = PAGE_EVENTS
         """Events asked for per page where a request does not say."""
         self._page_bytes = PAGE_BYTES
@@ -108,23 +141,81 @@ class Cycles:
         """Begin the next cycle; None while one is under way or nothing is wanted.
 
         Partitions that were fetched before and those that never were go separately: from the
-        smallest cursor, and from 0 (D58).
+        smallest cursor, and from 0 (D58). Of the latter each has a cycle of its own while the
+        server has states of them.
         """
         if self.current is not None or not self._wanted:
             return None
         cursors = self._store.cursors(self._wanted)
         known = [partition for partition, cursor in cursors.items() if cursor]
-        chosen = known or list(cursors)
+        chosen = known or self._new(cursors)
         since = min(cursors[partition] for partition in chosen)
         if self._since is not None:
             since = min(since, self._since)
         self._wanted.difference_update(chosen)
         limit = self._page_events if self._limit is None else self._limit
-        self.current = Cycle(
+        cycle = self.current = Cycle(
             normal_set(chosen), since, self._subscriptions, limit, self._page_bytes
         )
+        cycle.takes_state = not known and self._takes_state(chosen)
+        incoming = self._incoming
+        if cycle.takes_state and incoming is not None and incoming.partition in chosen:
+            cycle.incoming = incoming
         self._since = self._limit = self._subscriptions = None
         return self.current
+
+    def _new(self, partitions: Iterable[str]) -> list[str]:
+        """Which of the partitions that were never fetched come next."""
+        names = sorted(partitions)
+        if self._misses < MISSES:
+            for name in names:
+                if self._takes_state([name]):
+                    return [name]
+        return names
+
+    def _takes_state(self, partitions: Sequence[str]) -> bool:
+        return self.takes_states and len(partitions) == 1 and partitions[0] not in self.plain
+
+    def collect(self, page: SyncPage) -> ServerState | None:
+        """Take a part of a state; all of it once it is complete."""
+        cycle = self.current
+        if cycle is None or not cycle.takes_state or page.snapshot is None:
+            raise BadMessage("a snapshot that nobody asked for")
+        if page.events:
+            raise BadMessage("a snapshot and events in one sync_response")
+        cycle.sync_to = page.sync_to_committed_id
+        incoming = cycle.incoming
+        if incoming is None or incoming.committed_id != page.snapshot_committed_id:
+            incoming = Incoming(cycle.partitions[0], page.snapshot_committed_id, [], 0, 0)
+        incoming.parts.append(page.snapshot)
+        incoming.size += len(page.snapshot)
+        self._misses = 0
+        if page.snapshot_next is None:
+            self._incoming = cycle.incoming = None
+            cycle.takes_state = False
+            if page.next_since_committed_id < incoming.committed_id:
+                raise BadMessage("a snapshot of what is still to come")
+            return ServerState(incoming.partition, incoming.committed_id, "".join(incoming.parts))
+        if page.snapshot_next <= incoming.next:
+            raise BadMessage("sync_response promises more of a snapshot and does not go on")
+        incoming.next = page.snapshot_next
+        self._incoming = cycle.incoming = incoming
+        if incoming.size > MAX_STATE_BYTES:
+            self.give_up_states(cycle.partitions)
+        return None
+
+    def give_up_states(self, partitions: Iterable[str]) -> None:
+        """Fetch these as events: their states do not do."""
+        self.plain.update(partitions)
+        self._incoming = None
+        cycle = self.current
+        if cycle is not None and not self.plain.isdisjoint(cycle.partitions):
+            cycle.takes_state, cycle.incoming = False, None
+
+    def try_states(self) -> None:
+        """The server has other states now: what did not do before may do."""
+        self.plain.clear()
+        self._incoming = None
 
     def is_covering(self, partition: str) -> bool:
         """Whether a cycle over the partition is under way."""
@@ -151,6 +242,10 @@ class Cycles:
             return False
         cycle.sync_to = page.sync_to_committed_id
         cycle.since = page.next_since_committed_id
+        if cycle.takes_state:  # and it was not given any
+            self._misses += 1
+            self._incoming = cycle.incoming = None
+            cycle.takes_state = False
         if page.has_more and not cycle.stale:
             return True
         self.current = None
@@ -195,6 +290,7 @@ class Cycles:
             self._page_events = max(1, self._page_events // 2)
             self._page_bytes = max(LEAST_PAGE_BYTES, self._page_bytes // 2)
         self.current = None
+        self._misses = 0
         self._wanted.clear()
         self._since = self._limit = self._subscriptions = None
         self.release()

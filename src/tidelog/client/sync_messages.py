@@ -41,6 +41,16 @@ class SyncPage(Struct, frozen=True):
     has_more: bool
     effective_subscriptions: tuple[str, ...] = ()
     model_version: int | None = None
+    snapshot: str | None = None
+    """JSON text of the partition's state, or a part of it."""
+    snapshot_committed_id: int = 0
+    """Up to where that includes the events."""
+    snapshot_next: int | None = None
+    """Where the next part starts; None in the last."""
+
+    def __post_init__(self) -> None:
+        if self.snapshot is not None and self.snapshot_committed_id < 1:
+            raise ValueError("a snapshot needs a snapshot_committed_id")
 
 
 class Decision(Struct, frozen=True):
@@ -87,6 +97,8 @@ class Capabilities(Struct, frozen=True):
 
     profile: str | None = None
     tree_policy: str | None = None
+    snapshots: bool = False
+    """Whether a cold start may be given a state."""
 
 
 class Connected(Struct, frozen=True):

@@ -100,6 +100,15 @@ class SnapshotInfo(NamedTuple):
     model_version: int
 
 
+class ServerState(NamedTuple):
+    """A partition's state as the server stores it."""
+
+    partition: str
+    committed_id: int
+    """It includes the events up to here."""
+    text: str
+
+
 class Note(NamedTuple):
     """Something to tell the application about the file."""
 
@@ -251,16 +260,22 @@ class SyncStore:
             self._run("sync_set_meta", "model_version", version)
         self.unchecked.update(partitions)
 
-    def adopt_reducers(self, version: int) -> None:
-        """Snapshots made by other reducers than the application now has are worth nothing."""
+    def adopt_reducers(self, version: int) -> frozenset[str]:
+        """Snapshots made by other reducers than the application now has are worth nothing.
+
+        Returns:
+            Partitions whose state cannot be rebuilt from here, as in `Applied.lost`.
+        """
         self._reducer_version = version
+        lost: frozenset[str] = frozenset()
         with self._transaction():
             if self._row("sync_meta", "model_version") is None:
                 self._run("sync_set_meta", "model_version", version)
             known = self._row("sync_meta", "reducer_version")
             if known is not None and known[0] != version:
-                self._forget_snapshots()
+                lost = self._forget_snapshots()
             self._run("sync_set_meta", "reducer_version", version)
+        return lost
 
     # The draft lifecycle: 17.2
 
@@ -381,10 +396,17 @@ class SyncStore:
         return self._store(commits, (), {})
 
     def store_page(
-        self, commits: Iterable[Commit], partitions: Iterable[str], through: int
+        self,
+        commits: Iterable[Commit],
+        partitions: Iterable[str],
+        through: int,
+        state: ServerState | None = None,
     ) -> Applied:
-        """Upsert a page, then raise the cursors of its cycle's partitions."""
-        return self._store(commits, (), dict.fromkeys(partitions, through))
+        """Upsert a page, then raise the cursors of its cycle's partitions.
+
+        A `state` takes the place of the events up to it: as if they had been here and were pruned.
+        """
+        return self._store(commits, (), dict.fromkeys(partitions, through), state)
 
     def store_results(self, decisions: Iterable[Decision]) -> Applied:
         """Apply the answers to submitted drafts."""
@@ -521,6 +543,7 @@ class SyncStore:
         commits: Iterable[Commit],
         decisions: Iterable[Decision],
         cursors: Mapping[str, int],
+        state: ServerState | None = None,
     ) -> Applied:
         arrivals: list[Arrival] = []
         rejected = []
@@ -547,6 +570,12 @@ class SyncStore:
             ]
             self._run_many("sync_index", members)
             unchecked = unchecked.union(partition for partition, _ in members)
+            if state is not None:
+                partition, committed_id, text = state
+                times = (self._now(), self.model_version)
+                self._run("sync_save_snapshot", partition, text, committed_id, *times)
+                self._run("sync_mark_as_pruned", partition)
+                unchecked = unchecked | {partition}
             self._mark(unchecked)
             known = self.cursors(cursors)
             self._run_many(
@@ -620,8 +649,9 @@ class SyncStore:
     def _check_snapshots(self, arrivals: Sequence[Arrival]) -> frozenset[str]:
         """Drop snapshots that should have included an arrival and did not.
 
-        A row that was not here before may still be included: pruning removed it. That is so exactly
-        when the partition had already been fetched beyond it.
+        A row that was not here before may still be included: pruning removed it, or the server's
+        own state came instead of it. That is so exactly when the partition had already been fetched
+        beyond it.
         """
         if not arrivals:
             return frozenset()
@@ -647,10 +677,13 @@ class SyncStore:
         self._run("sync_drop_cursor", partition)
         return True
 
-    def _forget_snapshots(self) -> None:
+    def _forget_snapshots(self) -> frozenset[str]:
+        """Which partitions must be fetched again, because their rows are not all here."""
+        lost = frozenset(name for (name,) in self._all("sync_pruned"))
         self._run("sync_drop_snapshots")
         self._run("sync_drop_pruned_cursors")
         self._run("sync_unmark_all_pruned")
+        return lost
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

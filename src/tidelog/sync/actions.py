@@ -35,6 +35,15 @@ class Submit(Struct, frozen=True):
     size_bytes: int
 
 
+class SnapshotWish(Struct, frozen=True):
+    """A cold start takes the state of its partition instead of the events that led to it (10.1)."""
+
+    committed_id: int | None = None
+    """The state whose next part is wanted; None for the first part of whichever there is."""
+    start: int = 0
+    """Where that part starts."""
+
+
 class Sync(Struct, frozen=True):
     """Send a page; call `paged`, then `done`."""
 
@@ -47,6 +56,8 @@ class Sync(Struct, frozen=True):
     """At most so much of events in it, but for a single one."""
     watermark: int | None
     """Of the cycle that this continues; None opens a new one."""
+    snapshot: SnapshotWish | None = None
+    """None: events only."""
 
 
 Action = Send | Close | Connected | Submit | Sync

@@ -81,6 +81,20 @@ class SyncPayload(Struct, kw_only=True):
     subscription_partitions: list[NonEmpty] | UnsetType = UNSET
     limit: int | UnsetType = UNSET
     max_bytes: int | UnsetType = UNSET
+    accept_snapshot: (
+        Annotated[
+            bool,
+            Meta(description="From 0 in one partition: its state will do, without its events."),
+        ]
+        | UnsetType
+    ) = UNSET
+    snapshot_committed_id: (
+        Annotated[int, Meta(ge=0, description="The state whose next part is wanted.")] | UnsetType
+    ) = UNSET
+    snapshot_from: (
+        Annotated[int, Meta(ge=0, description="The `snapshot_next` of the part before.")]
+        | UnsetType
+    ) = UNSET
     client_id: str | UnsetType = UNSET
 
 
@@ -114,6 +128,9 @@ class SyncCapabilities(Struct, kw_only=True):
     profile: Profile
     accepted_event_types: list[str]
     tree_policy: Literal["strict"] | UnsetType = UNSET
+    snapshots: (
+        Annotated[bool, Meta(description="Whether `accept_snapshot` means anything.")] | UnsetType
+    ) = UNSET
 
 
 class SyncLimits(Struct, kw_only=True):
@@ -214,6 +231,18 @@ class PagePayload(Struct, kw_only=True):
     sync_to_committed_id: Count
     has_more: bool
     model_version: int | UnsetType = UNSET
+    snapshot: (
+        Annotated[str, Meta(description="JSON text of the partition's state, or a part of it.")]
+        | UnsetType
+    ) = UNSET
+    snapshot_committed_id: (
+        Annotated[int, Meta(ge=1, description="The state includes the events up to here.")]
+        | UnsetType
+    ) = UNSET
+    snapshot_next: (
+        Annotated[int, Meta(ge=1, description="Where the next part starts; absent in the last.")]
+        | UnsetType
+    ) = UNSET
 
 
 class SyncResponse(_Envelope, tag="sync_response"):

@@ -33,6 +33,7 @@ from tidelog.sync.plugin_guard import GuardedPlugin
 from tidelog.sync.profiles import CANONICAL, Model
 from tidelog.sync.rules import STREAM, SURFACE, SubmitItem
 from tidelog.sync.session import RETRY_AFTER_MS, Session, page_payload
+from tidelog.sync.snapshots import Part, stored_state
 from tidelog.sync.state import PartitionState, States
 from tidelog.sync.tokens import Tokens
 from tidelog.sync.wire import (
@@ -346,9 +347,13 @@ class SyncService:
             watermark = self.last_event
         if connection is not None and request.subscriptions is not None:
             self.subscribe(connection, request.subscriptions)
+        more = dict(history or {})
         if request.since > watermark:
             events: list[bytes] = []
             next_since, has_more = watermark, False
+        elif part := await self._part(request, watermark):
+            events, more = [], more | part.members()
+            next_since, has_more = await self._after_part(request, part, watermark)
         else:
             events, next_since, has_more = await self._read_page(request, watermark)
         if connection is not None:
@@ -362,8 +367,30 @@ class SyncService:
             watermark=watermark,
             has_more=has_more,
             model_version=self.announced_version,
-            history=history or {},
+            more=more,
         )
+
+    async def _part(self, request: Sync, watermark: int) -> Part | None:
+        """The state to start from, or a part of it; None where there are only events (D67)."""
+        if request.snapshot is None:
+            return None
+        [partition] = request.partitions
+        # Entries of other surfaces make no difference to a state, so one may be as of those too.
+        last = self.committer.tail.position if watermark == self.last_event else watermark
+        state = await stored_state(self.store, partition, self.model_version, through=last)
+        if state is None:
+            return None
+        return state.as_of(watermark).part(request.snapshot, request.max_bytes)
+
+    async def _after_part(self, request: Sync, part: Part, watermark: int) -> tuple[int, bool]:
+        """Where to go on after a part, and whether there is anything (D35, D36)."""
+        if part.next is not None:
+            return request.since, True
+        after = part.committed_id
+        found = await self.store.lowest(
+            "sync_positions", request.partitions, after=after, through=watermark, limit=1
+        )
+        return (after, True) if found else (watermark, False)
 
     async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
         """The next events of any of the partitions, and whether there are more (D35).

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from tidelog.base import strictjson
 from tidelog.base.errors import InvalidJson
 from tidelog.base.settings import Sync as SyncSettings
-from tidelog.sync.actions import Action, Close, Connected, Send, Submit, Sync
+from tidelog.sync.actions import Action, Close, Connected, Send, SnapshotWish, Submit, Sync
 from tidelog.sync.partitions import name_faults, normal_set
 from tidelog.sync.plugin import Access
 from tidelog.sync.plugin_guard import GuardedPlugin
@@ -378,7 +378,7 @@ class Session:
             "accepted_event_types": list(accepted_types(profile)),
         }
         if profile == COMPATIBILITY:
-            capabilities["tree_policy"] = "strict"
+            capabilities |= {"tree_policy": "strict", "snapshots": True}
         return Connected(capabilities, incarnation)
 
     # submit_events
@@ -400,6 +400,8 @@ class Session:
     def _sync(self, payload: Mapping[str, Any]) -> Action:
         assert self.claims is not None  # noqa: S101 - checked with the envelope
         action = read_sync(payload, self._settings, allowed(self.claims, self._plugin, "read"))
+        if self.profile != COMPATIBILITY:  # only the tree profile's states are the server's to give
+            action = structs.replace(action, snapshot=None)
         cycle = self._cycle
         if (
             cycle is not None
@@ -525,6 +527,7 @@ def read_sync(
     since = whole_number(payload, "since_committed_id", least=0)
     limit = whole_number(payload, "limit", default=DEFAULT_LIMIT)
     max_bytes = whole_number(payload, "max_bytes", default=MAX_PAGE_BYTES)
+    snapshot = _read_wish(payload)
     named = {*partitions, *(subscriptions or ())}
     denied = [name for name in named if not allows(name)]
     if denied:
@@ -535,7 +538,20 @@ def read_sync(
         )
     limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
     max_bytes = max(0, min(MAX_PAGE_BYTES, max_bytes))
-    return Sync(partitions, subscriptions, since, limit, max_bytes, None)
+    if since > 0 or len(partitions) > 1:
+        snapshot = None
+    return Sync(partitions, subscriptions, since, limit, max_bytes, None, snapshot)
+
+
+def _read_wish(payload: Mapping[str, Any]) -> SnapshotWish | None:
+    accepts = payload.get("accept_snapshot", False)
+    if not isinstance(accepts, bool):
+        raise Problem("bad_request", "accept_snapshot: true or false")
+    start = whole_number(payload, "snapshot_from", default=0, least=0)
+    committed_id = None
+    if "snapshot_committed_id" in payload:
+        committed_id = whole_number(payload, "snapshot_committed_id", least=0)
+    return SnapshotWish(committed_id, start) if accepts else None
 
 
 def _partition_list(payload: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -557,9 +573,9 @@ def page_payload(
     watermark: int,
     has_more: bool,
     model_version: int | None,
-    history: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> bytes:
-    """Payload of `sync_response`; `history` tells which one it is, where every page must."""
+    """Payload of `sync_response`; `more` has the members that not every one has."""
     return b'{"partitions":%s,"effective_subscriptions":%s,"events":[%s],%s' % (
         encode(action.partitions),
         encode(subscriptions),
@@ -570,7 +586,7 @@ def page_payload(
                 "sync_to_committed_id": watermark,
                 "has_more": has_more,
                 **({} if model_version is None else {"model_version": model_version}),
-                **history,
+                **more,
             }
         )[1:],
     )

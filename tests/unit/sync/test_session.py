@@ -629,7 +629,12 @@ def test_capabilities_follow_the_profile() -> None:
     """Each profile announces its own types; only the tree profile has a policy."""
     [action] = Peer().connect(supported_profiles=[T])
     assert action == Connected(
-        {"profile": T, "accepted_event_types": list(TREE_ACTIONS), "tree_policy": "strict"}
+        {
+            "profile": T,
+            "accepted_event_types": list(TREE_ACTIONS),
+            "tree_policy": "strict",
+            "snapshots": True,
+        }
     )
     [action] = Peer().connect(supported_profiles=[E])
     assert action == Connected({"profile": E, "accepted_event_types": ["event"]})

@@ -206,6 +206,14 @@ DELETE FROM snapshots;
 -- Whether rows of a partition are gone.
 SELECT 1 FROM pruned WHERE partition = ?;
 
+-- name: sync_pruned
+-- All partitions that rows are gone of.
+SELECT partition FROM pruned;
+
+-- name: sync_mark_as_pruned
+-- Early rows of a partition are not here.
+INSERT INTO pruned (partition) VALUES (?) ON CONFLICT (partition) DO NOTHING;
+
 -- name: sync_mark_pruned
 -- Remember whose rows the next statement removes.
 INSERT INTO pruned (partition)

@@ -54,6 +54,15 @@ SELECT named.number, s.state, s.committed_id, s.model_version, s.digest
 FROM unnest($1::text[]) WITH ORDINALITY AS named (partition, number)
 JOIN tidelog.sync_snapshots s USING (partition);
 
+-- name: sync_snapshot_within
+-- The same, if they are of a model version, as of no later place, and not too large.
+SELECT named.number, s.state, s.committed_id, s.digest
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
+  WITH ORDINALITY AS named (partition, version, through, most, number)
+JOIN tidelog.sync_snapshots s USING (partition)
+WHERE s.model_version = named.version AND s.committed_id BETWEEN 1 AND named.through
+  AND octet_length(s.state) <= named.most;
+
 -- name: sync_put_snapshot
 -- A newer state of partitions; never an older one. One batch may bring several of the same.
 INSERT INTO tidelog.sync_snapshots AS s

@@ -31,6 +31,11 @@ ORDER BY stream_serial DESC LIMIT 1;
 -- The stored state of one partition.
 SELECT state, committed_id, model_version, digest FROM sync_snapshots WHERE partition = ?;
 
+-- name: sync_snapshot_within
+-- The same, if it is of a model version, as of no later place, and not too large.
+SELECT state, committed_id, digest FROM sync_snapshots
+WHERE partition = ? AND model_version = ? AND committed_id BETWEEN 1 AND ? AND length(state) <= ?;
+
 -- name: sync_put_snapshot
 -- A newer state of one partition; never an older one.
 INSERT INTO sync_snapshots (partition, state, committed_id, created_at, model_version, digest, seal)
