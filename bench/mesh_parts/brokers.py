@@ -44,7 +44,7 @@ class Tidelog:
 
     def __enter__(self) -> Self:
         self._server.start()
-        self._call("POST", "/mesh", {"slug": SLUG, "rate_limit": MAX_RATE}, ADMIN_TOKEN)
+        call(self.url, "POST", "/mesh", {"slug": SLUG, "rate_limit": MAX_RATE}, ADMIN_TOKEN)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,33 +67,40 @@ class Tidelog:
 
     def member(self, name: str, topic: str | None = TOPIC) -> MemberKey:
         """A new member, subscribed to a topic that exists from then on."""
-        key = MemberKey.generate()
-        invite = self._call("POST", f"/mesh/{SLUG}/invites", {}, ADMIN_TOKEN)["invite"]
-        request = {
-            "invite": invite,
-            "member_pubkey": key.public_hex,
-            "name": name,
-            "signature": key.sign_join(SLUG, invite, name),
-        }
-        self._call("POST", f"/mesh/{SLUG}/members", request, ADMIN_TOKEN)
-        if topic is not None:
-            for method, path, body in (
-                ("POST", "topics", {"topic": topic}),
-                ("PUT", f"topics/{topic}/subscription", {}),
-            ):
-                token = key.token(SLUG, unix_now=time.time(), jti=secrets.token_hex(8))
-                self._call(method, f"/mesh/{SLUG}/{path}", body, token)
-        return key
+        return new_member(self.url, SLUG, name, topic)
 
-    def _call(self, method: str, path: str, body: object, token: str) -> Any:
-        request = urllib.request.Request(
-            self.url + path,
-            data=json.dumps(body).encode(),
-            headers={"authorization": f"Bearer {token}"},
-            method=method,
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.load(answer)
+
+def new_member(url: str, slug: str, name: str, topic: str | None) -> MemberKey:
+    """The key of a new member of a mesh, subscribed to a topic that exists from then on."""
+    key = MemberKey.generate()
+    invite = call(url, "POST", f"/mesh/{slug}/invites", {}, ADMIN_TOKEN)["invite"]
+    request = {
+        "invite": invite,
+        "member_pubkey": key.public_hex,
+        "name": name,
+        "signature": key.sign_join(slug, invite, name),
+    }
+    call(url, "POST", f"/mesh/{slug}/members", request, ADMIN_TOKEN)
+    if topic is not None:
+        for method, path, body in (
+            ("POST", "topics", {"topic": topic}),
+            ("PUT", f"topics/{topic}/subscription", {}),
+        ):
+            token = key.token(slug, unix_now=time.time(), jti=secrets.token_hex(8))
+            call(url, method, f"/mesh/{slug}/{path}", body, token)
+    return key
+
+
+def call(url: str, method: str, path: str, body: object, token: str) -> Any:
+    """One request to a server; what it says."""
+    request = urllib.request.Request(
+        url + path,
+        data=json.dumps(body).encode(),
+        headers={"authorization": f"Bearer {token}"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
 
 
 class Nats:
@@ -101,7 +108,7 @@ class Nats:
 
     def __init__(self, home: Path) -> None:
         home.mkdir(parents=True)
-        self.port, self._monitor = _free_ports(2)
+        self.port, self._monitor = free_ports(2)
         self._config = home / "nats.conf"
         self._config.write_text(
             NATS_CONFIG.format(port=self.port, monitor=self._monitor, store=home / "store")
@@ -151,7 +158,8 @@ class Nats:
         }
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:

@@ -28,11 +28,11 @@ class Daemon:
 
     def __init__(self, broker_url: str, key: MemberKey) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="tdl-bench-")
-        self._home = Path(self._directory.name)
-        write_key(self._home / "key.json", key)
-        (self._home / "daemon.toml").write_text(LIFTED)
-        command = [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(self._home)]
-        self._log = (self._home / "daemon.log").open("wb")
+        self.home = Path(self._directory.name)
+        write_key(self.home / "key.json", key)
+        (self.home / "daemon.toml").write_text(LIFTED)
+        command = [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(self.home)]
+        self._log = (self.home / "daemon.log").open("wb")
         self._process = subprocess.Popen(
             [*command, "--mesh", SLUG, "--broker", broker_url],
             stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ class Daemon:
         )
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
-            raise RuntimeError((self._home / "daemon.log").read_text()[-2000:])
+            raise RuntimeError((self.home / "daemon.log").read_text()[-2000:])
         self._connection = self.connect()
 
     def __enter__(self) -> Self:
@@ -59,7 +59,7 @@ class Daemon:
         """Another connection to the IPC."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(WAIT_SECONDS)
-        connection.connect(str(self._home / "daemon.sock"))
+        connection.connect(str(self.home / "daemon.sock"))
         return connection
 
     def ask(self, request: bytes) -> bytes:

@@ -45,7 +45,7 @@ def history_by_messages(home: Path, quick: bool) -> tuple[Measured, Measured]:
 
     def measured(messages: int) -> Measured:
         directory = home / str(messages)
-        asyncio.run(_fill(directory / "tidelog.db", "long", messages))
+        asyncio.run(fill(directory / "tidelog.db", "long", messages))
         with _server(directory) as process:
             cost = asyncio.run(_reads(process, "long"))
         return {"messages": messages, **cost}
@@ -97,7 +97,7 @@ async def _publishes(process: ServerProcess, channels: int) -> dict[str, float]:
 
 
 async def _reads(process: ServerProcess, channel: str) -> dict[str, float]:
-    request = _signed_get(f"/apps/{APP_ID}/channels/{channel}/history", "limit=1")
+    request = signed_get(f"/apps/{APP_ID}/channels/{channel}/history", "limit=1")
     await run_senders(process.port, [[request] * (READS // 5)])
     meter = Meter(process.pid)
     meter.start()
@@ -107,14 +107,15 @@ async def _reads(process: ServerProcess, channel: str) -> dict[str, float]:
     return {"cost": cost["server_cpu_us_each"], "reads": READS}
 
 
-def _signed_get(path: str, question: str) -> bytes:
+def signed_get(path: str, question: str) -> bytes:
+    """A whole signed GET, ready to be sent."""
     query = f"auth_key={KEY}&auth_timestamp={int(time.time())}&auth_version=1.0&{question}"
     text = f"GET\n{path}\n{query}"
     signature = hmac.new(SECRET.encode(), text.encode(), hashlib.sha256).hexdigest()
     return f"GET {path}?{query}&auth_signature={signature} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
 
 
-async def _fill(path: Path, channel: str, messages: int) -> None:
+async def fill(path: Path, channel: str, messages: int) -> None:
     """A log of messages of one channel, as publishes would have written it."""
     path.parent.mkdir()
     stream = stream_name(APP_ID, channel)

@@ -30,7 +30,10 @@ FILES = Tolerance(
     8, 0.0, "as many short connections of the load as can be open at once when a sample is taken"
 )
 WAL = Tolerance(
-    4 * MEBIBYTE, 0.0, "the 1,000 pages of 4 KiB after which SQLite starts the file again"
+    4 * MEBIBYTE,
+    0.0,
+    "the file is started again from its beginning when 4,000 pages are in it, and may be longer by "
+    "one transaction of `limits.commit_batch_bytes`",
 )
 
 
