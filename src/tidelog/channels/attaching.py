@@ -1,7 +1,7 @@
 """Joining the stream of a channel without a gap and without a duplicate.
 
 Subscribing reads the tail's position and registers the subscription in one step of the event loop:
-what is behind that position is live, what is before it can be rewound, resumed or paged through.
+what is after that position is live, what is before it can be rewound, resumed or paged through.
 While the past is sent, live frames of that subscription are held (channels 6.2 to 6.4).
 """
 

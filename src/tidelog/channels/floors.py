@@ -63,7 +63,7 @@ class Floors:
         return Accept((old_epoch, epoch, through), rows=tuple(rows), states=(change,))
 
     def _last_serial(self, view: View, through: int) -> int:
-        """Where the last version of the messages up to `through` is, or not far behind it."""
+        """Where the last version of the messages up to `through` is, or not far after it."""
         if not through:
             return 0
         newest = view.rows(*self._newest)

@@ -70,7 +70,7 @@ class Target(Struct):
 
 
 class LiveEvent(Struct, frozen=True):
-    """A publish that nothing is kept of: to be delivered behind what is committed already."""
+    """A publish that nothing is kept of: to be delivered after what is committed already."""
 
     target: Target
     item: "Publish"

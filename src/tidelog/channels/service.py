@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Nothing:
-    """An item without an effect: whoever submits it is answered behind what waits already."""
+    """An item without an effect: whoever submits it is answered after what waits already."""
 
     def decide(self, view: View) -> Refuse:
         """See `Item.decide`."""
@@ -499,7 +499,7 @@ class ChannelsService:
     async def emit_summary(
         self, app: App, channel: str, message_serial: str, socket_id: str | None
     ) -> bytes:
-        """Send the summary to the V2 subscribers of its channel, behind what waits already."""
+        """Send the summary to the V2 subscribers of its channel, after what waits already."""
         latest = await self.messages.latest(app, channel, message_serial)
         actor = await self._actor(app, socket_id, None)
         if actor is not None and not (

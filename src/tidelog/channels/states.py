@@ -83,7 +83,7 @@ class ChannelState:
         self.history_floor = 0
         """History up to here was purged."""
         self.replay_floor = 0
-        """Versions up to this delivery serial were emptied; what is behind them can be replayed."""
+        """Versions up to this delivery serial were emptied; what is after them can be replayed."""
         self.epoch = 0
         """How often the history was reset; the `stream_id` depends on it."""
         self.erased_through = 0

@@ -197,6 +197,24 @@ async def test_kept_data_does_not_cut_a_reader(tmp_path: Path, stores: Stores) -
                 assert [frame["data"] for frame in frames[60:]] == [appended, "next"]
 
 
+async def test_a_resume_comes_after_what_is_being_sent(node: ChannelsNode, api: Api) -> None:
+    """Who resumes while large frames wait for it gets them first, then what it asked for."""
+    channel = unique()
+    serial = await large_message(api, channel)
+    async with node.v2() as reader:
+        stream_id = (await reader.subscribe(channel))["stream_id"]
+        await asyncio.gather(
+            *(api.mutate("update", channel, serial, description=f"u{n}") for n in range(30))
+        )
+        await reader.resume(**{channel: {"serial": 2, "stream_id": stream_id}})
+        live, again = await frames_of(reader, 30), await frames_of(reader, 30)
+        assert [frame["serial"] for frame in live] == list(range(3, 33))
+        assert again == live
+        assert (await reader.resumed())["recovered"][0]["replayed"] == 30
+        await api.publish(channel, "next")
+        assert (await reader.receive())["data"] == "next"
+
+
 async def test_erased_kept_data_is_gone(node: ChannelsNode, api: Api) -> None:
     """Forgetting a message empties what its versions say and what they refer to."""
     channel = unique()
