@@ -88,7 +88,7 @@ class VersionedMessages(Section, frozen=True, kw_only=True):
     """How often versions that are too old are looked for."""
 
     purge_tick_versions: Count = 100_000
-    """Versions deleted each time, so that a window made shorter does not keep the store busy."""
+    """Versions deleted in one go; if more are due, it goes on after a second's rest."""
 
 
 class AiTransport(Section, frozen=True, kw_only=True):

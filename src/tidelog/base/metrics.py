@@ -91,6 +91,19 @@ class Metrics:
             registry=r,
         )
 
+        self.retention_lag = Gauge(
+            "tidelog_retention_lag_seconds",
+            "For how much longer than its window the oldest content is kept",
+            ["surface"],
+            registry=r,
+        )
+        self.retention_removed = Counter(
+            "tidelog_retention_removed",
+            "Versions whose content retention has removed",
+            ["surface"],
+            registry=r,
+        )
+
         self.plugin_seconds = Histogram(
             "tidelog_sync_plugin_seconds",
             "One call of the application's plug-in",

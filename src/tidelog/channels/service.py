@@ -163,7 +163,7 @@ class ChannelsService:
         head = await store.head()
         service = cls(committer, store, settings, clock, head.log_id)
         await service._revoking.read()
-        service.retention.start()
+        await service.retention.open()
         if service.settings.versioned_messages.enabled:
             service.streams.start()
         service.erasing.start()

@@ -1,2 +1,7 @@
--- Reserved: filled by the change that needs it.
-;
+-- How far retention has come along the log, so that it goes on from there.
+
+CREATE TABLE retention (
+  name    TEXT PRIMARY KEY,
+  through INTEGER NOT NULL,
+  seal    BLOB
+) STRICT, WITHOUT ROWID;

@@ -242,18 +242,6 @@ LATERAL (
   ORDER BY m.history_serial DESC LIMIT 20
 ) AS found ORDER BY named.number, found.history_serial DESC;
 
--- name: channels_expired
--- Versions older than a time, in the order of the log behind a position.
-SELECT named.number, found.*
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
-  WITH ORDINALITY AS named (after, before, most, number),
-LATERAL (
-  SELECT l.committed_id, l.stream, l.stream_serial, l.entity FROM tidelog.log l
-  WHERE l.committed_id > named.after AND l.surface = 'channels' AND l.body IS NOT NULL
-    AND l.committed_at < named.before
-  ORDER BY l.committed_id LIMIT named.most
-) AS found ORDER BY named.number, found.committed_id;
-
 -- name: channels_set_base
 -- The states that the oldest kept versions build on; the latest ones, where they lie behind.
 UPDATE tidelog.channels_message m SET base = named.base,

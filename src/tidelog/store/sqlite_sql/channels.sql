@@ -152,12 +152,6 @@ WHERE m.stream = ?1
   AND m.message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
 ORDER BY m.history_serial DESC LIMIT 20;
 
--- name: channels_expired
--- Versions older than a time, in the order of the log behind a position.
-SELECT l.committed_id, l.stream, l.stream_serial, l.entity FROM log l
-WHERE l.committed_id > ? AND l.surface = 'channels' AND l.body IS NOT NULL AND l.committed_at < ?
-ORDER BY l.committed_id LIMIT ?;
-
 -- name: channels_set_base
 -- The state that the oldest kept version of a message builds on; the latest one, if it lies behind.
 UPDATE channels_message SET base = ?2, base_seal = seal(?1, ?2),
