@@ -5,14 +5,16 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from support.catalogue import Database
 from tidelog.channels.verifier import verify_channels
 from tidelog.store import open_store
-from tidelog.store.engine import MAX_ID, Store, builtin_queries
+from tidelog.store.engine import MAX_ID, Store, builtin_queries, migrations
 from tidelog.store.postgresql import to_columns
 from tidelog.store.rows import Effects, Key, Names, RowChange
 
@@ -88,6 +90,27 @@ async def test_what_is_retained_is_counted_right(engine: str, store_location: st
         assert found == ((0, None, None, None, None, 0),)
         left = await store.rows("channels_check_stretches", ("", 0, 0, 10_000))
         assert {row[0] for row in left} == {"channels/app/another"}, "an empty one is no row"
+
+
+async def test_a_store_of_an_earlier_version_is_counted_once(
+    engine: str, store_location: str
+) -> None:
+    """The migration counts what is there; what comes later adds to it."""
+    if engine == "sqlite":
+        Path(store_location).parent.mkdir()
+    earlier = Database(store_location)
+    await earlier.at_version(migrations(engine)[:12])
+    for serial in (1, 255, 256, 70_000):
+        await earlier.run(
+            "INSERT INTO channels_message (message, stream, history_serial, published_at, is_open,"
+            f" size_bytes, through) VALUES ({serial}, '{STREAM}', {serial}, 5, 0, 10, 0)"
+        )
+    async with opened(store_location) as store:
+        await write(store, [added(70_001, 70_001, 6, 3)])
+        assert await store.rows("channels_retained", (STREAM, 0, 0)) == ((5, 1, 70_001, 5, 6, 43),)
+        assert await store.rows("channels_retained", (STREAM, 255, 0)) == (
+            (3, 256, 70_001, 5, 6, 23),
+        )
 
 
 @pytest.mark.parametrize("wrong", ["messages = 9", "size_bytes = 9", "width = 512", "number = 9"])
