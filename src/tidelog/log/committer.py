@@ -346,6 +346,7 @@ class Committer:
             effects = Effects(head.committed_id, head.digest, head.committed_at, [], [], [], [])
             effects.changes = [
                 RowChange("add_incarnation", (new[0], began, new[1])),
+                RowChange("count_incarnation", ()),
                 RowChange("forget_incarnations", (FORMER_INCARNATIONS,)),
             ]
             await self._write(effects)

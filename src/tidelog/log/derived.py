@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.base.errors import StoreError
+from tidelog.base.incarnation import FORMER_INCARNATIONS
 from tidelog.base.seal import seal
 from tidelog.store.catalogue import sealed_tables
 from tidelog.store.engine import Store
@@ -85,6 +86,18 @@ async def verify_seals(store: Store) -> AsyncIterator[Looked]:
             yield Looked(table.name, len(page), damage, unsealed)
             if len(page) < table.rows_per_page:
                 break
+    yield Looked("incarnation", 0, await _missing_incarnations(store))
+
+
+async def _missing_incarnations(store: Store) -> Sequence[Damage]:
+    """They are numbered, and the head has the last number; only the oldest may be gone."""
+    [(last, least, greatest, count)] = await store.rows("incarnation_numbers", ())
+    if greatest != last:
+        return [Damage("incarnation", str(last), "is missing")]
+    oldest = max(1, last - FORMER_INCARNATIONS)
+    if least > oldest or count != greatest - least + 1:
+        return [Damage("incarnation", f"{min(least, oldest)} to {last}", "is missing in part")]
+    return []
 
 
 def shown(*key: object) -> str:

@@ -1,7 +1,8 @@
 """Do the rows of the mesh agree with the log? Deliveries, mentions and ids, each with its message.
 
 That none of them is missing is a matter of `orphans`. What does not follow from a message (members,
-topics, settings, how far a delivery has come) carries seals.
+topics, settings, how far a delivery has come) carries seals; of those that are never removed, one
+that a message names and that is not there is missing.
 """
 
 import time
@@ -43,14 +44,21 @@ async def verify_mesh(store: Store) -> AsyncIterator[Looked]:
 
 
 async def _verify_deliveries(store: Store) -> AsyncIterator[Looked]:
+    missing: set[Damage] = set()
     async for page in pages(store, "mesh_verify_deliveries", ("", "", "", ""), DELIVERIES):
         damage = []
-        for message, recipient, channel, endpoint_id, _, _, created_at, *entry in page:
+        for row in page:
+            message, recipient, channel, endpoint_id, mesh_id, _, created_at, is_known, *entry = row
+            if not is_known:
+                named = shown(mesh_id, recipient)
+                missing.add(Damage("mesh_member", named, "is missing, and a message is for it"))
             problem = _delivery_problem(message, recipient, channel, created_at, *entry)
             if problem:
                 key = shown(message, recipient, channel, endpoint_id)
                 damage.append(Damage("mesh_delivery_queue", key, problem))
         yield Looked("mesh_delivery_queue", len(page), damage)
+    for each in sorted(missing):
+        yield Looked(each.table, 0, (each,))
 
 
 def _delivery_problem(
@@ -92,17 +100,33 @@ async def _verify_mentions(store: Store) -> AsyncIterator[Looked]:
 
 async def _verify_ids(store: Store) -> AsyncIterator[Looked]:
     """An id without its entry is left to the rules of `orphans`."""
+    missing: set[Damage] = set()
     async for page in pages(store, "mesh_verify_ids", (stream_name(""), ""), PAGE):
         damage = []
-        for scope, key, owner, outcome, seen_at, serial, entity, kind, ref, actor, at, body in page:
+        for row in page:
+            scope, key, owner, outcome, seen_at, *entry, body, has_mesh, has_sender, has_topic = row
+            serial, entity, kind, ref, actor, at = entry
             if entity is None:
                 continue
+            mesh_id = scope.removeprefix(stream_name(""))
+            named = (
+                ("mesh_setting", mesh_id, has_mesh),
+                ("mesh_member", owner, has_sender),
+                ("mesh_topic", shown(mesh_id, ref), has_topic),
+            )
+            missing |= {
+                Damage(table, name, "is missing, and a message names it")
+                for table, name, is_there in named
+                if not is_there
+            }
             said = _read(body)
             expected = stored_outcome(entity, serial, kind.removeprefix("send."), ref)
             is_its_own = said is None or said.client_message_id == key
             if not is_its_own or (owner, outcome, seen_at) != (actor, expected, at):
                 damage.append(Damage("dedupe", shown(scope, key), "is not that of its message"))
         yield Looked("dedupe", 0, damage)
+    for each in sorted(missing):
+        yield Looked(each.table, 0, (each,))
 
 
 def _read(body: bytes | None) -> _Said | None:

@@ -115,7 +115,10 @@ def _end_incarnation(copy: Path, target: Path) -> None:
             if sqlitefile.schema_version(writing, copy, newest=newest) == newest:
                 # Else it is of a version that a restore migrates.
                 [committed_id, *_] = writing.execute(queries["head"]).fetchone()
-                writing.execute(queries["add_incarnation"], ("", committed_id, 0))
+                writing.execute("BEGIN")
+                if writing.execute(queries["add_incarnation"], ("", committed_id, 0)).rowcount:
+                    writing.execute(queries["count_incarnation"])
+                writing.execute("COMMIT")
     except sqlite3.Error as error:
         raise cannot_write(target, error) from error
 
@@ -345,7 +348,9 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
             with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
                 await _fill(connection, reading, progress)
             head = await connection.fetchval(queries["head"])
-            await connection.execute(queries["add_incarnation"], [""], [head], [0])
+            added = await connection.execute(queries["add_incarnation"], [""], [head], [0])
+            if added == "INSERT 0 1":
+                await connection.execute(queries["count_incarnation"])
             await connection.execute(queries["name_incarnation"], *new_incarnation())
             await connection.execute(queries["forget_incarnations"], [FORMER_INCARNATIONS])
     except LOST as error:

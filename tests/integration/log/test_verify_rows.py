@@ -199,6 +199,9 @@ MISSING = {
     "mesh_delivery_queue": "status = 'claimed'",
     "mesh_mention_index": "history_id > 1",
     "mesh_message_tombstone": "reason <> ''",
+    "mesh_setting": "1 = 1",
+    "mesh_member": "name = 'ana'",
+    "mesh_topic": "name = 'alerts'",
     "head": "only_row = 1",
 }
 """Rows that follow from the log, and are missed when they are not there."""
@@ -291,7 +294,7 @@ async def test_a_damaged_row_is_named(copy: str) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert result.exit_code == 1
     assert result.output.splitlines()[1:] == [
-        "DAMAGED beside the log, 1 findings:",
+        "DAMAGED beside the log, 1 finding:",
         f"  mesh_member {member}: is not what was written",
         "Restore a backup with `tidelog restore`.",
     ]
@@ -340,6 +343,16 @@ async def test_a_full_store_is_restored_to_either_engine(
         assert result.exit_code == 0, result.output
     moved, kept = await verdict_of(elsewhere), await verdict_of(full_store)
     assert moved.tables == {**kept.tables, "incarnation": kept.tables["incarnation"] + 1}
+    changer = Changer(elsewhere)
+    [(last,)] = await changer.run("SELECT max(number) FROM incarnation")
+    assert last > 1, "the restore began another"
+    await changer.run("CREATE TABLE kept AS SELECT * FROM incarnation")
+    for number in range(1, last + 1):
+        await changer.run("DELETE FROM incarnation WHERE number = $1", number)
+        assert {each.table for each in (await verdict_of(elsewhere)).damage} == {"incarnation"}
+        await changer.run("DELETE FROM incarnation")
+        await changer.run("INSERT INTO incarnation SELECT * FROM kept")
+    assert (await verdict_of(elsewhere)).is_sound
     if elsewhere.startswith("postgresql://"):
         await drop_database(elsewhere)
 

@@ -41,6 +41,9 @@ async def write_log(location: str) -> None:
 
 COUNT = len(KEYS) + 2
 
+HEAD = "only_row, log_id, committed_id, digest, committed_at"
+"""What of the head is the same in a copy; it counts incarnations too, and a backup begins one."""
+
 
 def contents(location: str) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table that makes up a store."""
@@ -49,7 +52,7 @@ def contents(location: str) -> dict[str, list[tuple[Any, ...]]]:
         return {
             "log": witness.rows("SELECT * FROM log ORDER BY committed_id"),
             "dedupe": witness.rows("SELECT * FROM dedupe ORDER BY committed_id"),
-            "head": witness.rows("SELECT * FROM head"),
+            "head": witness.rows(f"SELECT {HEAD} FROM head"),
         }
     finally:
         witness.close()
@@ -355,13 +358,15 @@ async def test_every_table_is_in_a_backup(
     assert sorted(filled) == sorted([*tables(), *transient])
     assert {"log", "dedupe", "head"} <= set(filled)
     for table in tables():
-        rows = sorted(await source.run(f"SELECT * FROM {table}"))
+        columns = HEAD if table == "head" else "*"
+        rows = sorted(await source.run(f"SELECT {columns} FROM {table}"))
         # The counts that the row of a message brings with it, besides the one that was written.
         assert len(rows) == (3 if table == "channels_stretch" else 1)
-        # Only a copy's next incarnation is its own.
+        # Only a copy's next incarnation is its own, which its head counts.
         own = "WHERE number <= 7" if table == "incarnation" else ""
         for copy in (str(file), target_location):
-            assert sorted(await Database(copy).run(f"SELECT * FROM {table} {own}")) == rows
+            found = await Database(copy).run(f"SELECT {columns} FROM {table} {own}")
+            assert sorted(found) == rows
     assert await Database(target_location).run("SELECT * FROM writer") == []
 
 

@@ -19,6 +19,18 @@ FROM (SELECT coalesce(max(number), 0) AS last FROM tidelog.incarnation) AS known
      unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (id, began, at)
 WHERE NOT EXISTS (SELECT FROM tidelog.incarnation WHERE id = '');
 
+-- name: count_incarnation
+-- With every one that is added: the head tells if it is missing later.
+UPDATE tidelog.head SET incarnation = incarnation + 1,
+  seal = tidelog.seal(json_build_array(only_row, log_id, committed_id, encode(digest, 'hex'), committed_at,
+    incarnation + 1));
+
+-- name: incarnation_numbers
+-- The last number by the head, and those that are there.
+SELECT 1, head.incarnation, (SELECT min(number) FROM tidelog.incarnation),
+       (SELECT max(number) FROM tidelog.incarnation), (SELECT count(*) FROM tidelog.incarnation)
+FROM tidelog.head AS head;
+
 -- name: name_incarnation
 -- A copy that a backup made is being restored.
 UPDATE tidelog.incarnation

@@ -22,8 +22,8 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 
 -- name: create_head
 -- Written once, when the schema is created; a log that lost its head row must not get a new one.
-INSERT INTO tidelog.head (only_row, log_id, committed_id, digest, committed_at, seal)
-SELECT 1, $1, 0, $2, 0, tidelog.seal(json_build_array(1, $1::text, 0, encode($2::bytea, 'hex'), 0))
+INSERT INTO tidelog.head (only_row, log_id, committed_id, digest, committed_at, incarnation, seal)
+SELECT 1, $1, 0, $2, 0, 1, tidelog.seal(json_build_array(1, $1::text, 0, encode($2::bytea, 'hex'), 0, 1))
 WHERE NOT EXISTS (SELECT 1 FROM tidelog.log)
 ON CONFLICT (only_row) DO NOTHING;
 
@@ -47,7 +47,7 @@ WITH entries AS (
 ), head AS (
   UPDATE tidelog.head SET committed_id = $23, digest = $24, committed_at = $25,
     seal = tidelog.seal(json_build_array(
-      only_row, log_id, $23::bigint, encode($24::bytea, 'hex'), $25::bigint))
+      only_row, log_id, $23::bigint, encode($24::bytea, 'hex'), $25::bigint, incarnation))
 ), writer AS (
   INSERT INTO tidelog.writer (node, batch_id, committed_at) VALUES ($26, $27, $25)
   ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at

@@ -1,7 +1,11 @@
 -- name: mesh_verify_deliveries
--- Deliveries after one of them, and the entries of their messages.
+-- Deliveries after one of them, the entries of their messages, and whether the recipient is known.
 SELECT 1, q.broker_message_id, q.recipient_pubkey, q.channel, q.endpoint_id, q.mesh_id, q.history_id,
-       q.created_at, l.entity, l.kind, l.ref, l.committed_at
+       q.created_at,
+       CASE WHEN q.channel <> 'push' OR q.recipient_pubkey LIKE 'queue:%' THEN 1
+            ELSE (SELECT count(*) FROM tidelog.mesh_member k
+                  WHERE k.mesh_id = q.mesh_id AND k.member_pubkey = q.recipient_pubkey) END,
+       l.entity, l.kind, l.ref, l.committed_at
 FROM (SELECT * FROM tidelog.mesh_delivery_queue
       WHERE (broker_message_id, recipient_pubkey, channel, endpoint_id)
         > (($1::text[])[1], ($2::text[])[1], ($3::text[])[1], ($4::text[])[1])
@@ -20,9 +24,13 @@ LEFT JOIN tidelog.log l ON l.stream = 'mesh/' || m.mesh_id AND l.stream_serial =
 ORDER BY m.broker_message_id, m.mentioned_pubkey;
 
 -- name: mesh_verify_ids
--- Ids after one of them, and the entries that they were committed with.
+-- Ids after one of them, the entries that they were committed with, and whether mesh, sender and topic are known.
 SELECT 1, d.scope, d.key, d.owner, d.outcome, d.first_seen_at, l.stream_serial, l.entity, l.kind, l.ref,
-       l.actor, l.committed_at, l.body
+       l.actor, l.committed_at, l.body,
+       (SELECT count(*) FROM tidelog.mesh_setting k WHERE k.id = substr(d.scope, 6)),
+       (SELECT count(*) FROM tidelog.mesh_member k WHERE k.id = d.owner),
+       CASE WHEN l.kind <> 'send.topic' THEN 1 ELSE
+         (SELECT count(*) FROM tidelog.mesh_topic k WHERE k.mesh_id = substr(d.scope, 6) AND k.name = l.ref) END
 FROM (SELECT * FROM tidelog.dedupe
       WHERE (scope, key) > (($1::text[])[1], ($2::text[])[1]) AND scope >= 'mesh/' AND scope < 'mesh0'
       ORDER BY scope, key LIMIT ($3::bigint[])[1]) AS d

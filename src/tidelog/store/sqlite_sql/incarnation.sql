@@ -16,6 +16,17 @@ SELECT last + 1, ?1, ?2, ?3, seal(last + 1, ?1, ?2, ?3)
 FROM (SELECT coalesce(max(number), 0) AS last FROM incarnation)
 WHERE NOT EXISTS (SELECT 1 FROM incarnation WHERE id = '');
 
+-- name: count_incarnation
+-- With every one that is added: the head tells if it is missing later.
+UPDATE head SET incarnation = incarnation + 1,
+  seal = seal(only_row, log_id, committed_id, digest, committed_at, incarnation + 1);
+
+-- name: incarnation_numbers
+-- The last number by the head, and those that are there.
+SELECT incarnation, (SELECT min(number) FROM incarnation), (SELECT max(number) FROM incarnation),
+       (SELECT count(*) FROM incarnation)
+FROM head;
+
 -- name: name_incarnation
 -- Somebody serves, or restores, a copy that a backup made.
 UPDATE incarnation SET id = ?1, at = ?2, seal = seal(number, ?1, began, ?2) WHERE id = '';

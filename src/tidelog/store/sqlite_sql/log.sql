@@ -6,13 +6,14 @@ FROM head;
 
 -- name: create_head
 -- Written once, when the file is created; a log that lost its head row must not get a new one.
-INSERT INTO head (only_row, log_id, committed_id, digest, committed_at, seal)
-SELECT 1, ?1, 0, ?2, 0, seal(1, ?1, 0, ?2, 0) WHERE NOT EXISTS (SELECT 1 FROM log)
+INSERT INTO head (only_row, log_id, committed_id, digest, committed_at, incarnation, seal)
+SELECT 1, ?1, 0, ?2, 0, 1, seal(1, ?1, 0, ?2, 0, 1) WHERE NOT EXISTS (SELECT 1 FROM log)
 ON CONFLICT (only_row) DO NOTHING;
 
 -- name: advance_head
 -- Move the end of the log, in the transaction that wrote the entries.
-UPDATE head SET committed_id = ?1, digest = ?2, committed_at = ?3, seal = seal(only_row, log_id, ?1, ?2, ?3);
+UPDATE head SET committed_id = ?1, digest = ?2, committed_at = ?3,
+  seal = seal(only_row, log_id, ?1, ?2, ?3, incarnation);
 
 -- name: stream_serial
 -- The last serial of a stream; the log itself is the only place it is kept.
