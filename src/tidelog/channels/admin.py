@@ -40,7 +40,10 @@ class Admin:
         clock: Clock,
         admin_token: str,
         max_channel_name_bytes: int,
+        apps: frozenset[str],
     ) -> None:
+        """`apps` are the ids of those that are configured."""
+        self._apps = apps
         self._streams = streams
         self._erasing = erasing
         self._max_channel_name_bytes = max_channel_name_bytes
@@ -77,6 +80,8 @@ class Admin:
 
     async def _get_streams(self, request: HttpRequest) -> object:
         query = dict(parse_qsl(request.query_string.decode("ascii", "replace")))
+        if "app_id" in query:
+            await self._require_app(_app(query["app_id"]))
         first, last = _range(query.get("app_id"), query.get("channel"))
         after = _place(query["cursor"]) if "cursor" in query else None
         if after is not None and after[0] < first:
@@ -97,6 +102,12 @@ class Admin:
             "next_cursor": None if page.more is None else f"{page.more[1]}@{page.more[0]}",
         }
 
+    async def _require_app(self, app_id: str) -> None:
+        """Refuse a slip of the pen; what is stored of an app outlives its configuration."""
+        if app_id not in self._apps and not await self._streams.has_app(app_id):
+            known = f"; configured are {', '.join(sorted(self._apps)[:5])}" if self._apps else ""
+            raise Fault(404, "not_found", f"there is no app {app_id!r}{known}")
+
     async def _close_stream(self, request: HttpRequest) -> object:
         given = requests.read_strictly(bodies.read_close_stream, request.body)
         closed = await self._streams.close(
@@ -107,7 +118,9 @@ class Admin:
     async def _forget(self, request: HttpRequest) -> object:
         given = requests.read_strictly(bodies.read_admin_forget, request.body)
         target, asked = requests.order_of(given, self._max_channel_name_bytes)
-        return await self._erasing.forget(_app(given.app_id), target, asked)
+        app_id = _app(given.app_id)
+        await self._require_app(app_id)
+        return await self._erasing.forget(app_id, target, asked)
 
     async def _get_forgotten(self, request: HttpRequest) -> object:
         query = dict(parse_qsl(request.query_string.decode("ascii", "replace")))
@@ -116,7 +129,7 @@ class Admin:
 
 
 def _app(app_id: str) -> str:
-    """An app that there is, or was: what is stored of one outlives its configuration."""
+    """An id that an app can have."""
     if not app_id or "/" in app_id or "\0" in app_id:
         raise fault.invalid_input("app_id must be the id of an app")
     return app_id

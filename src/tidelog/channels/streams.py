@@ -92,6 +92,10 @@ class Streams:
         """Since when writers could write here: silence before that says nothing of them."""
         self._task: asyncio.Task[None] | None = None
 
+    async def has_app(self, app_id: str) -> bool:
+        """Whether anything was ever stored of an app."""
+        return bool(await self._store.rows("channels_app", (f"{STREAM_PREFIX}{app_id}/",)))
+
     def start(self) -> None:
         """Look for streams without a writer, for as long as the server runs."""
         self._task = asyncio.create_task(self._work(), name="tidelog-channels-streams")

@@ -30,6 +30,7 @@ class ChannelsSurface:
             clock,
             settings.administration_token,
             settings.channels.max_channel_name_bytes,
+            frozenset(app.id for app in apps),
         )
 
     @classmethod

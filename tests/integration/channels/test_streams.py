@@ -140,8 +140,16 @@ async def test_streams_are_seen_and_ended_by_the_administrator(
         assert {(each["app_id"], each["channel"]) for each in seen} == {("tide", room)}
         assert {each["silent_seconds"] for each in seen} == {7.0}
         assert {each["published_at_ms"] for each in seen} == {seen[0]["written_at_ms"]}
-        for wish, count in (({}, 6), ({"app_id": "tide"}, 6), ({"app_id": "tid"}, 0)):
+        for wish, count in (({}, 6), ({"app_id": "tide"}, 6), ({"app_id": "plain"}, 0)):
             assert len((await administer(node, "GET", ADMIN, params=wish))[1]["streams"]) == count
+        for unknown in ("tid", "tide0", "nope"):
+            order = {"app_id": unknown, "channel": room, "reason": "r"}
+            for answer in (
+                await administer(node, "GET", ADMIN, params={"app_id": unknown}),
+                await administer(node, "POST", "/channels/admin/forget", json=order),
+            ):
+                assert (answer[0], answer[1]["code"]) == (404, "not_found")
+                assert f"there is no app '{unknown}'; configured are " in answer[1]["error"]
         order = {"app_id": "tide", "channel": room, "message_serial": serials[0]}
         for headers in ({}, {"authorization": "Bearer wrong"}):
             for method, path in (("GET", ADMIN), ("POST", f"{ADMIN}/close")):

@@ -325,3 +325,10 @@ LATERAL (
 DELETE FROM tidelog.channels_revocation r
 USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS named (app_id, kind, value, before)
 WHERE r.app_id = named.app_id AND r.kind = named.kind AND r.value = named.value AND r.at < named.before;
+
+-- name: channels_app
+-- Whether there are channels whose streams begin so; with what follows the last character, which is a slash.
+SELECT named.number, 1
+FROM unnest($1::text[]) WITH ORDINALITY AS named (prefix, number)
+WHERE EXISTS (SELECT FROM tidelog.channels_channel c
+              WHERE c.stream >= named.prefix AND c.stream < rtrim(named.prefix, '/') || '0');

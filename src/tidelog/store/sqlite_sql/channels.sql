@@ -206,3 +206,7 @@ SELECT app_id, kind, value FROM channels_revocation WHERE at < ? ORDER BY at, ap
 -- name: channels_forget_revocation
 -- One of these, unless it was revoked again.
 DELETE FROM channels_revocation WHERE app_id = ? AND kind = ? AND value = ? AND at < ?;
+
+-- name: channels_app
+-- Whether there is a channel whose stream begins so; with what follows the last character, which is a slash.
+SELECT 1 FROM channels_channel WHERE stream >= ?1 AND stream < rtrim(?1, '/') || '0' LIMIT 1;
