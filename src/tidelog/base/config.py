@@ -27,6 +27,11 @@ FILE_NAME = "tidelog.toml"
 """Read from the working directory when no file is named."""
 
 _PREFIX = "TIDELOG_"
+
+NEAR = 0.7
+"""How much alike two names are, of 1, that one could be a slip of the other."""
+
+_ALL_NAMES = "`tidelog config check` lists all settings"
 _NOT_SETTINGS = ("TIDELOG_TEST_", "TIDELOG_DAEMON_", "TIDELOG_INVITE", "TIDELOG_POSTGRES_PASSWORD")
 """Beginnings of the variables that steer tests (`tidelog.base.faultpoint`), of those that are the
 mesh daemon's (`tidelog.daemon.settings`), the invite that commands read, and the password of
@@ -240,7 +245,7 @@ def _from_environment(
         if not name.startswith(prefix) or name.startswith(others) or _is_kubernetes(name, value):
             continue
         if name not in keys:
-            unknown = _unknown("variable", name, name, keys, "environment")
+            unknown = _unknown("variable", name, name, keys, "environment", prefix)
             warnings.append(f"ignored: {unknown}")
             continue
         origin = f"environment {name}"
@@ -264,7 +269,7 @@ def _from_flags(
             continue
         flag = _flag(key)
         if key not in leaves:
-            problems.append(_unknown("flag", flag, flag, map(_flag, leaves), "command line"))
+            problems.append(_unknown("flag", flag, flag, map(_flag, leaves), "command line", "--"))
         elif _is_list(leaves[key]):
             problems.append(_several(key, f"flag {flag}"))
         else:
@@ -291,9 +296,14 @@ def _place(given: dict[str, Any], key: str, value: _Given) -> None:
     given[name] = value
 
 
-def _unknown(what: str, shown: str, name: str, known: Iterable[str], origin: str) -> str:
-    [nearest] = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    return f"unknown {what} {shown} ({origin}); the nearest known one is {nearest}"
+def _unknown(
+    what: str, shown: str, name: str, known: Iterable[str], origin: str, prefix: str = ""
+) -> str:
+    """Say that a name is not known, and which one was perhaps meant; all begin with `prefix`."""
+    bare = [each.removeprefix(prefix) for each in known]
+    near = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=NEAR)
+    hint = f"the nearest known one is {prefix}{near[0]}" if near else _ALL_NAMES
+    return f"unknown {what} {shown} ({origin}); {hint}"
 
 
 # From what was given to settings, and from settings to what is shown.

@@ -11,6 +11,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what is counted, which takes an s where there are several."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def printable_lines(text: str) -> str:
     """The same for text whose line ends are our own."""
     return "\n".join(map(printable, text.split("\n")))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.base.errors import StoreDamaged
-from tidelog.base.terminal import printable_lines
+from tidelog.base.terminal import counted, printable_lines
 from tidelog.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -66,7 +66,8 @@ def backup(
     else:
         typer.echo(
             f"backed up: head {verdict.log.head}, {target}\n"
-            f"DAMAGED beside the log, in the store as in the copy, {verdict.damaged} findings:\n"
+            "DAMAGED beside the log, in the store as in the copy, "
+            f"{counted(verdict.damaged, 'finding')}:\n"
             f"{printable_lines(verdict.damage_text())}\n"
             "The entries of the log are sound. `tidelog restore` refuses this copy; keep the one "
             "before it."
@@ -133,8 +134,8 @@ def _require_sound(backup: Path, verdict: "Verdict") -> None:
     if verdict.damaged:
         first = verdict.damage[0]
         raise StoreDamaged(
-            f"{backup} has damaged rows beside the log, {verdict.damaged} findings; the first: "
-            f"{first.table} {first.key}: {first.problem}. Restore another backup; "
+            f"{backup} has damaged rows beside the log, {counted(verdict.damaged, 'finding')}; the "
+            f"first: {first.table} {first.key}: {first.problem}. Restore another backup; "
             f"`tidelog log verify --store {backup}` lists them."
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.base.terminal import printable, printable_lines
+from tidelog.base.terminal import counted, printable, printable_lines
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ async def _verify(settings: "Settings", *, as_json: bool) -> bool:
         typer.echo(f"sound: {log.verified} entries verified, {log.pruned} of them pruned")
         if verdict.damaged:
             typer.echo(
-                f"DAMAGED beside the log, {verdict.damaged} findings:\n"
+                f"DAMAGED beside the log, {counted(verdict.damaged, 'finding')}:\n"
                 f"{printable_lines(verdict.damage_text())}\n"
                 "Restore a backup with `tidelog restore`."
             )

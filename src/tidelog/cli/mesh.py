@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.base.terminal import printable
+from tidelog.base.terminal import counted, printable
 from tidelog.cli import mesh_topics
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
@@ -196,7 +196,8 @@ async def _check(settings: "Settings", *, as_json: bool) -> bool:
     if as_json:
         typer.echo(json.dumps({"sound": not count, "findings": count, "by_rule": by_rule}))
     elif count:
-        typer.echo(f"{count} findings. Restore a backup with `tidelog restore`, or report them.")
+        found = counted(count, "finding")
+        typer.echo(f"{found}. Restore a backup with `tidelog restore`, or report what was found.")
     else:
         typer.echo("sound: every row has its counterpart")
     return not count

@@ -125,9 +125,13 @@ def _warn_of_development(settings: "Settings") -> None:
     public = [f"app {app.id} / {app.key} / {app.secret}" for app in _public_apps(settings)]
     if not settings.admin_token:
         public.append(f"the admin token {settings.administration_token}")
+    first = settings.app
     logging.getLogger("tidelog").warning(
-        "DEVELOPMENT MODE: everybody knows %s; never expose this port",
+        "DEVELOPMENT MODE: everybody knows %s; never expose this port%s",
         " and ".join(public) or "that durability is not required of PostgreSQL",
+        f". The secret of app.secret (TIDELOG_APP_SECRET) is that of app {first.id} / {first.key}"
+        if first.secret
+        else "",
     )
 
 
@@ -219,6 +223,13 @@ async def _open(settings: "Settings", listener: socket.socket | None) -> "Server
             return server
 
 
+def _has_lake(settings: "Settings") -> bool:
+    try:
+        return settings.lake_path.is_dir()
+    except PermissionError as error:  # nobody asked for a lake: it is the directory that is closed
+        raise PermissionError(error.errno, error.strerror, settings.data_dir) from None
+
+
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":
     """The surfaces to mount; the probe only if the environment asks for it."""
     mounts: list[Mount] = []
@@ -229,7 +240,7 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
         mounts.append(_mount_sync)
     if settings.administration_token:
         mounts.append(_mount_mesh)
-    if settings.pipeline.lake or settings.lake_path.is_dir():
+    if settings.pipeline.lake or _has_lake(settings):
         mounts.append(_mount_search)
     if os.environ.get("TIDELOG_TEST_PROBE") == "1":
         if not is_loopback(settings.host):

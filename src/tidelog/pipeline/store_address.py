@@ -220,6 +220,13 @@ class StoreAddress:
                 raise StoreUnavailable(
                     f"there is no store at {path}. Name the server's --store or --data-dir."
                 )
+            try:
+                path.open("rb").close()
+            except OSError as error:  # of which the driver says that there is no memory
+                raise StoreUnavailable(
+                    f"the store {path} cannot be read: {error.strerror}. Run this as the user who "
+                    "runs the server, or as one who may read its files."
+                ) from None
             connection = sqlite.connect(f"{path.as_uri()}?mode=ro", autocommit=True)
         with contextlib.closing(connection):
             yield connection

@@ -38,6 +38,7 @@ def test_development_announces_only_what_is_public(tmp_path: Path) -> None:
         server.start()
         text = server.log_text()
     assert "DEVELOPMENT MODE" in text
+    assert "The secret of app.secret (TIDELOG_APP_SECRET) is that of app app-id / main-key" in text
     assert "dev-admin-token" not in text
     assert "app-secret" not in text
     assert not any(secret in text for secret in ("gull-over", "lantern-on"))

@@ -186,6 +186,16 @@ def test_unknown_variable() -> None:
     assert loaded.settings.admin_token == ""
 
 
+def test_a_name_that_is_far_off_is_not_suggested() -> None:
+    """What nobody can have meant helps nobody; where all names are does."""
+    elsewhere = "; `tidelog config check` lists all settings"
+    for name in ("TIDELOG_COLOUR", "TIDELOG_X", "TIDELOG_"):
+        [warning] = load({}, {name: "1"}, None).warnings
+        assert warning == f"ignored: unknown variable {name} (environment){elsewhere}"
+    assert refusal("colour = 1") == f"unknown key colour (tidelog.toml){elsewhere}"
+    assert refusal(flags={"colour": 1}) == f"unknown flag --colour (command line){elsewhere}"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -65,3 +65,14 @@ def test_what_may_not_be_read_is_told_in_a_line(locked: Path, arguments: tuple[s
     boxed = [line for line in told if line.startswith("│")]
     assert len(told) == 1 or len(boxed) == 1, result.stderr
     assert any(name in result.stderr for name in ("closed", "unreadable.toml", "not readable"))
+    assert "lake" not in result.stderr or "--lake" in arguments, "nobody named one"
+
+
+def test_a_store_that_may_not_be_read_is_not_a_lack_of_memory(tmp_path: Path) -> None:
+    """The driver says so; the command says what it is."""
+    (tmp_path / "tidelog.db").touch(0)
+    result = run("pipeline", "ingest", "--data-dir", ".", directory=tmp_path)
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"tidelog: the store {tmp_path}/tidelog.db cannot be read: Permission")
+    assert "memory" not in line

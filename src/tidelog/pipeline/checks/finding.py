@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.base.terminal import counted
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -59,7 +61,7 @@ class Verdict(NamedTuple):
 
     def __str__(self) -> str:
         judged = "not compared" if self.uncompared else "sound"
-        judged = f"{self.total} findings" if self.total else judged
+        judged = counted(self.total, "finding") if self.total else judged
         head = f"{self.check}: {judged}; {self.examined} rows examined up to {self.through}"
         named = [f"  {text}" for text in self.told]
         if self.total > len(self.findings):

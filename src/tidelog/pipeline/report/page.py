@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from tidelog.base.terminal import counted
 from tidelog.pipeline.report import plots
 from tidelog.pipeline.report.figures import (
     Bars,
@@ -219,7 +220,7 @@ def _checks(checks: Sequence[CheckFacts]) -> str:
 
 def _check(check: CheckFacts) -> str:
     is_sound = check.findings == 0
-    verdict = "sound" if is_sound else f"{check.findings:,} findings"
+    verdict = "sound" if is_sound else counted(check.findings, "finding")
     first = "".join(f"<li>{_text(text)}</li>" for text in check.first)
     more = f"<ol>{first}</ol>" if first else ""
     return (
