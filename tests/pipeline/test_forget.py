@@ -31,7 +31,7 @@ from tidelog.pipeline.tables import BY_NAME
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased
 from tidelog.pipeline.transforms.events import events, forgotten_index
 from tidelog.pipeline.transforms.messages import fold, message_versions
-from tidelog.pipeline.transforms.sends import sends
+from tidelog.pipeline.transforms.sends import remembered_keys, sends
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -281,10 +281,11 @@ async def chatted(location: str, directory: Path) -> None:
     async with channels_server(directory, location) as node, node.v2() as ana:
         await ana.signin("ana", {"message_append_any": ["*"]})
         own = {"socket_id": ana.socket_id}
-        await node.api.publish("room", "walrus")
-        await node.api.publish("room", "heron")
+        await node.api.publish("room", "walrus", message_id="shrew")
+        await node.api.publish("room", "heron", message_id="kite")
         changed = await node.api.publish("room", "otter")
-        await node.api.mutate("append", "room", changed["message_serial"], data=" lynx", **own)
+        added = {"data": " lynx", "op_id": "vole", **own}
+        await node.api.mutate("append", "room", changed["message_serial"], **added)
         await node.api.publish("room", "magpie", **own)
         await node.api.publish("hall", "badger")
 
@@ -312,23 +313,28 @@ def test_what_the_store_erased_is_forgotten(
     address = StoreAddress(location)
     asyncio.run(chatted(location, tmp_path / "server"))
     ingest(spark, address, lake)
-    erasures = read_relations(address, ["channel_erasure"]).tables["channel_erasure"]
+    stored = read_relations(address, ["channel_erasure", "dedupe"])
+    keys = remembered_keys(stored.frame(spark, "dedupe")).coalesce(1)
+    lake.append("dedupe", keys, lake.through("log"))
+    erasures = stored.tables["channel_erasure"]
     assert forget(spark, lake, erased_in_store=erasures).erased == 0
     if is_pending:
         monkeypatch.setattr(Erasing, "carry_out", _nothing)
         monkeypatch.setattr(erasing, "ANSWER_SECONDS", 0.0)
     asyncio.run(erased_there(location, tmp_path / "server"))
     ingest(spark, address, lake)
-    gone = ("walrus", "otter", "lynx", "magpie", "badger")
+    gone = ("walrus", "otter", "lynx", "magpie", "badger", "shrew", "vole")
     assert found_words(lake, gone).keys() == set(gone), "the lake keeps what it has"
     before = places(lake)
     erasures = read_relations(address, ["channel_erasure"]).tables["channel_erasure"]
     tried = forget(spark, lake, erased_in_store=erasures, dry_run=True)
     done = forget(spark, lake, erased_in_store=erasures)
     assert (tried.erased, done.entities, done.erased) == (4, 0, 4)
-    assert (tried.rows["log"], done.rows["log"]) == (5, 5)
+    assert (tried.rows["log"], done.rows["log"], done.rows["dedupe"]) == (5, 5, 2)
     assert found_words(lake, gone) == {}
-    assert found_words(lake, ("heron", "plover")).keys() == {"heron", "plover"}
+    stays = ("heron", "plover", "kite")
+    assert found_words(lake, stays).keys() == set(stays)
+    assert [row["key"] for row in content(lake, "dedupe")] == ["kite"]
     assert places(lake) == before
     again = forget(spark, lake, erased_in_store=erasures)
     assert (again.erased, set(again.rows.values())) == (0, {0})

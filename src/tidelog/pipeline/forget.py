@@ -14,8 +14,9 @@ The state of a sync partition is made of its events. With one forgotten it canno
 lake any more, and one made without it would be wrong: the snapshots of its partitions are removed,
 and none is made or published again. The server has its own.
 
-What was erased in the server's store is forgotten with it: whole messages, as there. The store
-itself is not touched: what it still serves has to be erased there.
+What was erased in the server's store is forgotten with it: whole messages and the keys they were
+published under, as there. The store itself is not touched: what it still serves has to be erased
+there.
 """
 
 import functools
@@ -32,7 +33,7 @@ from tidelog.pipeline.index import index_root
 from tidelog.pipeline.lake import Lake, forgotten_partitions
 from tidelog.pipeline.relations import RELATIONS
 from tidelog.pipeline.search import update_index
-from tidelog.pipeline.tables import FORGOTTEN, TABLES
+from tidelog.pipeline.tables import BY_NAME, FORGOTTEN, TABLES
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, forgotten_rows
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def forget(
     with lake.writing():
         known = lake.frame(spark, "forgotten")
         asked = _asked(lake.frame(spark, "log"), messages, actors).persist()
-        gone = _erased_in_store(spark, lake, known, erased_in_store).persist()
+        orders = _erased_in_store(spark, lake, erased_in_store)
+        gone = (known.limit(0) if orders is None else _unlisted(orders, known)).persist()
         try:
             entities, named = _summary(asked, messages, actors)
             erased = gone.count()
@@ -118,19 +120,22 @@ def forget(
             asked.unpersist()
             gone.unpersist()
         rows = _erase(spark, lake, partitions, progress)
+        if orders is not None:
+            progress("dedupe")
+            rows["dedupe"] = _remove_keys(spark, lake, orders)
         deleted = _delete_files(lake, progress)
         (lake.root / _UNFINISHED).unlink(missing_ok=True)
         return Forgotten(entities, erased, rows, partitions, deleted, is_dry_run=False)
 
 
 def _erased_in_store(
-    spark: "SparkSession", lake: Lake, known: "DataFrame", orders: "pa.Table | None"
-) -> "DataFrame":
-    """Rows of `forgotten` for messages that the store has erased and the lake has not forgotten."""
+    spark: "SparkSession", lake: Lake, orders: "pa.Table | None"
+) -> "DataFrame | None":
+    """Messages of the lake that the store has erased; None if nothing was ever erased there."""
     from pyspark.sql import functions as sql
 
     if orders is None or not orders.num_rows:
-        return known.limit(0)
+        return None
     ddl = ", ".join(f"{name} {kind}" for name, kind in RELATIONS["channel_erasure"].items())
     given = frame_of_rows(spark, orders, ddl).withColumnsRenamed(
         {"stream": "_stream", "actor": "_actor", "message": "_message", "through": "_through"}
@@ -157,23 +162,28 @@ def _erased_in_store(
         ),
     )
     place = ("stream", "entity", "first_committed_id")
-    found = functools.reduce(
+    return functools.reduce(
         lambda one, other: one.unionByName(other),
         (entries.join(given.where(kind), fits, "left_semi").select(*place) for kind, fits in rules),
-    )
+    ).distinct()
+
+
+def _unlisted(erased: "DataFrame", known: "DataFrame") -> "DataFrame":
+    """Rows of `forgotten` for messages that are not in it yet."""
+    from pyspark.sql import functions as sql
+
     listed = known.select(
         sql.col("stream").alias("_stream"),
         sql.col("entity").alias("_entity"),
         sql.col("first_committed_id").alias("_first"),
     )
     is_listed = (
-        in_stream
+        (sql.col("stream") == sql.col("_stream"))
         & (sql.col("entity") == sql.col("_entity"))
         & (sql.col("_first") <= sql.col("first_committed_id"))
     )
     return (
-        found.distinct()
-        .join(listed, is_listed, "left_anti")
+        erased.join(listed, is_listed, "left_anti")
         .withColumn("partitions", sql.lit(None).cast("array<string>"))
         .withColumn("forgotten_at", sql.current_timestamp())
     )
@@ -282,6 +292,23 @@ def _erase(
         progress("search index")
         update_index(spark, lake)
     return rows
+
+
+def _remove_keys(spark: "SparkSession", lake: Lake, erased: "DataFrame") -> int:
+    """Remove the keys that messages were published under, as the store does with its own."""
+    log = lake.frame(spark, "log").select("committed_id", "stream", "entity")
+    entries = log.join(erased, ["stream", "entity"], "left_semi").select("committed_id").persist()
+    try:
+        return lake.rewrite(
+            spark,
+            "dedupe",
+            lambda stored: stored.join(entries, "committed_id", "left_semi"),
+            lambda stored: stored.join(entries, "committed_id", "left_anti").select(
+                *(column.name for column in BY_NAME["dedupe"].columns)
+            ),
+        )
+    finally:
+        entries.unpersist()
 
 
 def _delete_files(lake: Lake, progress: Callable[[str], None]) -> int:
