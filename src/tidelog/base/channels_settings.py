@@ -188,6 +188,10 @@ class Channels(Section, frozen=True, kw_only=True):
     """Channels of one socket, and channels it may resume at once; more are refused with 4300.
     Each costs an entry in the socket and in the channel."""
 
+    max_channels_per_app: Count = 100_000
+    """Channels of one app that have subscribers, on one node; a subscribe to one more is refused
+    with 4300. Each costs memory, and whoever subscribes chooses its name."""
+
     idempotency_ttl_seconds: Seconds = 120
     """How long the answer under an idempotency key is kept; retries come within seconds."""
 

@@ -6,6 +6,7 @@ tables), so a new setting is a new field and nothing else. Every limit protects 
 a peer, or peers from each other: none may be switched off.
 """
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -108,6 +109,67 @@ class Limits(Section, frozen=True, kw_only=True):
     head_poll_ms: Milliseconds = 1000
     """How often the head of the log is read in case a notification of another node was lost: the
     longest delay such a loss can cause."""
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def networks(setting: str, given: list[str] | str) -> tuple[Network, ...]:
+    """The networks that a setting lists; a bare address is one of a single address.
+
+    Raises:
+        ConfigError: one of them is none.
+    """
+    found: list[Network] = []
+    for listed in _listed(given):
+        try:
+            found.append(ipaddress.ip_network(listed, strict=False))
+        except ValueError:
+            raise ConfigError(
+                f"{setting}: {listed[:100]!r} is no address and no network. Write 10.0.0.5, "
+                "10.0.0.0/8 or 2001:db8::/32"
+            ) from None
+    return tuple(found)
+
+
+def _listed(given: list[str] | str) -> tuple[str, ...]:
+    """A list that may also be text with commas, as a variable has it."""
+    listed = given.split(",") if isinstance(given, str) else given
+    return tuple(each.strip() for each in listed if each.strip())
+
+
+class PerAddress(Section, frozen=True, kw_only=True):
+    """`[per_address]`: what one address may have of a server; IPv6 counts by its first 64 bits."""
+
+    max_connections: Count = 200
+    """Open connections, HTTP and WebSocket; one more is answered 429. Many people may share an
+    address, and no single one needs all of `limits.max_connections`."""
+
+    max_subscriptions: Count = 10_000
+    """Subscriptions to channels, over all its sockets; more are refused with 4300. Anybody may
+    subscribe to public channels."""
+
+    max_failed_authentications_per_minute: Count = 20
+    """Signatures, tokens and hellos that prove nothing, at once and then evenly over a minute.
+    Beyond it none of the address is judged: each costs us more than it costs to send."""
+
+    max_joins_per_minute: Count = 10
+    """Tries to join a mesh, likewise: whoever has no invite could guess at one, and each is a
+    signature to verify and a look into the store."""
+
+    exempt: list[str] | str = "127.0.0.0/8,::1"
+    """Addresses and networks that have none of these limits: a list, or text with commas. This
+    machine by default."""
+
+    trusted_proxies: list[str] | str = ""
+    """Addresses and networks of the proxies in front of this server. They are exempt too, and what
+    they add to `X-Forwarded-For` is the address that counts. Whoever is in it can give itself any
+    address."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no network before anything is opened."""
+        networks("per_address.exempt", self.exempt)
+        networks("per_address.trusted_proxies", self.trusted_proxies)
 
 
 class Postgresql(Section, frozen=True, kw_only=True):
@@ -299,9 +361,7 @@ class Mesh(Section, frozen=True, kw_only=True):
     @property
     def listed_hosts(self) -> tuple[str, ...]:
         """`public_hosts`, one by one."""
-        given = self.public_hosts
-        listed = given.split(",") if isinstance(given, str) else given
-        return tuple(host.strip() for host in listed if host.strip())
+        return _listed(self.public_hosts)
 
 
 class Pipeline(Section, frozen=True, kw_only=True):
@@ -367,6 +427,9 @@ class Settings(Section, frozen=True, kw_only=True):
 
     limits: Limits = Limits()
     """Section `[limits]`."""
+
+    per_address: PerAddress = PerAddress()
+    """Section `[per_address]`."""
 
     postgresql: Postgresql = Postgresql()
     """Section `[postgresql]`."""

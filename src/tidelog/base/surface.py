@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.openapi import Operation
 
 
@@ -28,6 +29,8 @@ class HttpRequest(Struct, frozen=True):
     """Path parameters of the matched route, percent-decoded once."""
     local: tuple[str, int] | None = None
     """Address and port of this machine that the connection came in at."""
+    guest: Guest = ANYBODY
+    """Who `peer` counts as where limits are each address's."""
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that lower-case name."""
@@ -70,6 +73,9 @@ class Route(Struct, frozen=True):
     """Largest body, if that is less than what the server takes."""
     too_large: HttpResponse | None = None
     """How the surface refuses a larger one; None for the server's own words."""
+    too_many: Callable[[int], HttpResponse] | None = None
+    """How it refuses to judge who asks for so many seconds, because the address has failed too
+    often; None for the server's own words."""
 
 
 def guarded(method: str, path: str, admit: Admit, operation: Operation | None = None) -> Route:
@@ -139,6 +145,8 @@ class Upgrade(Struct, frozen=True):
     params: Mapping[str, str] = {}
     local: tuple[str, int] | None = None
     """Address and port of this machine that the connection came in at."""
+    guest: Guest = ANYBODY
+    """Who `peer` counts as where limits are each address's."""
 
 
 class Endpoint(Struct, frozen=True):
@@ -155,6 +163,8 @@ class Endpoint(Struct, frozen=True):
     """What `Conversation.closed` is told when the peer did not read fast enough and was dropped."""
     shutdown_code: int = 1001
     """What its connections are closed with when the server stops in good order."""
+    unauthenticated_codes: frozenset[int] = frozenset()
+    """What a peer that could not prove who it is is closed with, where every peer has to."""
     surface: str = ""
     """Name of the surface that mounted it, by which its connections are counted; the server knows
     it."""

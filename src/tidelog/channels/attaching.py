@@ -8,6 +8,7 @@ While the past is sent, live frames of that subscription are held (channels 6.2 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tidelog.base.channels_settings import Channels as ChannelsSettings
 from tidelog.base.channels_settings import set_by
@@ -55,6 +56,15 @@ class Sending:
         if self._bytes >= PUSHED_BYTES or self._frames >= PUSHED_FRAMES:
             self._bytes = self._frames = 0
             await self._connection.drained()
+
+
+class _Refusal(NamedTuple):
+    """Why a subscribe is refused though the client may subscribe."""
+
+    text: str
+    setting: str
+    kind: str = "ChannelError"
+    status: int = 400
 
 
 class Attaching:
@@ -114,11 +124,14 @@ class Attaching:
                 connection.session.joined(name, known.member)
                 self._succeeded(connection, known, None)
             return
+        is_new = self._hub.channel(stream) is None
         channel = self._hub.open_channel(name, stream)
-        if self._is_full(channel, wanted):
-            self._abandon(connection, channel, state)
+        refused = None if is_silent else self._refused(connection, channel, wanted, is_new=is_new)
+        if refused is not None:
+            self._abandon(connection, channel, state, refused)
             return
         subscription = Subscription(connection, channel, wanted.member)
+        subscription.is_counted = not is_silent
         if state is not None:
             subscription.attach_serial = state.delivered_history
             if channel.state is None:
@@ -169,25 +182,41 @@ class Attaching:
             )
         return None
 
-    def _is_full(self, channel: Channel, wanted: Subscribe) -> bool:
-        return (
+    def _refused(
+        self, connection: Connection, channel: Channel, wanted: Subscribe, *, is_new: bool
+    ) -> _Refusal | None:
+        """Why a subscribe is one too many, if it is; else it counts for its address."""
+        settings = self._settings
+        if (
             wanted.member is not None
             and not channel.has_member(wanted.member.user_id)
-            and len(channel.infos()) >= self._settings.max_presence_members
-        )
+            and len(channel.infos()) >= settings.max_presence_members
+        ):
+            text = f"channel '{channel.name}' has as many members as it may have"
+            return _Refusal(text, "channels.max_presence_members", "PresenceFull", 403)
+        if is_new and self._hub.channel_count(connection.app.id) > settings.max_channels_per_app:
+            text = "the app has as many channels as it may have"
+            return _Refusal(text, "channels.max_channels_per_app")
+        if not connection.guest.subscribe():
+            text = "too many subscriptions of your address"
+            return _Refusal(text, "per_address.max_subscriptions")
+        return None
 
     def _abandon(
-        self, connection: Connection, channel: Channel, state: ChannelState | None
+        self,
+        connection: Connection,
+        channel: Channel,
+        state: ChannelState | None,
+        refused: _Refusal,
     ) -> None:
         self._hub.close_channel(channel)
         if state is not None:
             self._states.release(state)
         connection.session.left(channel.name)
-        setting = set_by("channels.max_presence_members")
-        text = f"channel '{channel.name}' has as many members as it may have{setting}"
+        text = refused.text + set_by(refused.setting)
         connection.send(wire.error_frame(connection.version, wire.CHANNEL_ERROR, text))
         error = wire.subscription_error(
-            connection.version, channel.name, text, kind="PresenceFull", status=403
+            connection.version, channel.name, text, kind=refused.kind, status=refused.status
         )
         connection.send(error)
 
@@ -215,7 +244,9 @@ class Attaching:
     def unsubscribe(self, connection: Connection, name: str) -> None:
         """End a subscription, and forget what was resumed for one to come."""
         connection.resumed.pop(name, None)
-        connection.subscriptions.pop(name, None)
+        subscription = connection.subscriptions.pop(name, None)
+        if subscription is not None and subscription.is_counted:
+            connection.guest.unsubscribe()
         channel = self._hub.channel(stream_name(connection.app.id, name))
         if channel is None:
             return

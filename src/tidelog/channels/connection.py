@@ -6,9 +6,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.base.channels_settings import App
+from tidelog.base.channels_settings import App, set_by
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.frame import PING, frame, text_frame
+from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.surface import Outlet
 from tidelog.channels import wire
 from tidelog.channels.actions import (
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 INBOX_MESSAGES = 64
 """Messages kept while one is worked on; then reading from the socket pauses."""
 
+TOO_MANY_FAILURES = "too many failed authentications of your address" + set_by(
+    "per_address.max_failed_authentications_per_minute"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -53,12 +58,19 @@ class Connection:
     session: Session
 
     def __init__(
-        self, service: "ChannelsService", app: App | None, options: Options, socket_id: str
+        self,
+        service: "ChannelsService",
+        app: App | None,
+        options: Options,
+        socket_id: str,
+        guest: Guest = ANYBODY,
     ) -> None:
         self._service = service
         self._app = app
         self._options = options
         self.socket_id = socket_id
+        self.guest = guest
+        """Whose limits its subscriptions count against."""
         self.subscriptions: dict[str, Subscription] = {}
         """By channel name."""
         self.resumed: dict[str, ResumedTo] = {}
@@ -100,11 +112,15 @@ class Connection:
         if code is not None or self._app is None:
             self._act_at_once(refusal(self.version, code or wire.APP_UNKNOWN))
             return
+        if self._options.token is not None and self.guest.wait_seconds():
+            self._act_at_once(refusal(self.version, wire.OVER_CAPACITY, TOO_MANY_FAILURES))
+            return
         try:
             claims = claims_of(self._app, self._options, time.time())
             if claims is not None and self._service.is_revoked(self._app, claims):
                 raise TokenRefused("the token was revoked")
         except TokenRefused as error:
+            self.guest.failed()
             self._act_at_once(refusal(self.version, wire.UNAUTHORIZED, str(error)))
             return
         options = self._options
@@ -179,11 +195,20 @@ class Connection:
 
     def _handle(self, payload: bytes, *, is_text: bool) -> None:
         now = asyncio.get_running_loop().time()
+        failures = self.session.failures
         actions = self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time())
         slow = self._act_at_once(actions)
+        if self.session.failures > failures:
+            self._failed()
         if slow:
             self._is_busy = True
             self._work = asyncio.create_task(self._act_slowly(slow))
+
+    def _failed(self) -> None:
+        """It could not prove what it said; whoever does so too often comes back later."""
+        self.guest.failed()
+        if self.guest.wait_seconds() and not self.session.closed:
+            self._act_at_once(self.session.end(wire.OVER_CAPACITY, TOO_MANY_FAILURES))
 
     def _act_at_once(self, actions: list[Action]) -> list[Action]:
         """Do what needs no waiting; answers the rest, from the first action that does."""

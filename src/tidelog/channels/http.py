@@ -6,11 +6,11 @@ the web room answers it in the same envelope, and counts and logs it.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from math import ceil
 from typing import Protocol
 
 import msgspec
 
+from tidelog.base.allowance import Allowance
 from tidelog.base.channels_settings import App, Channels
 from tidelog.base.clock import Clock
 from tidelog.base.surface import Admit, Handle, HttpRequest, HttpResponse, Route, guarded
@@ -98,25 +98,6 @@ class Service(Protocol):
 
     async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes | Fault:
         """Revoke a token, or all tokens of a client."""
-
-
-class Allowance:
-    """Requests per minute of one app: as many at once, then evenly as time passes."""
-
-    def __init__(self, per_minute: int, now_ms: int) -> None:
-        self._per_minute = per_minute
-        self._left = float(per_minute)
-        self._at_ms = now_ms
-
-    def take(self, now_ms: int) -> int:
-        """Take one; 0 if it was there, else the seconds until there is one."""
-        gained = (now_ms - self._at_ms) * self._per_minute / 60_000
-        self._left = min(float(self._per_minute), self._left + gained)
-        self._at_ms = now_ms
-        if self._left >= 1:
-            self._left -= 1
-            return 0
-        return max(1, ceil((1 - self._left) * 60 / self._per_minute))
 
 
 class ChannelsHttp:

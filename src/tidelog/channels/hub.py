@@ -51,12 +51,22 @@ class HeldFrame(Struct, frozen=True):
 class Subscription:
     """One connection on one channel."""
 
-    __slots__ = ("attach_serial", "attached_at", "channel", "connection", "held", "member")
+    __slots__ = (
+        "attach_serial",
+        "attached_at",
+        "channel",
+        "connection",
+        "held",
+        "is_counted",
+        "member",
+    )
 
     def __init__(self, connection: "Connection", channel: "Channel", member: Member | None) -> None:
         self.connection = connection
         self.channel = channel
         self.member = member
+        self.is_counted = False
+        """Whether it is one of those that its connection's address may have."""
         self.attach_serial: int | None = None
         """Newest history serial when it was subscribed; None without a history."""
         self.attached_at = 0
@@ -286,6 +296,8 @@ class Hub:
         """By app id and socket id."""
         self._connections: Counter[str] = Counter()
         """How many of them, by app id."""
+        self._channel_counts: Counter[str] = Counter()
+        """How many channels, by app id."""
         self._users: dict[tuple[str, str], set[Connection]] = {}
         """By app id and signed-in user."""
 
@@ -359,12 +371,18 @@ class Hub:
         channel = self._channels.get(stream)
         if channel is None:
             channel = self._channels[stream] = Channel(self, name, stream)
+            self._channel_counts[split_stream(stream)[0]] += 1
         return channel
 
     def close_channel(self, channel: Channel) -> None:
         """Forget a channel whose last subscriber has gone."""
         if not channel.subscriptions and self._channels.get(channel.stream) is channel:
             del self._channels[channel.stream]
+            self._channel_counts[split_stream(channel.stream)[0]] -= 1
+
+    def channel_count(self, app_id: str) -> int:
+        """Channels of an app that have subscribers on this node."""
+        return self._channel_counts[app_id]
 
     def counts(self) -> list[tuple[str, int]]:
         """Every channel and its subscriptions on this node."""

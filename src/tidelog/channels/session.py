@@ -126,6 +126,8 @@ class Session:
         """None on a socket that neither signed in nor has a token."""
         self.subscribed: dict[str, Member | None] = {}
         """Channels, and who this socket is on those with presence."""
+        self.failures = 0
+        """Signatures and tokens that proved nothing."""
         self.closed = False
         self._settings = settings
         self._joining: dict[str, Member | None] = {}
@@ -334,6 +336,7 @@ class Session:
         if not isinstance(auth, str) or not is_channel_auth(
             self.app, auth, self.socket_id, channel, channel_data
         ):
+            self.failures += 1
             raise Refused(UNAUTHORIZED, f"Invalid signature for channel '{channel}'")
         return channel_data
 
@@ -393,6 +396,7 @@ class Session:
             setting = set_by("channels.max_user_data_bytes")
             raise Refused(UNAUTHORIZED, f"user_data has more than {limit} bytes{setting}")
         if not is_signin_auth(self.app, auth, self.socket_id, user_data):
+            self.failures += 1
             raise Refused(UNAUTHORIZED, "Invalid signature of user_data")
         user_id, capabilities = read_user(user_data)
         if self.user_id not in (None, user_id):
@@ -408,6 +412,7 @@ class Session:
         try:
             claims = verify(self.app, token if isinstance(token, str) else "", unix_now)
         except TokenRefused as error:
+            self.failures += 1
             raise Refused(UNAUTHORIZED, f"the token was refused: {error}", is_fatal=True) from None
         if claims.client_id != self.claims.client_id:
             raise Refused(UNAUTHORIZED, "the token is another client's", is_fatal=True)

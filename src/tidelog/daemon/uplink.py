@@ -583,6 +583,8 @@ def _reason(error: Exception) -> str:
             return f"the broker did not answer within {OPEN_TIMEOUT_S:g} s"
         case ConnectionRefusedError():
             return "nobody listens there; is the broker running?"
+        case InvalidStatus() if error.response.status_code == 429:
+            return "the broker takes no more of this address now: too many connections or failures"
         case InvalidStatus():
             return f"there is no broker there: HTTP {error.response.status_code}"
         case Redirected():

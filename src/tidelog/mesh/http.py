@@ -86,7 +86,7 @@ class MeshHttp:
         }
         join = ("POST", f"{MESH}/members")  # an invite opens it, and that is in the body
         routes = (
-            Route(*join, self._answered(self._in_mesh(self._join)), OPERATIONS[join]),
+            Route(*join, self._answered(self._join), OPERATIONS[join]),
             *(
                 guarded(*place, self._judged(admit), OPERATIONS[place])
                 for place, admit in judged.items()
@@ -94,7 +94,9 @@ class MeshHttp:
         )
         most, too_large = self._max_body_bytes, _response(refusal(413, "payload_too_large"))
         return tuple(
-            msgspec.structs.replace(route, max_body_bytes=most, too_large=too_large)
+            msgspec.structs.replace(
+                route, max_body_bytes=most, too_large=too_large, too_many=_too_many
+            )
             for route in routes
         )
 
@@ -170,6 +172,7 @@ class MeshHttp:
         mesh = await self._mesh(request)
         member = await self._service.member(mesh, claims.public_hex)
         if member is None:
+            request.guest.failed()
             raise Refused(answers.not_a_member())
         self._check_host(request, claims, mesh, member)
         return mesh, member, claims
@@ -267,7 +270,10 @@ class MeshHttp:
 
     # What is asked by others.
 
-    async def _join(self, request: HttpRequest, mesh: Mesh) -> Reply:
+    async def _join(self, request: HttpRequest) -> Reply:
+        if wait := request.guest.join_wait_seconds():
+            return refusal(429, "rate_limited", "per_address.max_joins_per_minute", wait)
+        mesh = await self._mesh(request)
         return await self._service.join(mesh, read_object(request.body))
 
     async def _create_mesh(self, request: HttpRequest) -> Reply:
@@ -310,6 +316,11 @@ def _failed(request: HttpRequest, error: Exception) -> HttpResponse:
         case _:
             _log.error("%s failed", request.method, exc_info=error)
             return _response(answers.internal())
+
+
+def _too_many(seconds: int) -> HttpResponse:
+    detail = "per_address.max_failed_authentications_per_minute"
+    return _response(refusal(429, "rate_limited", detail, seconds))
 
 
 def _response(reply: Reply) -> HttpResponse:

@@ -158,6 +158,7 @@ class MeshService:
                 self._open_connection,
                 max_message_bytes=2 * largest,
                 slow_consumer_code=wire.TRY_AGAIN_LATER,
+                unauthenticated_codes=frozenset({wire.UNAUTHENTICATED, wire.NOT_A_MEMBER}),
             ),
         )
 

@@ -45,10 +45,15 @@ class Polling:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        return (
+        routes = (
             guarded("POST", "/sync/v1/submit", partial(self._admit, "submit_events")),
             guarded("POST", "/sync/v1/sync", partial(self._admit, "sync")),
         )
+        return [structs.replace(route, too_many=self._too_many) for route in routes]
+
+    def _too_many(self, seconds: int) -> HttpResponse:
+        text = "too many failed authentications (per_address.max_failed_authentications_per_minute)"
+        return self._problem(Problem("rate_limited", text, retry_after_ms=1000 * seconds))
 
     async def _admit(self, kind: str, request: HttpRequest) -> Handle | HttpResponse:
         try:

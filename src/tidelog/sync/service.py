@@ -37,6 +37,7 @@ from tidelog.sync.snapshots import Part, stored_state
 from tidelog.sync.state import PartitionState, States
 from tidelog.sync.tokens import Tokens
 from tidelog.sync.wire import (
+    AUTH_FAILED,
     SUPERSEDED,
     delivered,
     encode,
@@ -161,7 +162,10 @@ class SyncService:
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
         cap = self.settings.max_message_bytes * HARD_CAP_FACTOR
-        return (Endpoint("/sync", self._accept, cap, heartbeat=False),)
+        failed = frozenset({AUTH_FAILED})
+        return (
+            Endpoint("/sync", self._accept, cap, heartbeat=False, unauthenticated_codes=failed),
+        )
 
     @property
     def model_version(self) -> int:

@@ -23,11 +23,15 @@ from tidelog.base.errors import (
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.web.addresses import Addresses
 from tidelog.web.cycle import Cycle
-from tidelog.web.handshake import refuse
+from tidelog.web.handshake import TOO_MANY_FAILURES, refuse
 from tidelog.web.routing import Paths
 
 _log = logging.getLogger(__name__)
+
+UNAUTHORIZED = 401
+"""What a surface answers a caller that could not prove who it is."""
 
 _RETRY_SOON = (b"retry-after", b"1")
 
@@ -35,9 +39,12 @@ _RETRY_SOON = (b"retry-after", b"1")
 class HttpApp:
     """Routes of all surfaces and of the server itself, behind one set of limits."""
 
-    def __init__(self, routes: Iterable[Route], metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, routes: Iterable[Route], metrics: Metrics, limits: Limits, addresses: Addresses
+    ) -> None:
         self._metrics = metrics
         self._limits = limits
+        self._addresses = addresses
         self._answered: Counter[int] = Counter()
         """Requests answered since the metrics were last shown, by status."""
         self._sent_bytes = self._received_bytes = 0
@@ -82,21 +89,28 @@ class HttpApp:
         if (len(cycle.body) if is_whole else cycle.declared_bytes) > limit:
             return await self._too_large(cycle, bounded)
         client, server = scope.get("client"), scope.get("server")
+        peer = client[0] if client else ""
+        guest = self._addresses.guest(peer, scope["headers"])
         request = HttpRequest(
             method=scope["method"],
             raw_path=scope["raw_path"],
             query_string=scope["query_string"],
             headers=tuple(scope["headers"]),
             body=bytes(cycle.body) if is_whole else b"",
-            peer=client[0] if client else "",
+            peer=peer,
             params=params,
             local=(server[0], server[1]) if server and server[1] is not None else None,
+            guest=guest,
         )
         try:
             handle = route.handle
             if route.admit is not None:
+                if wait := guest.wait_seconds():
+                    return await self._too_many(cycle, route, wait)
                 admitted = await route.admit(request)
                 if isinstance(admitted, HttpResponse):
+                    if admitted.status == UNAUTHORIZED:
+                        guest.failed()
                     await cycle.discard(self._limits.max_body_bytes)
                     return admitted
                 cycle.admit()
@@ -109,7 +123,10 @@ class HttpApp:
                     return body
                 request = msgspec.structs.replace(request, body=body)
             self._received_bytes += len(request.body)
-            return await handle(request)
+            response = await handle(request)
+            if response.status == UNAUTHORIZED:
+                guest.failed()
+            return response
         except (QueueFull, ShuttingDown, StoreUnavailable, OutcomeUnknown) as error:
             self._metrics.refusals.labels(type(error).__name__).inc()
             code = "backpressure" if isinstance(error, QueueFull) else "service_unavailable"
@@ -137,6 +154,13 @@ class HttpApp:
             return refuse(
                 408, "the request's body did not arrive in time", (b"connection", b"close")
             )
+
+    async def _too_many(self, cycle: Cycle, route: Route, wait_seconds: int) -> HttpResponse:
+        self._metrics.refusals.labels("address_failures").inc()
+        await cycle.discard(self._limits.max_body_bytes)
+        if route.too_many is not None:
+            return route.too_many(wait_seconds)
+        return refuse(429, TOO_MANY_FAILURES, (b"retry-after", b"%d" % wait_seconds))
 
     async def _too_large(self, cycle: Cycle, bounded: "_Bounded") -> HttpResponse:
         self._metrics.refusals.labels("body_size").inc()

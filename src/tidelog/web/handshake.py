@@ -59,11 +59,20 @@ CODES = {
     408: "request_timeout",
     413: "payload_too_large",
     426: "upgrade_required",
+    429: "rate_limited",
     431: "headers_too_large",
     500: "internal_error",
     503: "backpressure",
 }
 """Stable names of the refusals of the web room; the envelope is that of channels 8.2."""
+
+
+TOO_MANY_FAILURES = (
+    "too many failed authentications of your address (setting "
+    "per_address.max_failed_authentications_per_minute)"
+)
+
+TOO_MANY_CONNECTIONS = "too many connections of your address (setting per_address.max_connections)"
 
 
 def refuse(

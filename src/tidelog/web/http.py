@@ -13,11 +13,13 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
+from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.cycle import Cycle
-from tidelog.web.handshake import encode, refuse
+from tidelog.web.handshake import TOO_MANY_CONNECTIONS, encode, refuse
 from tidelog.web.strangers import Strangers
 
 _log = logging.getLogger(__name__)
@@ -34,6 +36,7 @@ class LimitedHttp(HttpToolsProtocol):
     metrics: Metrics
     app_: HttpApp
     strangers: Strangers
+    addresses: Addresses
     cycle: Cycle
     pipeline: deque[tuple[Cycle, Any]]  # type: ignore[assignment]  # `cycle` is ours
 
@@ -53,6 +56,8 @@ class LimitedHttp(HttpToolsProtocol):
         """Whether that timer is the head's; before the first byte it is the connection's."""
         self._began_at = 0.0
         """Event-loop time of the first byte of the head."""
+        self._guest: Guest | None = None
+        """Who is counted for this connection, while it is."""
         self._served: Cycle | None = None
         """The request that is being answered; `cycle` is the last one that came."""
         self._ending = False
@@ -64,12 +69,21 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport = transport
             self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
             return
+        peername = transport.get_extra_info("peername")
+        guest = self.addresses.guest(str(peername[0])) if isinstance(peername, tuple) else ANYBODY
+        if not guest.enter():
+            self.transport = transport
+            wait = (b"retry-after", b"5")
+            self._refuse("address_connections", 429, TOO_MANY_CONNECTIONS, wait)
+            return
+        self._guest = guest
         super().connection_made(transport)
         self._start_head_timer(self.limits.header_timeout_ms / 1000)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
         self._stop_head_timer()
+        self._leave()
         self.strangers.note(self, 0)
         if self in self.connections:
             super().connection_lost(exc)
@@ -296,11 +310,24 @@ class LimitedHttp(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Switch protocols; not while an earlier request is unanswered."""
         if not self._end_after_pending():
+            self._leave()  # from here on it counts as a socket, perhaps for whom a proxy speaks
             super().handle_websocket_upgrade()
 
+    def _leave(self) -> None:
+        if self._guest is not None:
+            self._guest.leave()
+            self._guest = None
 
-def http_protocol(app: HttpApp, limits: Limits, metrics: Metrics) -> type[asyncio.Protocol]:
+
+def http_protocol(
+    app: HttpApp, limits: Limits, metrics: Metrics, addresses: Addresses
+) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
-    strangers = Strangers(limits.unauthenticated_total_bytes, metrics)
-    bound = {"app_": app, "limits": limits, "metrics": metrics, "strangers": strangers}
+    bound = {
+        "app_": app,
+        "limits": limits,
+        "metrics": metrics,
+        "addresses": addresses,
+        "strangers": Strangers(limits.unauthenticated_total_bytes, metrics),
+    }
     return type("BoundHttp", (LimitedHttp,), bound)

@@ -23,6 +23,7 @@ from tidelog.base.surface import HttpRequest, HttpResponse, Route, Surface
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
 from tidelog.store.engine import Extension, Store
+from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
@@ -89,12 +90,13 @@ class Server:
             endpoints, self._routes = gate.endpoints(endpoints), gate.routes(self._routes)
         if tracing is not None:
             endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
-        self._websockets = WebSocketService(endpoints, fanout, metrics, limits)
-        app = HttpApp(self._routes, metrics, limits)
+        addresses = Addresses(settings.per_address)
+        self._websockets = WebSocketService(endpoints, fanout, metrics, limits, addresses)
+        app = HttpApp(self._routes, metrics, limits, addresses)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 _never_called,
-                http=http_protocol(app, limits, metrics),
+                http=http_protocol(app, limits, metrics, addresses),
                 ws=self._websockets.protocol_class(),
                 lifespan="off",
                 log_config=None,

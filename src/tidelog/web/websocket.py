@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
 from tidelog.base.frame import CLOSE, PING, PONG, TEXT, close_frame, frame
+from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings import Limits
 from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.web import handshake
+from tidelog.web.addresses import Addresses
+from tidelog.web.app import UNAUTHORIZED
 from tidelog.web.fanout import Fanout, Spout
 from tidelog.web.reader import (
     ABNORMAL,
@@ -56,6 +59,7 @@ class WebSocket(Spout, asyncio.Protocol):
         "_conversation",
         "_ending",
         "_endpoint",
+        "_guest",
         "_held",
         "_late_ping",
         "_local",
@@ -83,6 +87,8 @@ class WebSocket(Spout, asyncio.Protocol):
         """None before the handshake and as soon as nothing the peer sends matters."""
         self._conversation: Conversation | None = None
         self._endpoint: Endpoint | None = None
+        self._guest: Guest | None = None
+        """Who is counted for this connection, while it is."""
         self._close_code = ABNORMAL
         """Code of the first close frame, sent or received."""
         self._close_at = 0.0
@@ -116,6 +122,9 @@ class WebSocket(Spout, asyncio.Protocol):
         self.detach()
         self._neighbours.discard(self)
         self._reader = None
+        if self._guest is not None:
+            self._guest.leave()
+            self._guest = None
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
             self._service.sockets.remove(self)
@@ -142,6 +151,9 @@ class WebSocket(Spout, asyncio.Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Send what was pushed, then a close frame; later pushes are dropped."""
         if self.writable:
+            failed = self._endpoint.unauthenticated_codes if self._endpoint is not None else ()
+            if code in failed and self._guest is not None:
+                self._guest.failed()
             self._send_close(code, close_frame(code, reason))
             if self._held:
                 self.resume_reading()
@@ -195,7 +207,7 @@ class WebSocket(Spout, asyncio.Protocol):
             self._transport.write(handshake.encode(answer))
             self._transport.close()
             return
-        self._endpoint, self._conversation, response = answer
+        self._endpoint, self._conversation, self._guest, response = answer
         self._reader = FrameReader(self._endpoint.max_message_bytes)
         self.heard_at = self._service.loop.time()
         self._service.sockets.add(self)
@@ -333,11 +345,17 @@ class WebSocketService:
     """
 
     def __init__(
-        self, endpoints: Iterable[Endpoint], fanout: Fanout, metrics: Metrics, limits: Limits
+        self,
+        endpoints: Iterable[Endpoint],
+        fanout: Fanout,
+        metrics: Metrics,
+        limits: Limits,
+        addresses: Addresses | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.fanout = fanout
         self.limits = limits
+        self._addresses = addresses
         self.sockets = Sockets(self.loop, metrics, limits)
         self._metrics = metrics
         self._paths: Paths[Endpoint] = Paths()
@@ -346,7 +364,7 @@ class WebSocketService:
 
     def admit(
         self, request: bytes, peer: str, local: tuple[str, int] | None
-    ) -> tuple[Endpoint, Conversation, bytes] | HttpResponse:
+    ) -> tuple[Endpoint, Conversation, Guest, bytes] | HttpResponse:
         """Judge an upgrade request: a conversation and the answer to send, or a refusal."""
         opening = handshake.parse(request)
         if opening is None:
@@ -363,6 +381,13 @@ class WebSocketService:
             return self._refused(
                 "connections", handshake.refuse(503, "too many connections", retry_after)
             )
+        guest = ANYBODY
+        if self._addresses is not None:
+            guest = self._addresses.guest(peer, opening.headers)
+        if endpoint.unauthenticated_codes and (wait := guest.wait_seconds()):
+            retry_after = (b"retry-after", b"%d" % wait)
+            refusal = handshake.refuse(429, handshake.TOO_MANY_FAILURES, retry_after)
+            return self._refused("address_failures", refusal)
         upgrade = Upgrade(
             raw_path=opening.raw_path,
             query_string=opening.query_string,
@@ -370,6 +395,7 @@ class WebSocketService:
             peer=peer,
             params=params,
             local=local,
+            guest=guest,
         )
         try:
             conversation = endpoint.accept(upgrade)
@@ -377,8 +403,14 @@ class WebSocketService:
             _log_failure(error, "accept", endpoint.path, peer)
             return self._refused("failure", handshake.refuse(500, "Internal server error"))
         if isinstance(conversation, HttpResponse):
+            if conversation.status == UNAUTHORIZED:
+                guest.failed()
             return self._refused("endpoint", conversation)
-        return endpoint, conversation, response
+        if not guest.enter():
+            retry_after = (b"retry-after", _RETRY_AFTER_SECONDS)
+            refusal = handshake.refuse(429, handshake.TOO_MANY_CONNECTIONS, retry_after)
+            return self._refused("address_connections", refusal)
+        return endpoint, conversation, guest, response
 
     def _refused(self, reason: str, response: HttpResponse) -> HttpResponse:
         self._metrics.refusals.labels(reason).inc()

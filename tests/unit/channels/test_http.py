@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from tidelog.base.allowance import Allowance
 from tidelog.base.channels_settings import App, Channels, History, VersionedMessages
 from tidelog.base.errors import QueueFull
 from tidelog.base.surface import HttpResponse
 from tidelog.channels import fault
-from tidelog.channels.http import Allowance, ChannelsHttp
+from tidelog.channels.http import ChannelsHttp
 from tidelog.channels.query import HistoryQuery
 from tidelog.channels.requests import Change, Published, VersionsQuery
 from tidelog.testing.clock import FakeClock
