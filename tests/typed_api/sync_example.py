@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal, assert_type
 
-from tidelog.client import BlockingSyncClient, DraftInvalid, SyncClient
+from tidelog.client import BlockingSyncClient, DraftInvalid, SyncClient, TreeNode
 from tidelog.client.sync_output import Change
 from tidelog.client.sync_store import StoredEvent
 from tidelog.sync.profiles import Model
@@ -28,6 +28,9 @@ async def offline_first(model: Model, store: Path) -> None:
         assert_type(row, StoredEvent)
         assert_type(await client.wait(row.id), StoredEvent)
         assert_type(client.view("home"), dict[str, Any])
+        assert_type(client.item("home", "tasks", "t"), dict[str, Any] | None)
+        assert_type(client.children("home", "tasks", after="t", limit=10), list[str])
+        assert_type(client.nodes("home", "tasks"), list[TreeNode])
         assert_type(client.pending(), list[StoredEvent])
         assert_type(client.state, Literal["disconnected", "connecting", "active"])
         assert_type(client.halted, str | None)

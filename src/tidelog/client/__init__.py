@@ -11,6 +11,7 @@ from tidelog.client.mesh_blocking import BlockingMeshClient
 from tidelog.client.mesh_http import DaemonUnavailable
 from tidelog.client.sync import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
+from tidelog.sync.tree import TreeNode
 
 __all__ = [
     "Authorization",
@@ -37,4 +38,5 @@ __all__ = [
     "StreamEnded",
     "SubscriptionRefused",
     "SyncClient",
+    "TreeNode",
 ]

@@ -16,9 +16,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -31,10 +32,16 @@ from tidelog.client.sync_link import Link, Token
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_output import EVENTS, Change
 from tidelog.client.sync_store import StoredEvent, SyncStore
-from tidelog.client.sync_view import Reduce, unchanged
+from tidelog.client.sync_view import MAX_CACHED_BYTES, Fold, Reduce, unchanged
 from tidelog.sync.fault import Fault
 from tidelog.sync.partitions import name_faults, normal_set
-from tidelog.sync.profiles import COMPATIBILITY, Model
+from tidelog.sync.profiles import COMPATIBILITY, ROOT, Model
+from tidelog.sync.tree import TreeNode
+
+T = TypeVar("T")
+
+RANGE = 100
+"""Nodes of a range, unless told otherwise."""
 
 GOODBYE_S = 2
 """How long closing waits for the server to take its leave."""
@@ -78,6 +85,7 @@ class SyncClient:
         partitions: Sequence[str] = (),
         profile: str = COMPATIBILITY,
         reduce: Reduce = unchanged,
+        max_cached_bytes: int = MAX_CACHED_BYTES,
         backoff: Backoff | None = None,
         clock: Clock | None = None,
         uuid: Callable[[], str] | None = None,
@@ -85,6 +93,8 @@ class SyncClient:
         """`url=None` works without a server: drafts wait in the store.
 
         `reduce` makes the views of the `canonical` profile; those of `compatibility` are trees.
+        `max_cached_bytes` is about the memory for views; one that is not held is built from the
+        store when it is looked at.
         """
         self._url = url
         self._client_id = client_id
@@ -94,6 +104,7 @@ class SyncClient:
         self._partitions = _checked(partitions)
         self._profile = profile
         self._reduce = reduce
+        self._max_cached_bytes = max_cached_bytes
         self._backoff = backoff or Backoff()
         self._now = (clock or SystemClock()).now_ms
         self._uuid = uuid or (lambda: str(uuid4()))
@@ -121,6 +132,7 @@ class SyncClient:
             profile=self._profile,
             partitions=self._partitions,
             reduce=self._reduce,
+            max_cached_bytes=self._max_cached_bytes,
         )
         for name in EVENTS:
             core.on(name, self._changed)
@@ -215,9 +227,48 @@ class SyncClient:
 
     def view(self, partition: str) -> Json:
         """The partition's state: everything committed that is known here, and the drafts on top."""
-        state = self._core.view(partition)
-        self._wake()
-        return state
+        return self._look(partition, lambda state: state.export())
+
+    def item(self, partition: str, target: str, id: str) -> Json | None:  # noqa: A002 - as in the tree
+        """One item of a tree of the view, without copying the others; None if there is none.
+
+        This and what follows raise `KeyError` for an unknown target or place, and those about trees
+        `ValueError` in the `canonical` profile, which has none.
+        """
+        return self._look(partition, lambda state: state.tree().item(target, id))
+
+    def children(
+        self,
+        partition: str,
+        target: str,
+        id: str = ROOT,  # noqa: A002 - as in the tree
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> list[str]:
+        """The ids of a node's children in their order, at most `limit`, from the one `after` on."""
+        return self._look(
+            partition,
+            lambda state: list(islice(state.tree().children(target, id, after), limit)),
+        )
+
+    def nodes(
+        self, partition: str, target: str, *, after: str | None = None, limit: int = RANGE
+    ) -> list[TreeNode]:
+        """A range of a tree as it would be listed, parents before children; costs its length.
+
+        From the node `after` on: the last one of a range is where the next one starts.
+        """
+        return self._look(
+            partition, lambda state: list(islice(state.tree().nodes(target, after), limit))
+        )
+
+    def value(self, partition: str, path: str) -> Any:
+        """A part of the view by its dotted path, below a value target; None if nothing is there.
+
+        In the `canonical` profile the path starts in the state that `reduce` made.
+        """
+        return self._look(partition, lambda state: state.value(path))
 
     def pending(self) -> list[StoredEvent]:
         """The drafts that the server has not decided, in the order they are submitted in."""
@@ -332,6 +383,11 @@ class SyncClient:
         if self._opened is None:
             raise ClientOffline("the client is not open; use `async with`")
         return self._opened
+
+    def _look(self, partition: str, see: Callable[[Fold], T]) -> T:
+        seen = self._core.look(partition, see)
+        self._wake()
+        return seen
 
     def _wake(self) -> None:
         if self._link is not None:

@@ -13,6 +13,8 @@ from tidelog.client.sync import SyncClient
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_output import Change
 from tidelog.client.sync_store import StoredEvent
+from tidelog.sync.profiles import ROOT
+from tidelog.sync.tree import TreeNode
 
 T = TypeVar("T")
 
@@ -72,6 +74,26 @@ class BlockingSyncClient:
         """See `SyncClient.view`."""
         client = self._client
         return self._run(_called(lambda: client.view(partition)))
+
+    def item(self, partition: str, target: str, id: str) -> Json | None:  # noqa: A002 - as in the tree
+        """See `SyncClient.item`."""
+        client = self._client
+        return self._run(_called(lambda: client.item(partition, target, id)))
+
+    def children(self, partition: str, target: str, id: str = ROOT, **range_: Any) -> list[str]:  # noqa: A002
+        """See `SyncClient.children`."""
+        client = self._client
+        return self._run(_called(lambda: client.children(partition, target, id, **range_)))
+
+    def nodes(self, partition: str, target: str, **range_: Any) -> list[TreeNode]:
+        """See `SyncClient.nodes`."""
+        client = self._client
+        return self._run(_called(lambda: client.nodes(partition, target, **range_)))
+
+    def value(self, partition: str, path: str) -> Any:
+        """See `SyncClient.value`."""
+        client = self._client
+        return self._run(_called(lambda: client.value(partition, path)))
 
     def pending(self) -> list[StoredEvent]:
         """See `SyncClient.pending`."""

@@ -5,9 +5,13 @@ from collections import deque
 from typing import Self
 
 from tidelog.client.sync_output import Change
+from tidelog.sync.tree import VALUE_BYTES, weight_of
 
 MAX_WAITING = 1000
 """Changes kept for a consumer that is behind; the oldest go first."""
+
+MAX_WAITING_BYTES = 16 * 1024**2
+"""The same by size, as a change may have an event of a megabyte."""
 
 MISSED = "missed"
 """Name of the change that tells a slow consumer how many it did not get: look at the views."""
@@ -18,16 +22,24 @@ class Changes:
 
     def __init__(self) -> None:
         self._waiting: deque[Change] = deque()
+        self._sizes: deque[int] = deque()
+        """Of those, about their memory."""
+        self._bytes = 0
         self._missed = 0
         self._ended = False
         self._news = asyncio.Event()
 
     def add(self, change: Change) -> None:
         """Keep a change until the consumer comes for it."""
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
+        size = weight_of(change.data) * VALUE_BYTES
+        while self._waiting and (
+            len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES
+        ):
+            self._pop()
             self._missed += 1
         self._waiting.append(change)
+        self._sizes.append(size)
+        self._bytes += size
         self._news.set()
 
     def end(self) -> None:
@@ -48,4 +60,8 @@ class Changes:
         if self._missed:
             missed, self._missed = self._missed, 0
             return Change(MISSED, (), {"count": missed})
+        return self._pop()
+
+    def _pop(self) -> Change:
+        self._bytes -= self._sizes.popleft()
         return self._waiting.popleft()

@@ -5,7 +5,7 @@ state that matters is in the store; what is here can be lost at any moment.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tidelog.base.errors import StoreDamaged, StoreError
 from tidelog.client.sync_cycle import Cycle, Cycles
@@ -32,7 +32,14 @@ from tidelog.client.sync_store import (
     StoredEvent,
     SyncStore,
 )
-from tidelog.client.sync_view import Reduce, Views, folds_for, unchanged
+from tidelog.client.sync_view import (
+    MAX_CACHED_BYTES,
+    Fold,
+    Reduce,
+    Views,
+    folds_for,
+    unchanged,
+)
 from tidelog.sync.fault import Fault
 from tidelog.sync.partitions import normal_set
 from tidelog.sync.profiles import COMPATIBILITY, Model
@@ -60,6 +67,8 @@ FINAL = frozenset({"auth_failed", "profile_unsupported", "protocol_version_unsup
 
 State = Literal["disconnected", "connecting", "active"]
 
+T = TypeVar("T")
+
 
 class SyncCore:
     """One client: its connection's state machine over its store."""
@@ -74,6 +83,7 @@ class SyncCore:
         profile: str = COMPATIBILITY,
         partitions: Sequence[str] = (),
         reduce: Reduce = unchanged,
+        max_cached_bytes: int = MAX_CACHED_BYTES,
         submits_itself: bool = True,
     ) -> None:
         """`submits_itself=False` sends drafts only on `flush`, for tests."""
@@ -90,7 +100,7 @@ class SyncCore:
         self._denied: set[str] = set()
         self._refusals: dict[str, str] = {}
         """Why partitions were not fetched on this connection."""
-        self._views = Views(store, folds_for(profile, model, reduce))
+        self._views = Views(store, folds_for(profile, model, reduce), max_cached_bytes)
         self._drafts = Drafts(store, self._views, model, profile, uuid)
         self._cycles = Cycles(store)
         self._queue = SubmitQueue(store)
@@ -377,15 +387,20 @@ class SyncCore:
 
     def view(self, partition: str) -> Json:
         """The state of a partition as the application should see it."""
+        return self.look(partition, lambda state: state.export())
+
+    def look(self, partition: str, see: Callable[[Fold], T]) -> T:
+        """What `see` finds in that state, which it neither changes nor keeps."""
         [name] = normal_set([partition])
         view = self._views.shown(name)
-        state = view.export()
+        seen = see(view.fold)
         if view.failure is not None:
             self.store.unchecked.add(name)
             self._settle([name])
-        self._go()
+        if view.failure is not None or self._views.lost:
+            self._go()
         self.tell()
-        return state
+        return seen
 
     def last_committed_id(self, partition: str | None = None) -> int:
         """How far a partition was fetched; without a name the smallest of those in use (D58)."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import orjson
 from websockets.asyncio.client import ClientConnection
@@ -36,6 +36,9 @@ may be this client's own, from before its network changed."""
 INBOX_MESSAGES = 256
 """Messages read ahead of the store, and the most that share a transaction."""
 
+INBOX_BYTES = 4 * 1024**2
+"""The same by the size of their frames, but for a single one."""
+
 Token = str | Callable[[], Awaitable[str]]
 """A token, or where to get a fresh one before every connection."""
 
@@ -49,6 +52,34 @@ class _Socket(ClientConnection):
         """Bytes came, whatever they are part of."""
         self.heard_at = self.loop.time()
         super().data_received(data)
+
+
+class Inbox:
+    """Messages that were read from the socket and wait for the store."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Json, int]] = []
+        self._bytes = 0
+        self._taken = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def put(self, message: Json, size: int) -> None:
+        """Add a message of that size, once there is room for it."""
+        while self._waiting and (
+            len(self._waiting) >= INBOX_MESSAGES or self._bytes + size > INBOX_BYTES
+        ):
+            self._taken.clear()
+            await self._taken.wait()
+        self._waiting.append((message, size))
+        self._bytes += size
+
+    def take(self) -> list[tuple[Json, int]]:
+        """All that wait."""
+        taken, self._waiting, self._bytes = self._waiting, [], 0
+        self._taken.set()
+        return taken
 
 
 class Link:
@@ -166,14 +197,14 @@ class Link:
 
     async def _converse(self, socket: _Socket, token: str) -> None:
         core, time = self._core, asyncio.get_running_loop().time
-        inbox: asyncio.Queue[tuple[Json, int]] = asyncio.Queue(INBOX_MESSAGES)
+        inbox = Inbox()
         core.connect(token)
         reader = asyncio.create_task(self._read(socket, inbox))
         heard = beaten = time()
         try:
             while True:
                 self._wake.clear()
-                messages = [inbox.get_nowait() for _ in range(inbox.qsize())]
+                messages = inbox.take()
                 if messages:
                     heard = time()
                 elif socket.heard_at > heard:
@@ -188,22 +219,22 @@ class Link:
                 core.tick()
                 if await self._perform(socket) or time() > heard + timeout:
                     return
-                if inbox.empty() and reader.done():
+                if not inbox and reader.done():
                     reader.result()
                     return
-                if inbox.empty():
+                if not inbox:
                     await self._rest(min(beaten + timeout / 3, heard + timeout) - time())
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
-    async def _read(self, socket: ClientConnection, inbox: asyncio.Queue[Any]) -> None:
+    async def _read(self, socket: ClientConnection, inbox: Inbox) -> None:
         try:
             async for frame in socket:
                 message = read(frame)
                 if not isinstance(message, dict):
                     raise BadMessage("a message that is no object")
-                await inbox.put((message, len(frame)))
+                await inbox.put(message, len(frame))
                 self._wake.set()
         finally:
             self._wake.set()

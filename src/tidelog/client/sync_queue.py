@@ -55,7 +55,7 @@ class SubmitQueue:
         room = (limits.max_message_bytes or ASSUMED_MESSAGE_BYTES) - ENVELOPE_BYTES
         taken = Taken([], [])
         used = 0
-        for draft in self._store.drafts(limits.batch_size):
+        for draft in self._store.next_drafts(limits.batch_size):
             item = _item(draft)
             size = len(orjson.dumps(item)) + 1
             if size > room and limits.max_message_bytes is not None:

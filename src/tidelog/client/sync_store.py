@@ -40,9 +40,6 @@ MAX_POSITION = 2**63 - 1
 MAX_DRAFTS = 100_000
 """Drafts held for a server that does not come back; each one is also work for every view."""
 
-PAGE_ROWS = 1000
-"""Rows read at once while a state is built."""
-
 _REMEDY = (
     "Open the client again: it keeps the drafts that can be read, and fetches the rest from the "
     "server."
@@ -328,6 +325,11 @@ class SyncStore:
         """The first drafts in the order they are submitted in, as far as they can be read."""
         return self._readable(self._all("sync_drafts", self.client_id, limit))
 
+    def next_drafts(self, limit: int) -> Iterator[StoredEvent]:
+        """The same one by one, for who does not need them all. Read it before writing anything."""
+        for row in self._each("sync_drafts", self.client_id, limit):
+            yield from self._readable([row])
+
     def drafts_of(self, partition: str) -> list[StoredEvent]:
         """The drafts of a partition in the order they overlay its state."""
         try:
@@ -354,19 +356,20 @@ class SyncStore:
         self, partition: str, committed_id: int
     ) -> Iterator[tuple[int, Json | None]]:
         """Committed events after a place, in their order; None stands for one that is damaged."""
+        rows = self._each("sync_committed_after", partition, committed_id)
         while True:
             try:
-                page = self._all("sync_committed_after", partition, committed_id, PAGE_ROWS)
+                row = next(rows, None)
             except StoreDamaged:
                 yield from self._committed_singly(partition, committed_id)
                 return
-            for committed_id, *columns in page:
-                try:
-                    yield committed_id, _event(*columns)
-                except ValueError:
-                    yield committed_id, None
-            if len(page) < PAGE_ROWS:
+            if row is None:
                 return
+            committed_id, *columns = row
+            try:
+                yield committed_id, _event(*columns)
+            except ValueError:
+                yield committed_id, None
 
     def _committed_singly(
         self, partition: str, committed_id: int
@@ -724,6 +727,11 @@ class SyncStore:
     def _all(self, name: str, *values: object) -> list[tuple[Any, ...]]:
         with self._translated():
             return self._connection.execute(self._queries[name], values).fetchall()
+
+    def _each(self, name: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        """Row by row, as they may be large; nothing is written until the last one is read."""
+        with self._translated():
+            yield from self._connection.execute(self._queries[name], values)
 
     def _row(self, name: str, *values: object) -> tuple[Any, ...] | None:
         found: tuple[Any, ...] | None

@@ -12,16 +12,23 @@ from copy import deepcopy
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidelog.client.sync_messages import Json
 from tidelog.client.sync_store import Arrival, StoredEvent, SyncStore
 from tidelog.sync.fault import Fault
 from tidelog.sync.profiles import CANONICAL, TREE, TREE_ACTIONS, Model
-from tidelog.sync.tree import TreeState
+from tidelog.sync.tree import STATE_BYTES, VALUE_BYTES, TreeState, weight_of
 
 MAX_VIEWS = 64
 """Partition states held in memory; the one longest unused goes first."""
+
+MAX_CACHED_BYTES = 64 * 1024**2
+"""About the memory of these states, where the application does not say."""
+
+EVENTS_PER_VALUE = 16
+"""A state of an application's reducer is measured after as many events as it has values, divided by
+this: the work is so many values for each event, and the state cannot have grown much unseen."""
 
 MAX_TOLD = 10_000
 """Skipped events that are remembered as told; beyond it they are told again."""
@@ -51,6 +58,15 @@ class Fold(Protocol):
     def export(self) -> Json:
         """The state as JSON, independent of this object."""
 
+    def tree(self) -> TreeState:
+        """The state where it consists of trees; `ValueError` where it does not."""
+
+    def value(self, path: str) -> Any:
+        """A copy of what is at a dotted path; None if nothing is."""
+
+    def size(self) -> int:
+        """As `TreeState.size`."""
+
 
 class Folds(Protocol):
     """Makes states: empty ones, and ones from a snapshot."""
@@ -71,6 +87,15 @@ class TreeFold:
         self._model = model
         self._state = state
         self.export = state.export
+        self.value = state.value
+
+    def tree(self) -> TreeState:
+        """See `Fold.tree`."""
+        return self._state
+
+    def size(self) -> int:
+        """See `Fold.size`."""
+        return self._state.size
 
     def faults(self, event: Json) -> list[Fault]:
         """Failed preconditions and invariants; an event of no known shape is a fault as well."""
@@ -121,6 +146,9 @@ class EventFold:
         self._state = state
         self._tried: tuple[Json, Json] | None = None
         """The event last asked about, and the state it leads to: it is applied next, usually."""
+        self._size = 0
+        self._unmeasured = 0
+        """Events until the size is taken anew; it is taken less often the larger it is."""
 
     def faults(self, event: Json) -> list[Fault]:
         """What the reducer raises; a state that is no object is a fault as well."""
@@ -139,6 +167,7 @@ class EventFold:
         if tried is None or tried[0] is not event:
             raise RuntimeError("ask for the faults of an event before it is applied")
         before, self._state = self._state, tried[1]
+        self._unmeasured -= 1
 
         def undo() -> None:
             self._state, self._tried = before, None
@@ -148,6 +177,29 @@ class EventFold:
     def export(self) -> Json:
         """A copy: the application may do with it what it likes."""
         return deepcopy(self._state)
+
+    def tree(self) -> TreeState:
+        """See `Fold.tree`."""
+        raise ValueError(f"views of profile {CANONICAL} have no trees: read them with value()")
+
+    def value(self, path: str) -> Any:
+        """See `Fold.value`; a segment of digits is a place in a list."""
+        found: Any = self._state
+        for segment in path.split("."):
+            if isinstance(found, dict):
+                found = found.get(segment)
+            elif isinstance(found, list) and segment.isdecimal() and int(segment) < len(found):
+                found = found[int(segment)]
+            else:
+                return None
+        return deepcopy(found)
+
+    def size(self) -> int:
+        """See `Fold.size`; off by what few events have added."""
+        if self._unmeasured <= 0:
+            self._size = weight_of(self._state)
+            self._unmeasured = self._size // EVENTS_PER_VALUE
+        return self._size
 
 
 class EventFolds:
@@ -212,7 +264,7 @@ class View:
 
     def __init__(self, fold: Fold, last: int, skip: Callable[[str, int | str, str], None]) -> None:
         """`skip` is told of every event that is passed over: the code, its key, and why."""
-        self._fold = fold
+        self.fold = fold
         self._skip = skip
         self._overlay: list[Undo] = []
         self.covered = False
@@ -230,9 +282,9 @@ class View:
         """Include commits behind `last`, in their order; None is one that cannot be read."""
         self.uncover()
         for committed_id, event in commits:
-            fault = UNREADABLE if event is None else next(iter(self._fold.faults(event)), None)
+            fault = UNREADABLE if event is None else next(iter(self.fold.faults(event)), None)
             if event is not None and fault is None:
-                self._fold.apply(event)
+                self.fold.apply(event)
             elif fault is not None:
                 self._pass_over(committed_id, fault)
             self.last = committed_id
@@ -242,7 +294,7 @@ class View:
         self.is_whole = False
         if fault is UNREADABLE:
             self._skip(STORE_DAMAGED, committed_id, fault.message)
-        elif not self._fold.is_vetted:
+        elif not self.fold.is_vetted:
             self._skip(REDUCER_FAILED, committed_id, fault.message)
             return
         if self.failure is None:
@@ -251,10 +303,10 @@ class View:
     def cover(self, drafts: Iterable[StoredEvent]) -> None:
         """Lay drafts on top; one that cannot happen is left out, the server will decide it."""
         for draft in drafts:
-            faults = self._fold.faults(draft.event)
+            faults = self.fold.faults(draft.event)
             if not faults:
-                self._overlay.append(self._fold.apply(draft.event))
-            elif not self._fold.is_vetted:
+                self._overlay.append(self.fold.apply(draft.event))
+            elif not self.fold.is_vetted:
                 self._skip(REDUCER_FAILED, draft.id, faults[0].message)
         self.covered = True
 
@@ -266,21 +318,30 @@ class View:
 
     def faults(self, event: Json) -> list[Fault]:
         """Why an event cannot happen to what is shown."""
-        return self._fold.faults(event)
+        return self.fold.faults(event)
 
     def export(self) -> Json:
         """What is shown, as JSON."""
-        return self._fold.export()
+        return self.fold.export()
+
+    def used_bytes(self) -> int:
+        """About the memory of it."""
+        return self.fold.size() * VALUE_BYTES + STATE_BYTES
 
 
 class Views:
     """The views in memory, kept in step with the store by being told what it changed."""
 
-    def __init__(self, store: SyncStore, folds: Folds) -> None:
+    def __init__(
+        self, store: SyncStore, folds: Folds, max_cached_bytes: int = MAX_CACHED_BYTES
+    ) -> None:
         self._store = store
         self._folds = folds
+        self._room_bytes = max_cached_bytes
         self._views: OrderedDict[str, View] = OrderedDict()
         self._behind: set[str] = set()
+        self._unfinished: str | None = None
+        """What is being built step by step: dropped in between, it would never be finished."""
         self.lost: set[str] = set()
         """Partitions that turned out to need fetching from 0; the owner empties it."""
         self.skipped: dict[tuple[str, str], Skipped] = {}
@@ -291,8 +352,12 @@ class Views:
 
     def is_ready(self, partition: str, most: int) -> bool:
         """Bring a view nearer to the end by at most so many events; whether it is there."""
+        self._unfinished = partition
         self._current(partition, most)
-        return partition not in self._behind
+        if partition in self._behind:
+            return False
+        self._unfinished = None
+        return True
 
     def committed(self, partition: str) -> View:
         """The view without drafts on top, up to date."""
@@ -305,6 +370,7 @@ class Views:
         view = self._current(partition)
         if not view.covered:
             view.cover(self._store.drafts_of(partition))
+            self._shrink()
         return view
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
@@ -351,8 +417,6 @@ class Views:
         if view is None:
             view = self._views[partition] = self._load(partition)
             self._behind.add(partition)
-            if len(self._views) > MAX_VIEWS:
-                self.drop(next(iter(self._views)))
         self._views.move_to_end(partition)
         if partition in self._behind:
             before = view.unsaved
@@ -360,7 +424,18 @@ class Views:
             self.applied += view.unsaved - before
             if most is None or view.unsaved - before < most:
                 self._behind.discard(partition)
+            self._shrink()
         return view
+
+    def _shrink(self) -> None:
+        """Drop the views longest unused; the one in use stays, whatever its size."""
+        used = sum(view.used_bytes() for view in self._views.values())
+        for partition in list(self._views)[:-1]:
+            if used <= self._room_bytes and len(self._views) <= MAX_VIEWS:
+                return
+            if partition != self._unfinished:
+                used -= self._views[partition].used_bytes()
+                self.drop(partition)
 
     def _skip(self, partition: str, code: str, key: int | str, message: str) -> None:
         """Note a skipped event; one that is skipped again in a later state is no news."""

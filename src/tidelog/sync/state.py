@@ -20,16 +20,10 @@ from tidelog.log.entry import Entry
 from tidelog.log.tail import Tail
 from tidelog.store.engine import PAGE_ENTRIES, Store
 from tidelog.sync.profiles import TREE_ACTIONS, Model
-from tidelog.sync.tree import TreeState
+from tidelog.sync.tree import STATE_BYTES, VALUE_BYTES, TreeState
 
 _decode = msgspec.json.decode
 _log = logging.getLogger(__name__)
-
-VALUE_BYTES = 128
-"""Memory of one node or JSON value; measured between 75 and 140."""
-
-STATE_BYTES = 1024
-"""Memory of a state with nothing in it; one that counted for nothing would never be forgotten."""
 
 MAX_PINNED_SEEN = 64
 """States in use that a look for one to forget passes over; the next request looks again."""

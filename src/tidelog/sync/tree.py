@@ -8,7 +8,7 @@ is tried on the real state and taken back if its batch does not commit.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.sync.fault import Fault
 from tidelog.sync.profiles import ROOT, TREE, TREE_ACTIONS, Address, Model
@@ -21,10 +21,27 @@ MISSING_ITEM = "missing item"
 ORPHAN_ITEM = "orphan item"
 DUPLICATE_NODE = "duplicate node"
 
+VALUE_BYTES = 128
+"""Memory of one node or JSON value; measured between 75 and 140."""
+
+STATE_BYTES = 1024
+"""Memory of a state with nothing in it; one that counted for nothing would never be forgotten."""
+
 _TEXT_LENGTH = 64
 """Characters that take about as much memory as a value does."""
 
 _ABSENT: Any = object()
+
+
+class TreeNode(NamedTuple):
+    """A node as it is shown: where it is, and what it holds."""
+
+    id: str
+    parent: str
+    """`ROOT` at the top."""
+    depth: int
+    """0 at the top."""
+    item: dict[str, Any]
 
 
 class TreeState:
@@ -89,14 +106,35 @@ class TreeState:
         node = self._trees[target].nodes.get(item_id)
         return None if node is None or node.parent is None else node.parent.id
 
-    def children(self, target: str, item_id: str) -> Iterator[str]:
-        """The ids of a node's children, or of those at the top for `ROOT`, in their order."""
+    def children(self, target: str, item_id: str, after: str | None = None) -> Iterator[str]:
+        """The ids of a node's children, or of those at the top for `ROOT`, in their order.
+
+        `after`: only those after that one; `KeyError` if it is none of them.
+        """
         tree = self._trees[target]
         top = tree.parent({"parent": item_id})
         child = None if top is None else top.first
+        if after is not None:
+            before = tree.nodes[after]
+            if before.parent is not top:
+                raise KeyError(after)
+            child = before.after
         while child is not None:
             yield child.id
             child = child.after
+
+    def nodes(self, target: str, after: str | None = None) -> Iterator[TreeNode]:
+        """All nodes of a tree target, parents before children and siblings in their order.
+
+        `after`: only those after that one, whose place is found without looking for it.
+        """
+        tree = self._trees[target]
+        node = tree.root if after is None else tree.nodes[after]
+        while (following := node.following()) is not None:
+            node = following
+            assert node.parent  # noqa: S101 - only the root has none
+            item = {name: _copied(value) for name, value in tree.items[node.id].items()}
+            yield TreeNode(node.id, node.parent.id, node.depth(), item)
 
     def count(self, target: str) -> int:
         """The number of items of a tree target."""
@@ -320,6 +358,22 @@ class _Node:
                 return
             node = node.after
 
+    def following(self) -> "_Node | None":
+        """The next one in the whole tree, parents before children, siblings in order."""
+        node: _Node | None = self
+        if self.first:
+            return self.first
+        while node is not None and node.after is None:
+            node = node.parent
+        return None if node is None else node.after
+
+    def depth(self) -> int:
+        """How many nodes are above this one; the root is none."""
+        depth, node = -1, self.parent
+        while node is not None:
+            depth, node = depth + 1, node.parent
+        return depth
+
     def is_within(self, top: "_Node") -> bool:
         """Whether this is `top` or below it."""
         node: _Node | None = self
@@ -386,14 +440,14 @@ class _Edit:
         old = members.get(name, _ABSENT)
         members[name] = value
         self._steps.append(partial(_restore, members, name, old))
-        self.growth += _weight(value)
-        self.growth += len(name) // _TEXT_LENGTH if old is _ABSENT else -_weight(old)
+        self.growth += weight_of(value)
+        self.growth += len(name) // _TEXT_LENGTH if old is _ABSENT else -weight_of(old)
 
     def drop(self, members: dict[str, Any], name: str) -> None:
         """Remove a member that exists."""
         old = members.pop(name)
         self._steps.append(partial(_restore, members, name, old))
-        self.growth -= _weight(old) + len(name) // _TEXT_LENGTH
+        self.growth -= weight_of(old) + len(name) // _TEXT_LENGTH
 
     def merge(self, members: dict[str, Any], value: Mapping[str, Any]) -> None:
         """Set copies of all members of `value`, one level deep."""
@@ -532,7 +586,7 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _weight(value: Any) -> int:
+def weight_of(value: Any) -> int:
     """What a JSON value, a node or a tree adds to `TreeState.size`."""
     weight = 0
     pending = [value]

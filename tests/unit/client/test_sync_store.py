@@ -217,11 +217,8 @@ def test_a_page_is_stored_whole_or_not_at_all(store: SyncStore) -> None:
     assert [row.id for row in store.rows()] == ["e5"]
 
 
-def test_committed_events_are_read_by_place(
-    store: SyncStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the order of arrival and however many pages, a partition's events come ascending."""
-    monkeypatch.setattr(sync_store, "PAGE_ROWS", 2)
+def test_committed_events_are_read_by_place(store: SyncStore) -> None:
+    """Whatever the order of arrival, a partition's events come ascending."""
     store.store_commits([commit(9), commit(3, "p", "q"), commit(7, "q"), commit(5), commit(11)])
     assert [place for place, _ in store.committed_after("p", 0)] == [3, 5, 9, 11]
     assert [place for place, _ in store.committed_after("p", 5)] == [9, 11]

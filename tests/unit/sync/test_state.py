@@ -5,7 +5,8 @@ from typing import Any
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.log.tail import Tail
 from tidelog.sync.profiles import Model
-from tidelog.sync.state import STATE_BYTES, VALUE_BYTES, States
+from tidelog.sync.state import States
+from tidelog.sync.tree import STATE_BYTES, VALUE_BYTES
 
 MODEL = Model.parse({"t": {"kind": "tree", "actions": ["treePush"]}}, {}, 1)
 

@@ -63,11 +63,11 @@ ORDER BY CASE status WHEN 'committed' THEN 0 WHEN 'draft' THEN 1 ELSE 2 END,
          committed_id, draft_clock, id;
 
 -- name: sync_committed_after
--- A page of one partition's committed events, for its state.
+-- One partition's committed events after a place, for its state.
 SELECT committed_id, events.type, events.payload, events.extra
 FROM event_partitions JOIN events USING (committed_id)
 WHERE event_partitions.partition = ? AND committed_id > ?
-ORDER BY committed_id LIMIT ?;
+ORDER BY committed_id;
 
 -- name: sync_committed_places
 -- The places of a partition's committed events after one, whatever the state of the events.
