@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 
 PUSHED_BYTES = 1_048_576
 PUSHED_FRAMES = 256
-"""Pushed to a socket before waiting until it has taken them: a healthy peer that is sent a long
-past must not look like one that does not read."""
+"""Pushed to a socket at once, or a single frame; then it is waited until the socket has taken them:
+a healthy peer that is sent a long past must not look like one that does not read. Well below
+`limits.send_buffer_bytes` and `send_buffer_messages`."""
 
 
 class Sending:
@@ -50,12 +51,13 @@ class Sending:
 
     async def push(self, frame: bytes) -> None:
         """Send the next one."""
+        is_full = self._bytes + len(frame) > PUSHED_BYTES or self._frames == PUSHED_FRAMES
+        if self._frames and is_full:
+            self._bytes = self._frames = 0
+            await self._connection.drained()
         self._connection.push(frame)
         self._bytes += len(frame)
         self._frames += 1
-        if self._bytes >= PUSHED_BYTES or self._frames >= PUSHED_FRAMES:
-            self._bytes = self._frames = 0
-            await self._connection.drained()
 
 
 class _Refusal(NamedTuple):

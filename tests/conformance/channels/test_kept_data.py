@@ -177,7 +177,7 @@ async def test_pages_of_versions_end_after_some_megabytes(api: Api) -> None:
 
 async def test_kept_data_does_not_cut_a_reader(tmp_path: Path, stores: Stores) -> None:
     """Small requests that send a large message to every reader wait for those that read."""
-    limits = Limits(send_buffer_bytes=1_000_000)
+    limits = Limits(send_buffer_bytes=2_000_000)
     async with channels_server(tmp_path, await stores("paced"), limits=limits) as node:
         api, channel = node.api, unique()
         serial = await large_message(api, channel)
