@@ -307,12 +307,18 @@ class Mesh(Section, frozen=True, kw_only=True):
     max_topics: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Topics of one mesh; all of them are in one answer."""
 
+    max_topics_per_member: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    """Topics that one member has made, or it could leave none of `max_topics` to the others."""
+
     max_topic_subscribers: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Subscribers of one topic. Each gets a row in the transaction of every message, and all
     writers wait for that."""
 
     max_queues: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Queues of one mesh."""
+
+    max_queues_per_member: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    """Queues that one member has made."""
 
     max_webhooks: Annotated[int, Meta(ge=1, le=1000)] = 20
     """Webhooks of one mesh; like subscribers, each costs a row for every message."""

@@ -1,12 +1,35 @@
-"""How a command talks to a broker as a member."""
+"""How a command talks to a broker: as a member, or as an administrator."""
 
 import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import quote
 
+import typer
+
+from tidelog.cli.options import settings_from
+from tidelog.cli.running_server import administration
 from tidelog.daemon.broker_http import call
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Where the broker answers; default from the settings.")
+]
+SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
+
+
+def place_of(base: str, slug: str) -> str:
+    """The address of a mesh at a broker."""
+    return f"{base}/mesh/{quote(slug, safe='')}"
+
+
+def call_as_admin(
+    slug: str, method: str, resource: str, url: str | None, config: Path | None
+) -> dict[str, Any]:
+    """Ask for something of a mesh with the broker's admin token."""
+    base, token = administration(settings_from(config), url)
+    return call(f"{place_of(base, slug)}/{resource}", method, None, token)
 
 
 def call_as_member(directory: Path, method: str, resource: str, body: object) -> dict[str, Any]:

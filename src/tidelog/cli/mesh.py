@@ -4,13 +4,13 @@ import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import quote
 
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import counted, printable
-from tidelog.cli import mesh_topics
+from tidelog.cli import mesh_invites, mesh_topics
+from tidelog.cli.broker_call import SlugArgument, UrlOption, place_of
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 from tidelog.cli.running_server import administration
@@ -25,13 +25,9 @@ app = typer.Typer(
 )
 outbox = typer.Typer(help="What this daemon has accepted, and what became of it.")
 app.add_typer(outbox, name="outbox")
+app.add_typer(mesh_invites.app, name="invites")
 app.add_typer(mesh_topics.topic, name="topic")
 app.add_typer(mesh_topics.queue, name="queue")
-
-UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Where the broker answers; default from the settings.")
-]
-SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
 
 # The broker.
 
@@ -68,8 +64,8 @@ def invite(
     Example: tidelog mesh invite harbour
     """
     base, token = administration(settings_from(config), url)
-    answer = call(f"{_place(base, slug)}/invites", "POST", {}, token)
-    link = f"{_place(base, slug)}#{answer['invite']}"
+    answer = call(f"{place_of(base, slug)}/invites", "POST", {}, token)
+    link = f"{place_of(base, slug)}#{answer['invite']}"
     _show({**answer, "link": link}, link, as_json=as_json)
 
 
@@ -146,13 +142,9 @@ def settings(
     if message_retention_days == 0:
         change["message_retention_days"] = None
     method = "PATCH" if change else "GET"
-    answer = call(_place(base, slug), method, change or None, token)
+    answer = call(place_of(base, slug), method, change or None, token)
     text = "\n".join(f"{name}: {json.dumps(value)}" for name, value in answer.items())
     _show(answer, text, as_json=as_json)
-
-
-def _place(base: str, slug: str) -> str:
-    return f"{base}/mesh/{quote(slug, safe='')}"
 
 
 # Without a broker.

@@ -3,19 +3,28 @@
 import json
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from tidelog.base.terminal import printable
-from tidelog.cli.broker_call import call_as_member
+from tidelog.cli.broker_call import UrlOption, call_as_admin, call_as_member
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, daemon_dir
-from tidelog.cli.options import JsonOption
+from tidelog.cli.options import ConfigOption, JsonOption
 
 topic = typer.Typer(help="Topics: every subscriber gets a message.", no_args_is_help=True)
 queue = typer.Typer(
     help="Queues: one member, whichever claims it, gets a message.", no_args_is_help=True
 )
 
+AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-of",
+        metavar="SLUG",
+        help="Delete it from this mesh as an administrator, whoever made it.",
+    ),
+]
 NameArgument = Annotated[str, typer.Argument(help="Its name: at most 512 bytes.")]
 
 
@@ -53,6 +62,31 @@ def list_topics(
         typer.echo(printable(f"{found['name']}{' *' if found['subscribed'] else ''}"))
 
 
+@topic.command("delete")
+def delete_topic(
+    name: NameArgument,
+    *,
+    admin_of: AdminOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a topic that this member made; with --admin-of and the admin token any topic.
+
+    What was posted before is still delivered. Subscriptions end, and the name can be used again.
+
+    Example: tidelog mesh topic delete alerts --data-dir ./alice
+    """
+    resource = f"topics/{quote(name, safe='')}"
+    if admin_of is None:
+        answer = call_as_member(daemon_dir(data_dir, mesh), "DELETE", resource, None)
+    else:
+        answer = call_as_admin(admin_of, "DELETE", resource, url, config)
+    typer.echo(json.dumps(answer) if as_json else f"topic {name} is deleted")
+
+
 @queue.command("create")
 def create_queue(
     name: NameArgument,
@@ -85,6 +119,31 @@ def list_queues(
         return
     for found in answer["queues"]:
         typer.echo(printable(found))
+
+
+@queue.command("delete")
+def delete_queue(
+    name: NameArgument,
+    *,
+    admin_of: AdminOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    data_dir: DaemonDirOption = None,
+    mesh: MeshOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a queue that this member made; with --admin-of and the admin token any queue.
+
+    What waits in it is given to nobody any more.
+
+    Example: tidelog mesh queue delete thumbs --data-dir ./alice
+    """
+    resource = f"queues/{quote(name, safe='')}"
+    if admin_of is None:
+        answer = call_as_member(daemon_dir(data_dir, mesh), "DELETE", resource, None)
+    else:
+        answer = call_as_admin(admin_of, "DELETE", resource, url, config)
+    typer.echo(json.dumps(answer) if as_json else f"queue {name} is deleted")
 
 
 def _create(kind: str, name: str, hint: str, directory: Path, *, as_json: bool) -> None:

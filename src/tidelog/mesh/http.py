@@ -46,6 +46,8 @@ _encode = msgspec.json.Encoder().encode
 Handler = Callable[[HttpRequest], Awaitable[Reply]]
 Admission = Callable[[HttpRequest], Awaitable[Handler]]
 MemberHandler = Callable[[HttpRequest, Mesh, Member], Awaitable[Reply]]
+EitherHandler = Callable[[HttpRequest, Mesh, Member | None], Awaitable[Reply]]
+"""Without a member it is an administrator who asks."""
 MeshHandler = Callable[[HttpRequest, Mesh], Awaitable[Reply]]
 
 
@@ -60,17 +62,19 @@ class MeshHttp:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        member, admin = self._member_only, self._admin_only
+        member, admin, either = self._member_only, self._admin_only, self._member_or_admin
         judged: dict[tuple[str, str], Admission] = {
             ("POST", f"{MESH}/messages"): member(self._post_message),
             ("GET", f"{MESH}/history"): member(self._get_history),
             ("GET", f"{MESH}/mentions"): member(self._get_mentions),
             ("GET", f"{MESH}/topics"): member(self._get_topics),
             ("POST", f"{MESH}/topics"): member(self._post_topic),
+            ("DELETE", f"{MESH}/topics/{{topic}}"): either(self._delete_topic),
             ("PUT", f"{MESH}/topics/{{topic}}/subscription"): member(self._put_subscription),
             ("DELETE", f"{MESH}/topics/{{topic}}/subscription"): member(self._delete_subscription),
             ("GET", f"{MESH}/queues"): member(self._get_queues),
             ("POST", f"{MESH}/queues"): member(self._post_queue),
+            ("DELETE", f"{MESH}/queues/{{queue}}"): either(self._delete_queue),
             ("POST", f"{MESH}/queues/{{queue}}/claim"): member(self._claim),
             ("POST", f"{MESH}/queues/{{queue}}/ack"): member(self._complete),
             ("GET", f"{MESH}/members"): member(self._get_members),
@@ -78,7 +82,9 @@ class MeshHttp:
             ("POST", "/mesh"): self._admin(self._create_mesh),
             ("GET", MESH): admin(self._get_mesh),
             ("PATCH", MESH): admin(self._change_mesh),
+            ("GET", f"{MESH}/invites"): admin(self._get_invites),
             ("POST", f"{MESH}/invites"): admin(self._invite),
+            ("DELETE", f"{MESH}/invites/{{invite}}"): admin(self._delete_invite),
             ("DELETE", f"{MESH}/members/{{pubkey}}"): admin(self._revoke),
             ("GET", f"{MESH}/webhooks"): admin(self._get_webhooks),
             ("POST", f"{MESH}/webhooks"): admin(self._post_webhook),
@@ -151,6 +157,19 @@ class MeshHttp:
             return once
 
         return member_only
+
+    def _member_or_admin(self, handle: EitherHandler) -> Admission:
+        member_only = self._member_only(handle)
+
+        async def as_admin(request: HttpRequest, mesh: Mesh) -> Reply:
+            return await handle(request, mesh, None)
+
+        async def either(request: HttpRequest) -> Handler:
+            if is_bearer(request, self._admin_token):
+                return self._in_mesh(as_admin)
+            return await member_only(request)
+
+        return either
 
     async def _mesh(self, request: HttpRequest) -> Mesh:
         mesh = await self._service.mesh(request.params["slug"])
@@ -233,6 +252,9 @@ class MeshHttp:
         fields = read_object(request.body)
         return await self._service.create_topic(mesh, member, fields.get("topic"))
 
+    async def _delete_topic(self, request: HttpRequest, mesh: Mesh, member: Member | None) -> Reply:
+        return await self._service.remove_topic(mesh, member, request.params["topic"])
+
     async def _put_subscription(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         topic = request.params["topic"]
         return await self._service.subscribe(mesh, member, topic, is_wanted=True)
@@ -248,6 +270,9 @@ class MeshHttp:
     async def _post_queue(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         fields = read_object(request.body)
         return await self._service.create_queue(mesh, member, fields.get("queue"))
+
+    async def _delete_queue(self, request: HttpRequest, mesh: Mesh, member: Member | None) -> Reply:
+        return await self._service.remove_queue(mesh, member, request.params["queue"])
 
     async def _claim(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         fields = read_object(request.body or b"{}")
@@ -288,6 +313,13 @@ class MeshHttp:
 
     async def _invite(self, request: HttpRequest, mesh: Mesh) -> Reply:
         return await self._service.invite(mesh, read_object(request.body or b"{}"))
+
+    async def _get_invites(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        del request
+        return Reply(200, {"invites": await self._service.invites(mesh)})
+
+    async def _delete_invite(self, request: HttpRequest, mesh: Mesh) -> Reply:
+        return await self._service.remove_invite(mesh, request.params["invite"])
 
     async def _revoke(self, request: HttpRequest, mesh: Mesh) -> Reply:
         return await self._service.revoke(mesh, request.params["pubkey"])

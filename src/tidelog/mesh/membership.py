@@ -10,18 +10,20 @@ from msgspec import Struct, structs
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.mesh import answers
 from tidelog.mesh.answers import Reply, refusal
-from tidelog.mesh.endings import FOR_EVER, Ended
-from tidelog.mesh.rules import Member, Mesh, member_of
+from tidelog.mesh.endings import FOR_EVER, QUEUE_REMOVED, Ended
+from tidelog.mesh.rules import Member, Mesh, member_of, queue_recipient, stream_name
 from tidelog.store.rows import Becomes
 
 
 class Limits(Struct, frozen=True):
-    """How much one mesh may hold."""
+    """How much one mesh may hold, and of it what one member has made."""
 
     members: int
     topics: int
+    topics_per_member: int
     subscribers: int
     queues: int
+    queues_per_member: int
     webhooks: int
     invites: int
 
@@ -77,6 +79,29 @@ class Invite(Struct, frozen=True):
                 RowChange("mesh_add_invite", (self.invite_hash, self.mesh_id, now, expires_at)),
             ),
         )
+
+
+class RemoveInvite(Struct, frozen=True):
+    """Take an invite back."""
+
+    mesh_id: str
+    invite_hash: bytes
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        return Names(rows=(("mesh_invite", (self.invite_hash,)),))
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """One that was used cannot be taken back."""
+        key = (self.invite_hash,)
+        found = view.rows("mesh_invite", key)
+        if not found or found[0][0] != self.mesh_id:
+            return Refuse(refusal(404, "invite_not_found"))
+        if found[0][2] is not None:
+            detail = "it was used; the member it made can be revoked"
+            return Refuse(refusal(404, "invite_not_found", detail))
+        change = RowChange("mesh_remove_invite", key, Becomes("mesh_invite", key, ()))
+        return Accept(Reply(200, {"id": self.invite_hash.hex(), "removed": True}), rows=(change,))
 
 
 class Join(Struct, frozen=True):
@@ -212,6 +237,7 @@ class CreateTopic(Struct, frozen=True):
                 ("mesh_member", (self.mesh_id, self.member.public_hex)),
                 ("mesh_topic", (self.mesh_id, self.topic)),
                 ("mesh_counts", (self.mesh_id, self.asked_at)),
+                ("mesh_made_by", (self.mesh_id, self.member.id)),
             )
         )
 
@@ -225,8 +251,14 @@ class CreateTopic(Struct, frozen=True):
         [(_, topics, *_)] = view.rows("mesh_counts", (self.mesh_id, self.asked_at))
         if topics >= self.limits.topics:
             return Refuse(refusal(409, "too_many_topics"))
+        [(mine, _)] = view.rows("mesh_made_by", (self.mesh_id, self.member.id))
+        if mine >= self.limits.topics_per_member:
+            return Refuse(_too_many_made("topics", self.limits.topics_per_member))
+        creator = self.member.id
         change = RowChange(
-            "mesh_add_topic", (*key, view.now_ms), Becomes("mesh_topic", key, ((None,),))
+            "mesh_add_topic",
+            (*key, view.now_ms, creator),
+            Becomes("mesh_topic", key, ((None, creator),)),
         )
         return Accept(Reply(201, {"topic": self.topic, "created": True}), rows=(change,))
 
@@ -259,7 +291,8 @@ class Subscribe(Struct, frozen=True):
             return Refuse(refusal(404, "topic_not_found"))
         reply = Reply(200, {"topic": self.topic, "subscribed": self.is_wanted})
         subscribers = tuple(row for row in rows if row[0] is not None)
-        is_subscribed = (public_hex,) in subscribers
+        creator = rows[0][1]
+        is_subscribed = (public_hex, creator) in subscribers
         if is_subscribed == self.is_wanted:
             return Refuse(reply)
         if self.is_wanted:
@@ -268,16 +301,48 @@ class Subscribe(Struct, frozen=True):
             change = RowChange(
                 "mesh_subscribe",
                 (*key, public_hex, view.now_ms),
-                Becomes("mesh_topic", key, (*subscribers, (public_hex,))),
+                Becomes("mesh_topic", key, (*subscribers, (public_hex, creator))),
             )
         else:
             left = tuple(row for row in subscribers if row[0] != public_hex)
             change = RowChange(
                 "mesh_unsubscribe",
                 (*key, public_hex),
-                Becomes("mesh_topic", key, left or ((None,),)),
+                Becomes("mesh_topic", key, left or ((None, creator),)),
             )
         return Accept(reply, rows=(change,))
+
+
+class RemoveTopic(Struct, frozen=True):
+    """End a topic; what was written for its subscribers is still delivered."""
+
+    mesh_id: str
+    member: Member | None
+    """Who asks; None for an administrator."""
+    topic: str
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        key = ("mesh_topic", (self.mesh_id, self.topic))
+        return Names(rows=(*_asking(self.mesh_id, self.member), key))
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """Whoever made it may; the name can be used again."""
+        key = (self.mesh_id, self.topic)
+        found = view.rows("mesh_topic", key)
+        if self.member is not None and not _is_member(view, self.mesh_id, self.member):
+            return Refuse(answers.not_a_member())
+        if not found:
+            return Refuse(refusal(404, "topic_not_found"))
+        if self.member is not None and found[0][1] != self.member.id:
+            return Refuse(_not_the_creator())
+        return Accept(
+            Reply(200, {"topic": self.topic, "removed": True}),
+            rows=(
+                RowChange("mesh_remove_topic", key, Becomes("mesh_topic", key, ())),
+                RowChange("mesh_remove_topic_subscriptions", key),
+            ),
+        )
 
 
 class CreateQueue(Struct, frozen=True):
@@ -296,6 +361,7 @@ class CreateQueue(Struct, frozen=True):
                 ("mesh_member", (self.mesh_id, self.member.public_hex)),
                 ("mesh_queue", (self.mesh_id, self.queue_id)),
                 ("mesh_counts", (self.mesh_id, self.asked_at)),
+                ("mesh_made_by", (self.mesh_id, self.member.id)),
             )
         )
 
@@ -309,10 +375,52 @@ class CreateQueue(Struct, frozen=True):
         [(_, _, queues, *_)] = view.rows("mesh_counts", (self.mesh_id, self.asked_at))
         if queues >= self.limits.queues:
             return Refuse(refusal(409, "too_many_queues"))
+        [(_, mine)] = view.rows("mesh_made_by", (self.mesh_id, self.member.id))
+        if mine >= self.limits.queues_per_member:
+            return Refuse(_too_many_made("queues", self.limits.queues_per_member))
+        creator = self.member.id
         change = RowChange(
-            "mesh_add_queue", (*key, view.now_ms), Becomes("mesh_queue", key, ((self.queue_id,),))
+            "mesh_add_queue",
+            (*key, view.now_ms, creator),
+            Becomes("mesh_queue", key, ((self.queue_id, creator),)),
         )
         return Accept(Reply(201, {"queue": self.queue_id, "created": True}), rows=(change,))
+
+
+class RemoveQueue(Struct, frozen=True):
+    """End a queue; what waits in it is closed afterwards."""
+
+    mesh_id: str
+    member: Member | None
+    """Who asks; None for an administrator."""
+    queue_id: str
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        key = ("mesh_queue", (self.mesh_id, self.queue_id))
+        return Names(
+            rows=(*_asking(self.mesh_id, self.member), key), streams=(stream_name(self.mesh_id),)
+        )
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """Whoever made it may. A queue that is made again under its name has only what is new."""
+        key = (self.mesh_id, self.queue_id)
+        found = view.rows("mesh_queue", key)
+        if self.member is not None and not _is_member(view, self.mesh_id, self.member):
+            return Refuse(answers.not_a_member())
+        if not found:
+            return Refuse(refusal(404, "queue_not_found"))
+        if self.member is not None and found[0][1] != self.member.id:
+            return Refuse(_not_the_creator())
+        through = view.serial(stream_name(self.mesh_id))
+        recipient = queue_recipient(self.queue_id)
+        return Accept(
+            Reply(200, {"queue": self.queue_id, "removed": True}),
+            rows=(
+                RowChange("mesh_remove_queue", key, Becomes("mesh_queue", key, ())),
+                Ended(self.mesh_id, recipient, QUEUE_REMOVED, through).noted(),
+            ),
+        )
 
 
 class AddWebhook(Struct, frozen=True):
@@ -377,6 +485,19 @@ class RemoveWebhook(Struct, frozen=True):
                 RowChange("mesh_end_webhook", key),
             ),
         )
+
+
+def _too_many_made(what: str, most: int) -> Reply:
+    detail = f"a member has at most {most} (mesh.max_{what}_per_member); delete one"
+    return refusal(409, f"too_many_{what}", detail)
+
+
+def _asking(mesh_id: str, member: Member | None) -> tuple[tuple[str, tuple[str, str]], ...]:
+    return () if member is None else (("mesh_member", (mesh_id, member.public_hex)),)
+
+
+def _not_the_creator() -> Reply:
+    return refusal(403, "not_the_creator", "whoever made it can delete it, or an administrator")
 
 
 def _is_member(view: View, mesh_id: str, member: Member) -> bool:

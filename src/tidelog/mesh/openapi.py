@@ -155,6 +155,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         status=201,
         body=record("topic", topic=TEXT),
     ),
+    ("DELETE", f"{MESH}/topics/{{topic}}"): _operation(
+        "Delete a topic: its creator, or with the admin token.",
+        record("topic removed", topic=TEXT, removed=FLAG),
+    ),
     ("PUT", f"{MESH}/topics/{{topic}}/subscription"): _operation("Subscribe.", _SUBSCRIPTION),
     ("DELETE", f"{MESH}/topics/{{topic}}/subscription"): _operation("Unsubscribe.", _SUBSCRIPTION),
     ("GET", f"{MESH}/queues"): _operation("All queues.", record("queues", queues=listing(TEXT))),
@@ -163,6 +167,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         record("queue created", queue=TEXT, created=FLAG),
         status=201,
         body=record("queue", queue=TEXT),
+    ),
+    ("DELETE", f"{MESH}/queues/{{queue}}"): _operation(
+        "Delete a queue and close what waits in it: its creator, or with the admin token.",
+        record("queue removed", queue=TEXT, removed=FLAG),
     ),
     ("POST", f"{MESH}/queues/{{queue}}/claim"): _operation(
         "Lease messages of a queue, oldest first.",
@@ -236,9 +244,22 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body=record("", **_SETTINGS),
         security=ADMIN_TOKEN,
     ),
+    ("GET", f"{MESH}/invites"): _operation(
+        "Invites that can still be used; not what they are.",
+        record(
+            "invites",
+            invites=listing(
+                record("id created_at expires_at", id=TEXT, created_at=TEXT, expires_at=TEXT)
+            ),
+        ),
+        security=ADMIN_TOKEN,
+    ),
+    ("DELETE", f"{MESH}/invites/{{invite}}"): _operation(
+        "Take an invite back.", record("id removed", id=TEXT, removed=FLAG), security=ADMIN_TOKEN
+    ),
     ("POST", f"{MESH}/invites"): _operation(
         "Make an invite, shown once.",
-        record("invite expires_at", invite=TEXT, expires_at=TEXT),
+        record("invite id expires_at", invite=TEXT, id=TEXT, expires_at=TEXT),
         status=201,
         body=record(expires_in=WHOLE),
         is_body_required=False,

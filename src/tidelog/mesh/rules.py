@@ -183,7 +183,7 @@ class Send(Struct, frozen=True, kw_only=True):
                 if not rows:
                     return answers.refusal(404, "topic_not_found")
                 sender = self.sender.public_hex
-                subscribers = tuple(key for (key,) in rows if key is not None)
+                subscribers = tuple(key for key, _ in rows if key is not None)
                 if sender not in subscribers:
                     return answers.refusal(403, "not_subscribed")
                 if mesh.echo_to_sender:

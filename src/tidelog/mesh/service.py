@@ -52,6 +52,9 @@ from tidelog.mesh.membership import (
     Invite,
     Join,
     Limits,
+    RemoveInvite,
+    RemoveQueue,
+    RemoveTopic,
     RemoveWebhook,
     Revoke,
     Subscribe,
@@ -135,8 +138,10 @@ class MeshService:
         self._limits = Limits(
             members=settings.max_members,
             topics=settings.max_topics,
+            topics_per_member=settings.max_topics_per_member,
             subscribers=settings.max_topic_subscribers,
             queues=settings.max_queues,
+            queues_per_member=settings.max_queues_per_member,
             webhooks=settings.max_webhooks,
             invites=settings.max_open_invites,
         )
@@ -363,6 +368,10 @@ class MeshService:
         now = self.clock.now_ms()
         return await self.commit(CreateTopic(mesh.id, member, name, now, self._limits))
 
+    async def remove_topic(self, mesh: Mesh, member: Member | None, topic: str) -> Reply:
+        """End a topic, for its creator or for an administrator, who is None."""
+        return await self.commit(RemoveTopic(mesh.id, member, _reference(topic)))
+
     async def subscribe(
         self, mesh: Mesh, member: Member, topic: object, *, is_wanted: bool
     ) -> Reply:
@@ -383,6 +392,10 @@ class MeshService:
         name = _reference(queue_id)
         now = self.clock.now_ms()
         return await self.commit(CreateQueue(mesh.id, member, name, now, self._limits))
+
+    async def remove_queue(self, mesh: Mesh, member: Member | None, queue_id: str) -> Reply:
+        """End a queue, for its creator or for an administrator, who is None."""
+        return await self.commit(RemoveQueue(mesh.id, member, _reference(queue_id)))
 
     async def queues(self, mesh: Mesh) -> list[str]:
         """All queues."""
@@ -454,8 +467,26 @@ class MeshService:
         item = Invite(mesh.id, _hash(invite), lifetime_s * 1000, now, self._limits)
         reply = await self.commit(item)
         if reply.status == 201:
-            return Reply(201, {"invite": invite, **reply.body})
+            return Reply(201, {"invite": invite, "id": item.invite_hash.hex(), **reply.body})
         return reply
+
+    async def invites(self, mesh: Mesh) -> list[dict[str, Any]]:
+        """Those that can still be used; what they are nobody knows but who was given them."""
+        rows = await self.store.rows("mesh_invites", (mesh.id, self.clock.now_ms()))
+        return [
+            {
+                "id": bytes(invite_hash).hex(),
+                "created_at": answers.rfc3339(created_at),
+                "expires_at": answers.rfc3339(expires_at),
+            }
+            for invite_hash, created_at, expires_at in rows
+        ]
+
+    async def remove_invite(self, mesh: Mesh, invite_id: str) -> Reply:
+        """Take an invite back."""
+        if not _FINGERPRINT.fullmatch(invite_id):
+            return refusal(404, "invite_not_found")
+        return await self.commit(RemoveInvite(mesh.id, bytes.fromhex(invite_id)))
 
     async def join(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
         """Make the owner of a key a member."""

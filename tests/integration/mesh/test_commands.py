@@ -51,6 +51,40 @@ async def test_topics_and_queues(broker: Broker, tmp_path: Path) -> None:
     assert await broker.rows(query, "topic", "mesh") == [("alerts/\u6771\u4eac",)]
 
 
+async def test_topics_and_queues_are_deleted(broker: Broker, tmp_path: Path) -> None:
+    """By the member that made them, or by an administrator who names the mesh."""
+    slug, folder = await joined(broker, tmp_path)
+    place, admin = ("--data-dir", folder), ("--admin-of", slug, "--url", broker.url)
+    for kind in ("topic", "queue"):
+        for name in ("a/b", "c"):
+            await run(kind, "create", name, *place)
+        assert await run(kind, "delete", "a/b", *place) == f"{kind} a/b is deleted\n"
+        answer = await run(kind, "delete", "c", *admin, "--json")
+        assert json.loads(answer) == {kind: "c", "removed": True}
+        assert await run(kind, "list", *place) == ""
+        with pytest.raises(TidelogError, match=f"{kind}_not_found"):
+            await run(kind, "delete", "c", *place)
+
+
+async def test_invites_are_taken_back(broker: Broker, tmp_path: Path) -> None:
+    """By their id or by the link itself."""
+    slug = await broker.mesh()
+    place = ("--url", broker.url)
+    links = [(await run("invite", slug, *place)).strip() for _ in range(2)]
+    listed = json.loads(await run("invites", "list", slug, *place, "--json"))["invites"]
+    assert await run("invites", "list", slug, *place) == "".join(
+        f"{each['id']} until {each['expires_at']}\n" for each in listed
+    )
+    assert "is deleted" in await run("invites", "delete", slug, links[0], *place)
+    left = json.loads(await run("invites", "list", slug, *place, "--json"))["invites"]
+    await run("invites", "delete", slug, left[0]["id"], *place, "--json")
+    assert (len(listed), len(left)) == (2, 1)
+    assert await run("invites", "list", slug, *place) == ""
+    for link in links:
+        with pytest.raises(TidelogError, match="invite_invalid"):
+            await run("join", link, "--name", "alice", "--data-dir", str(tmp_path / "alice"))
+
+
 async def test_a_revoked_member_makes_nothing(broker: Broker, tmp_path: Path) -> None:
     """The broker's refusal is the command's."""
     slug, folder = await joined(broker, tmp_path)

@@ -76,7 +76,7 @@ async def test_what_waits_for_a_former_member_is_closed(
 
 
 def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path) -> None:
-    """The migration names everybody who is gone; the broker does the rest."""
+    """The migration notes everybody who is gone, and seals topics with their creators."""
     path = tmp_path / "tidelog.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as store:
         sqlitefile.migrate(store, path, migrations("sqlite")[:BEFORE])
@@ -86,6 +86,14 @@ def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path) -> None:
                 " VALUES (?, 'm', ?, 'x' || ?, 1, ?)",
                 (key, key, key, revoked_at),
             )
+        for name, sealed in (("right", "right"), ("changed", "other")):
+            store.execute(
+                "INSERT INTO mesh_topic (mesh_id, name, created_at, seal)"
+                " VALUES ('m', ?, 1, seal('m', ?, 1))",
+                (name, sealed),
+            )
         sqlitefile.migrate(store, path, migrations("sqlite"))
+        sound = "SELECT name FROM mesh_topic WHERE seal = seal(mesh_id, name, created_at, NULL)"
+        assert store.execute(sound).fetchall() == [("right",)], "what was changed still shows it"
         rows = store.execute("SELECT mesh_id, recipient_pubkey, reason FROM mesh_ended_recipient")
         assert rows.fetchall() == [("m", "bb", "member_revoked")]

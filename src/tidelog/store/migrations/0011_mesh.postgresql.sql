@@ -1,4 +1,4 @@
--- Mesh: who is gone, and what still waits for it; shares of the rate limiter.
+-- Mesh: who is gone, and what still waits for it; who made topics and queues; shares of the rate limiter.
 
 -- A recipient that gets nothing up to a message: a former member, or a queue that was deleted. It is noted until
 -- its open deliveries are closed.
@@ -16,6 +16,18 @@ INSERT INTO tidelog.mesh_ended_recipient (mesh_id, recipient_pubkey, reason, thr
 SELECT mesh_id, member_pubkey, 'member_revoked', 9223372036854775807, tidelog.seal(json_build_array(
          mesh_id, member_pubkey, 'member_revoked', 9223372036854775807))
 FROM tidelog.mesh_member WHERE revoked_at IS NOT NULL;
+
+-- The member's id; NULL where nobody noted it. It is part of the seal: of rows whose seal is right.
+ALTER TABLE tidelog.mesh_topic ADD COLUMN created_by TEXT COLLATE "C";
+ALTER TABLE tidelog.mesh_queue ADD COLUMN created_by TEXT COLLATE "C";
+
+UPDATE tidelog.mesh_topic SET seal = tidelog.seal(json_build_array(mesh_id, name, created_at, created_by))
+WHERE seal = tidelog.seal(json_build_array(mesh_id, name, created_at));
+UPDATE tidelog.mesh_queue SET seal = tidelog.seal(json_build_array(mesh_id, id, created_at, created_by))
+WHERE seal = tidelog.seal(json_build_array(mesh_id, id, created_at));
+
+CREATE INDEX mesh_topic_creator ON tidelog.mesh_topic (mesh_id, created_by);
+CREATE INDEX mesh_queue_creator ON tidelog.mesh_queue (mesh_id, created_by);
 
 -- What members have used of a window. Whoever sent in the window before is in it from its beginning, and has a
 -- share that nobody else can take.

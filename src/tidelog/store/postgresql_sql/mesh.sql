@@ -51,6 +51,15 @@ SELECT named.number,
         WHERE i.mesh_id = named.id AND i.used_at IS NULL AND i.expires_at > named.at)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (id, at, number);
 
+-- name: mesh_made_by
+-- How many topics and queues of a mesh members have made.
+SELECT named.number,
+       (SELECT count(*) FROM tidelog.mesh_topic t
+        WHERE t.mesh_id = named.mesh_id AND t.created_by = named.member_id),
+       (SELECT count(*) FROM tidelog.mesh_queue q
+        WHERE q.mesh_id = named.mesh_id AND q.created_by = named.member_id)
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS named (mesh_id, member_id, number);
+
 -- name: mesh_member
 -- Members by their keys.
 SELECT named.number, m.id, m.name, m.revoked_at
@@ -109,6 +118,18 @@ SELECT new.*, tidelog.seal(json_build_array(
 FROM unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[])
   AS new (invite_hash, mesh_id, created_at, expires_at);
 
+-- name: mesh_invites
+-- Invites of meshes that can still be used.
+SELECT named.number, i.invite_hash, i.created_at, i.expires_at
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS named (mesh_id, at, number)
+JOIN tidelog.mesh_invite i ON i.mesh_id = named.mesh_id AND i.used_at IS NULL AND i.expires_at > named.at
+ORDER BY named.number, i.created_at, i.invite_hash;
+
+-- name: mesh_remove_invite
+-- Invites are taken back.
+DELETE FROM tidelog.mesh_invite i USING unnest($1::bytea[]) AS named (invite_hash)
+WHERE i.invite_hash = named.invite_hash;
+
 -- name: mesh_use_invite
 -- Invites are used up.
 UPDATE tidelog.mesh_invite i SET used_at = named.at, used_by = named.by,
@@ -123,8 +144,9 @@ DELETE FROM tidelog.mesh_invite i USING unnest($1::text[], $2::bigint[]) AS name
 WHERE i.mesh_id = named.mesh_id AND (i.used_at IS NOT NULL OR i.expires_at <= named.at);
 
 -- name: mesh_topic
--- The subscribers of topics; one row without a key if one has none, no row if there is no such topic.
-SELECT named.number, s.member_pubkey
+-- The subscribers of topics, and who made them; one row without a key if one has none, no row if there is no such
+-- topic.
+SELECT named.number, s.member_pubkey, t.created_by
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS named (mesh_id, name, number)
 JOIN tidelog.mesh_topic t ON t.mesh_id = named.mesh_id AND t.name = named.name
 LEFT JOIN tidelog.mesh_topic_subscription s ON s.mesh_id = t.mesh_id AND s.topic = t.name
@@ -141,10 +163,20 @@ ORDER BY named.number, t.name;
 
 -- name: mesh_add_topic
 -- New topics.
-INSERT INTO tidelog.mesh_topic (mesh_id, name, created_at, seal)
-SELECT new.*, tidelog.seal(json_build_array(mesh_id, name, created_at))
-FROM unnest($1::text[], $2::text[], $3::bigint[])
-  AS new (mesh_id, name, created_at);
+INSERT INTO tidelog.mesh_topic (mesh_id, name, created_at, created_by, seal)
+SELECT new.*, tidelog.seal(json_build_array(mesh_id, name, created_at, created_by))
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+  AS new (mesh_id, name, created_at, created_by);
+
+-- name: mesh_remove_topic
+-- Topics are gone.
+DELETE FROM tidelog.mesh_topic t USING unnest($1::text[], $2::text[]) AS named (mesh_id, name)
+WHERE t.mesh_id = named.mesh_id AND t.name = named.name;
+
+-- name: mesh_remove_topic_subscriptions
+-- Nobody receives topics that are gone.
+DELETE FROM tidelog.mesh_topic_subscription s USING unnest($1::text[], $2::text[]) AS named (mesh_id, topic)
+WHERE s.mesh_id = named.mesh_id AND s.topic = named.topic;
 
 -- name: mesh_subscribe
 -- Members receive topics from now on.
@@ -160,8 +192,8 @@ USING unnest($1::text[], $2::text[], $3::text[]) AS named (mesh_id, topic, membe
 WHERE s.mesh_id = named.mesh_id AND s.topic = named.topic AND s.member_pubkey = named.member_pubkey;
 
 -- name: mesh_queue
--- Whether there are queues.
-SELECT named.number, q.id
+-- Whether there are queues, and who made them.
+SELECT named.number, q.id, q.created_by
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS named (mesh_id, id, number)
 JOIN tidelog.mesh_queue q ON q.mesh_id = named.mesh_id AND q.id = named.id;
 
@@ -173,10 +205,15 @@ JOIN tidelog.mesh_queue q ON q.mesh_id = named.mesh_id ORDER BY named.number, q.
 
 -- name: mesh_add_queue
 -- New queues.
-INSERT INTO tidelog.mesh_queue (mesh_id, id, created_at, seal)
-SELECT new.*, tidelog.seal(json_build_array(mesh_id, id, created_at))
-FROM unnest($1::text[], $2::text[], $3::bigint[])
-  AS new (mesh_id, id, created_at);
+INSERT INTO tidelog.mesh_queue (mesh_id, id, created_at, created_by, seal)
+SELECT new.*, tidelog.seal(json_build_array(mesh_id, id, created_at, created_by))
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+  AS new (mesh_id, id, created_at, created_by);
+
+-- name: mesh_remove_queue
+-- Queues are gone.
+DELETE FROM tidelog.mesh_queue q USING unnest($1::text[], $2::text[]) AS named (mesh_id, id)
+WHERE q.mesh_id = named.mesh_id AND q.id = named.id;
 
 -- name: mesh_webhooks
 -- Endpoints that get a message of a topic, or with an empty topic any other message.

@@ -32,6 +32,11 @@ SELECT (SELECT count(*) FROM mesh_member WHERE mesh_id = ?1 AND revoked_at IS NU
        (SELECT count(*) FROM mesh_webhook WHERE mesh_id = ?1),
        (SELECT count(*) FROM mesh_invite WHERE mesh_id = ?1 AND used_at IS NULL AND expires_at > ?2);
 
+-- name: mesh_made_by
+-- How many topics and queues of a mesh a member has made.
+SELECT (SELECT count(*) FROM mesh_topic WHERE mesh_id = ?1 AND created_by = ?2),
+       (SELECT count(*) FROM mesh_queue WHERE mesh_id = ?1 AND created_by = ?2);
+
 -- name: mesh_member
 -- A member by its key.
 SELECT id, name, revoked_at FROM mesh_member WHERE mesh_id = ? AND member_pubkey = ?;
@@ -68,6 +73,15 @@ SELECT mesh_id, expires_at, used_at FROM mesh_invite WHERE invite_hash = ?;
 INSERT INTO mesh_invite (invite_hash, mesh_id, created_at, expires_at, seal)
 VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4, NULL, NULL));
 
+-- name: mesh_invites
+-- Invites of a mesh that can still be used.
+SELECT invite_hash, created_at, expires_at FROM mesh_invite
+WHERE mesh_id = ? AND used_at IS NULL AND expires_at > ? ORDER BY created_at, invite_hash;
+
+-- name: mesh_remove_invite
+-- An invite is taken back.
+DELETE FROM mesh_invite WHERE invite_hash = ?;
+
 -- name: mesh_use_invite
 -- An invite is used up.
 UPDATE mesh_invite SET used_at = ?2, used_by = ?3,
@@ -79,8 +93,8 @@ WHERE invite_hash = ?1;
 DELETE FROM mesh_invite WHERE mesh_id = ? AND (used_at IS NOT NULL OR expires_at <= ?);
 
 -- name: mesh_topic
--- The subscribers of a topic; one row without a key if it has none, no row if there is no such topic.
-SELECT s.member_pubkey FROM mesh_topic t
+-- The subscribers of a topic, and who made it; one row without a key if it has none, no row if there is no such topic.
+SELECT s.member_pubkey, t.created_by FROM mesh_topic t
 LEFT JOIN mesh_topic_subscription s ON s.mesh_id = t.mesh_id AND s.topic = t.name
 WHERE t.mesh_id = ? AND t.name = ? ORDER BY s.member_pubkey;
 
@@ -93,7 +107,16 @@ WHERE t.mesh_id = ?1 ORDER BY t.name;
 
 -- name: mesh_add_topic
 -- A new topic.
-INSERT INTO mesh_topic (mesh_id, name, created_at, seal) VALUES (?1, ?2, ?3, seal(?1, ?2, ?3));
+INSERT INTO mesh_topic (mesh_id, name, created_at, created_by, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4));
+
+-- name: mesh_remove_topic
+-- A topic is gone.
+DELETE FROM mesh_topic WHERE mesh_id = ? AND name = ?;
+
+-- name: mesh_remove_topic_subscriptions
+-- Nobody receives a topic that is gone.
+DELETE FROM mesh_topic_subscription WHERE mesh_id = ? AND topic = ?;
 
 -- name: mesh_subscribe
 -- A member receives a topic from now on.
@@ -105,8 +128,8 @@ VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4));
 DELETE FROM mesh_topic_subscription WHERE mesh_id = ? AND topic = ? AND member_pubkey = ?;
 
 -- name: mesh_queue
--- Whether there is a queue.
-SELECT id FROM mesh_queue WHERE mesh_id = ? AND id = ?;
+-- Whether there is a queue, and who made it.
+SELECT id, created_by FROM mesh_queue WHERE mesh_id = ? AND id = ?;
 
 -- name: mesh_queues
 -- The queues of a mesh.
@@ -114,7 +137,12 @@ SELECT id FROM mesh_queue WHERE mesh_id = ? ORDER BY id;
 
 -- name: mesh_add_queue
 -- A new queue.
-INSERT INTO mesh_queue (mesh_id, id, created_at, seal) VALUES (?1, ?2, ?3, seal(?1, ?2, ?3));
+INSERT INTO mesh_queue (mesh_id, id, created_at, created_by, seal)
+VALUES (?1, ?2, ?3, ?4, seal(?1, ?2, ?3, ?4));
+
+-- name: mesh_remove_queue
+-- A queue is gone.
+DELETE FROM mesh_queue WHERE mesh_id = ? AND id = ?;
 
 -- name: mesh_webhooks
 -- Endpoints that get a message of a topic, or with an empty topic any other message.
