@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from size_parts import channels, sync
+from size_parts import channels, store, sync
 
-FIGURES = (*channels.FIGURES, *sync.FIGURES)
+FIGURES = (*channels.FIGURES, *store.FIGURES, *sync.FIGURES)
 
 
 def main(options: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ VARIABLE = "TIDELOG_TEST_FAULTS"
 
 
 class FaultPoint(StrEnum):
-    """Every point: from a decision to its acknowledgement, then mesh's own, then the lake's."""
+    """Every point: from a decision to its acknowledgement, then those of mesh, lake and file."""
 
     DECIDED = "committer.decided"
     """Decisions made, nothing written."""
@@ -86,6 +86,11 @@ class FaultPoint(StrEnum):
     """The shards of the next search index are written; its manifest does not name them."""
     INDEX_PUBLISHED = "P4"
     """The manifest names the next search index; the files of the one before are still there."""
+
+    COMPACTING = "S1"
+    """The copy of an SQLite file is written and sound; the file has not been replaced by it."""
+    COMPACTED = "S2"
+    """The file has been replaced; nobody has been told."""
 
 
 COMMIT_PATH = (

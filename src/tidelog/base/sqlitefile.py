@@ -143,14 +143,21 @@ def statements(script: str) -> Iterator[str]:
             pending = ""
 
 
+ELSEWHERE = "Stop that one, or start this one with another --data-dir."
+"""What a server can do whose directory is in use."""
+
+
 class DirectoryLock:
     """An exclusive, advisory lock on a file beside the database, held while a server runs.
 
     It ends with the process, however that ends, so a killed server leaves nothing to clean up.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock or raise `StoreInUse`, naming the process that has it."""
+    def __init__(self, path: Path, *, remedy: str = ELSEWHERE) -> None:
+        """Take the lock or raise `StoreInUse`, naming the process that has it.
+
+        `remedy` ends that message.
+        """
         self.path = path
         try:
             # What is written here is the content of messages, and so is the lake in it.
@@ -172,8 +179,7 @@ class DirectoryLock:
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise StoreInUse(
-                f"{path.parent} is in use by another tidelog server (process {holder}). "
-                "Stop that one, or start this one with another --data-dir."
+                f"{path.parent} is in use by another tidelog server (process {holder}). {remedy}"
             ) from None
         self._file.truncate(0)
         self._file.write(str(os.getpid()))

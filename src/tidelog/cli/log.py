@@ -206,6 +206,33 @@ async def _verify(settings: "Settings", *, as_json: bool) -> bool:
 
 
 @app.command()
+def compact(
+    *,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the files of the store anew: they shrink, and no trace is left of what was removed.
+
+    SQLite: stop the server first; it takes room for a second copy of the file, which then replaces
+    it. PostgreSQL: this is VACUUM FULL of tidelog's tables, for which every server waits.
+
+    Example: tidelog log compact --data-dir ./data
+    """
+    from tidelog.cli.progress import progress_bar
+    from tidelog.store.compaction import compact as write_anew
+
+    settings = settings_from(config, data_dir=data_dir, store=store)
+    with progress_bar("compacting") as show:
+        done = asyncio.run(write_anew(settings.store_location, show))
+    if as_json:
+        typer.echo(json.dumps(done._asdict()))
+    else:
+        typer.echo(f"{done.before_bytes:,} bytes before, {done.after_bytes:,} after")
+
+
+@app.command()
 def vacuum(
     *,
     data_dir: DataDirOption = None,
@@ -213,18 +240,9 @@ def vacuum(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the files of the store anew: no trace is left of what was removed, and they shrink.
-
-    SQLite: stop the server first; it takes room for a second copy of the file. PostgreSQL: this is
-    VACUUM FULL of tidelog's tables, for which every server waits.
+    """The former name of `tidelog log compact`.
 
     Example: tidelog log vacuum --data-dir ./data
     """
-    from tidelog.store.vacuum import vacuum as write_anew
-
-    settings = settings_from(config, data_dir=data_dir, store=store)
-    done = asyncio.run(write_anew(settings.store_location))
-    if as_json:
-        typer.echo(json.dumps(done._asdict()))
-    else:
-        typer.echo(f"{done.before_bytes:,} bytes before, {done.after_bytes:,} after")
+    sys.stderr.write("tidelog: `log vacuum` is now called `tidelog log compact`; use that name\n")
+    compact(data_dir=data_dir, store=store, config=config, as_json=as_json)

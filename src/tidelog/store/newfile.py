@@ -1,4 +1,4 @@
-"""A file that appears under its name when it is whole, and never over another one.
+"""A file that appears under its name when it is whole, and over another one only if told so.
 
 Until then it lies in a directory of its own beside the name, together with whatever SQLite puts
 next to it. That directory goes when the work ends, well or badly; one that a killed process left
@@ -57,6 +57,22 @@ def new_file(target: Path, remedy: str) -> Iterator[Path]:
                 _give_name(partial, target)
             except FileExistsError:
                 raise StoreUnavailable(f"{target} exists already; {remedy}") from None
+            _sync(target.parent)
+
+
+@contextmanager
+def replacement(target: Path) -> Iterator[Path]:
+    """Where to write; if the block ends well, what is there is synced and replaces `target`.
+
+    Raises:
+        StoreUnavailable: the place cannot be written to.
+    """
+    with _directory(target) as directory:
+        partial = directory / target.name
+        yield partial
+        with _naming(target):
+            _sync(partial)
+            partial.replace(target)
             _sync(target.parent)
 
 

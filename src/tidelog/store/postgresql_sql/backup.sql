@@ -11,6 +11,10 @@ WHERE datname = current_database() AND application_name = 'tidelog' AND pid <> p
 -- Whether anything was ever appended; a server that was only started leaves a head at 0.
 SELECT EXISTS (SELECT FROM tidelog.log) OR EXISTS (SELECT FROM tidelog.head WHERE committed_id > 0);
 
+-- name: size_of_table
+-- What one of them takes.
+SELECT pg_total_relation_size(('tidelog.' || $1::text)::regclass);
+
 -- name: size
 -- What the tables take on disk, with their indexes.
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
