@@ -191,18 +191,19 @@ async def test_revocation(node: ChannelsNode, api: Api) -> None:
 
 async def test_expiry(tmp_path: Path) -> None:
     """40142 at `exp`; then the socket is closed, unless it brings a new token in time."""
-    async with channels_server(tmp_path, token_grace_seconds=0.3) as node:
-        exp = int(time.time()) + 1
+    async with channels_server(tmp_path, token_grace_seconds=2) as node:
+        iat = int(time.time())
+        exp = iat + 3  # time enough for both to connect before it
         async with (
-            node.v2(token=token("ana", exp=exp)) as late,
-            node.v2(token=token("ana", exp=exp)) as prompt,
+            node.v2(token=token("ana", iat=iat, exp=exp)) as late,
+            node.v2(token=token("ana", iat=iat, exp=exp)) as prompt,
         ):
             frames = await asyncio.gather(*(peer.receive() for peer in (late, prompt)))
             assert time.time() >= exp - 0.05
             for frame in frames:
                 assert frame["event"] == "sockudo:token_expired"
                 assert frame["data"] == {"code": 40142, "reason": "expired"}
-            short = token("ana", jti="next", exp=int(time.time()) + 1)
+            short = token("ana", jti="next", exp=int(time.time()) + 2)
             await prompt.send("auth", {"token": short})
             assert (await prompt.expect(":auth_success"))["data"]["jti"] == "next"
             await late.expect_close(4009)
