@@ -3,6 +3,7 @@
 Everything here reads what is committed; the store decides, not the states that decisions use.
 """
 
+import asyncio
 import base64
 import binascii
 import itertools
@@ -20,6 +21,11 @@ from tidelog.channels.version import Projector, Version, decode_version, fold
 from tidelog.store.engine import Store
 
 CURSOR_VERSION = 1
+
+PAGES_AT_ONCE = 2
+"""Pages that are read and written as JSON at the same time; whoever asks meanwhile waits in line.
+The store reads as many at once. A page is milliseconds of work for the event loop, and without this
+bound publishing would wait for as many of them as there are readers."""
 
 PAGE_BYTES = 4_194_304
 """Data after which a page ends, however many messages were asked for: messages may have a megabyte
@@ -84,6 +90,7 @@ class HistoryReader:
         self._store = store
         self._projector = projector
         self._settings = settings
+        self._turns = asyncio.Semaphore(PAGES_AT_ONCE)
 
     def oldest_time(self, now_ms: int) -> int:
         """Rows published before this are hidden by retention."""
@@ -105,6 +112,12 @@ class HistoryReader:
 
         A message may be folded while it is read: where the two reads disagree, they are repeated.
         """
+        async with self._turns:
+            return await self._between(stream, serials, window)
+
+    async def _between(
+        self, stream: str, serials: Sequence[int], window: Window
+    ) -> list[HistoryRow]:
         low, high = min(serials), max(serials)
         while True:
             key = (stream, low, high, window.since, window.until)
@@ -168,6 +181,17 @@ class HistoryReader:
         Raises:
             Fault: The cursor is not one for this query.
         """
+        async with self._turns:
+            return await self._page(place, state, query, now_ms, attach_serial)
+
+    async def _page(
+        self,
+        place: Place,
+        state: ChannelState,
+        query: HistoryQuery,
+        now_ms: int,
+        attach_serial: int | None,
+    ) -> bytes:
         bounds = _Bounds(
             query.start_serial, query.end_serial, query.start_time_ms, query.end_time_ms
         )
@@ -196,7 +220,7 @@ class HistoryReader:
         places = await self.places(place.stream, window)
         has_more = len(places) > query.limit
         pages = pages_of(places[: query.limit])
-        rows = await self.between(place.stream, pages[0], window) if pages else []
+        rows = await self._between(place.stream, pages[0], window) if pages else []
         has_more = has_more or len(pages) > 1
         if query.direction == "newest_first":
             rows.reverse()

@@ -311,6 +311,7 @@ class _Lane:
         self._idle = [sqlitefile.connect(path, read_only=True) for _ in range(LANE_READERS)]
         for connection in self._idle:
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
+        self._is_closed = False
 
     async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """What a function reads."""
@@ -322,6 +323,8 @@ class _Lane:
             finally:
                 self._idle.append(connection)
 
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, run)
         except (sqlite3.DatabaseError, OverflowError) as error:
@@ -329,6 +332,7 @@ class _Lane:
 
     def close(self) -> None:
         """Wait for what is being read."""
+        self._is_closed = True
         self._threads.shutdown(wait=True)
         for connection in self._idle:
             connection.close()

@@ -6,7 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.channels_peer import channel_path, channels_server, ok, unique
+from tidelog.channels.history import PAGES_AT_ONCE
 from tidelog.store.sqlite import LANE_READERS
 
 
@@ -36,6 +39,42 @@ async def test_nobody_waits_for_somebodys_history(store_location: str, tmp_path:
             assert not reading.done()
         page = ok(await reading)
         assert [item["message"]["data"] for item in page["items"]] == ["c", "ab"]
+
+
+async def test_pages_are_made_a_few_at_a_time(
+    store_location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is work for the event loop: many readers wait in line, and not everybody for them."""
+    channel = unique()
+    async with channels_server(tmp_path, store_location) as node:
+        await node.api.publish(channel, "a")
+        store, at_once, most = node.server.store, 0, 0
+        rows = store.rows
+
+        async def counted(query: str, key: Any) -> Any:
+            nonlocal at_once, most
+            if query != "channels_history_rows":
+                return await rows(query, key)
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.01)  # long enough for all of them to be here at once
+            found = await rows(query, key)
+            at_once -= 1
+            return found
+
+        async def rewind() -> None:
+            async with node.v2() as peer:
+                await peer.send("subscribe", {"channel": channel, "rewind": 1})
+                while (await peer.receive())["event"] != "sockudo:rewind_complete":
+                    pass
+
+        monkeypatch.setattr(store, "rows", counted)
+        path = f"{channel_path(channel)}/history"
+        pages = await asyncio.gather(
+            *(node.api.get(path) for _ in range(4)), *(rewind() for _ in range(4))
+        )
+        assert [len(ok(page)["items"]) for page in pages[:4]] == [1] * 4  # type: ignore[arg-type]
+        assert most == PAGES_AT_ONCE
 
 
 @asynccontextmanager
