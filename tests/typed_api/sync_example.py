@@ -3,7 +3,13 @@
 from pathlib import Path
 from typing import Any, Literal, assert_type
 
-from tidelog.client import BlockingSyncClient, DraftInvalid, SyncClient, TreeNode
+from tidelog.client import (
+    BlockingSyncClient,
+    DraftInvalid,
+    SavedDrafts,
+    SyncClient,
+    TreeNode,
+)
 from tidelog.client.sync_output import Change
 from tidelog.client.sync_store import StoredEvent
 from tidelog.sync.profiles import Model
@@ -37,6 +43,14 @@ async def offline_first(model: Model, store: Path) -> None:
         assert_type(client.partitions, tuple[str, ...])
         async for change in client.changes():
             assert_type(change, Change)
+
+
+async def again(client: SyncClient, damaged: Path) -> None:
+    """What was written to a file that is damaged."""
+    saved = SavedDrafts.read(damaged)
+    assert_type(saved, SavedDrafts)
+    for draft in saved.drafts:
+        assert_type(await client.submit(**draft), StoredEvent)
 
 
 def blocking(model: Model) -> None:

@@ -1,11 +1,13 @@
 """`tidelog sync`: administer the sync surface of a running server."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
 from tidelog.cli.admin_api import UrlOption, ask
 from tidelog.cli.options import ConfigOption, JsonOption
@@ -23,6 +25,18 @@ def _ask(
     config: Path | None, url: str | None, method: str, path: str, body: object = None
 ) -> dict[str, Any]:
     return ask(config, url, method, path, body, absent=_OFF)
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that only its owner can read; what is there already is not overwritten."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise TidelogError(
+            f"{path} cannot be written: {error.strerror}. Name another file."
+        ) from None
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 @app.command("model-version")
@@ -115,3 +129,40 @@ def retention(
     """
     result = _ask(config, url, "POST", "sync/admin/retention", {"through": through})
     typer.echo(json.dumps(result) if as_json else f"{result['archived']} events archived")
+
+
+@app.command()
+def drafts(
+    file: Annotated[Path, typer.Argument(help="The client's store, which no client has open.")],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write them to this new file, as JSON.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Save the drafts in a client's file, also a damaged one, so that they can be submitted again.
+
+    The JSON is a payload of submit_events; ids stay, so that nothing is committed twice.
+
+    Example: tidelog sync drafts tasks.db.damaged-1763337600000 --output drafts.json
+    """
+    from tidelog.client import SavedDrafts
+
+    saved = SavedDrafts.read(file)
+    document = json.dumps(
+        {
+            **({} if saved.client_id is None else {"client_id": saved.client_id}),
+            "events": saved.drafts,
+            "unreadable": saved.unreadable,
+        },
+        ensure_ascii=False,
+    )
+    if output is not None:
+        _write_new(output, document + "\n")
+    if as_json:
+        typer.echo(document)
+        return
+    owner = "" if saved.client_id is None else f" of {printable(saved.client_id)}"
+    typer.echo(f"{len(saved.drafts)} drafts{owner}, {saved.unreadable} more could not be read")
+    if output is None and saved.drafts:
+        typer.echo("Save them with --output FILE.")

@@ -11,6 +11,7 @@ from tidelog.client.mesh_blocking import BlockingMeshClient
 from tidelog.client.mesh_http import DaemonUnavailable
 from tidelog.client.sync import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
 from tidelog.client.sync_blocking import BlockingSyncClient
+from tidelog.client.sync_saved import SavedDrafts
 from tidelog.sync.tree import TreeNode
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "PublishRefused",
     "Receipt",
     "Reset",
+    "SavedDrafts",
     "Sent",
     "StreamEnded",
     "SubscriptionRefused",

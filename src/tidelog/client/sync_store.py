@@ -235,7 +235,7 @@ class SyncStore:
             for row in rescued.rows:
                 with suppress(ValueError, sqlite3.IntegrityError):
                     self._run("sync_insert_rescued", *row)
-                    kept += bool(_stored(row))
+                    kept += bool(stored_event(row))
             if rescued.client_id is not None:
                 self._run("sync_bind", "client_id", rescued.client_id)
         return kept
@@ -310,7 +310,7 @@ class SyncStore:
         """The row of an id, if there is one."""
         found = self._row("sync_row", event_id)
         try:
-            return None if found is None else _stored(found)
+            return None if found is None else stored_event(found)
         except ValueError as error:
             raise StoreDamaged(f"{self.path}: {event_id} cannot be read. {_REMEDY}") from error
 
@@ -350,7 +350,7 @@ class SyncStore:
 
     def rows(self) -> Iterator[StoredEvent]:
         """Committed by place, drafts by clock, then rejected. Read it before writing anything."""
-        return map(_stored, self._run("sync_rows"))
+        return map(stored_event, self._run("sync_rows"))
 
     def committed_after(
         self, partition: str, committed_id: int
@@ -387,7 +387,7 @@ class SyncStore:
         drafts = []
         for row in rows:
             try:
-                drafts.append(_stored(row))
+                drafts.append(stored_event(row))
             except ValueError:
                 self.unreadable.add(row[0])
         return drafts
@@ -764,7 +764,8 @@ def _open(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise StoreUnavailable(
             f"{path} cannot be opened: {error}. Move it aside and start again: the client fetches "
-            "everything but unsent drafts from the server."
+            "everything but unsent drafts from the server; `tidelog sync drafts` reads these out "
+            "of the file."
         ) from error
     return connection
 
@@ -834,7 +835,8 @@ def _object(text: str) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def _stored(row: tuple[Any, ...]) -> StoredEvent:
+def stored_event(row: tuple[Any, ...]) -> StoredEvent:
+    """A row of `events`; `ValueError` if it is damaged."""
     event_id, committed_id, kind, payload, extra, partitions, client_id, status = row[:8]
     draft_clock, created_at, status_updated_at, reject_reason, errors = row[8:]
     return StoredEvent(
