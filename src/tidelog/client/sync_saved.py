@@ -54,7 +54,7 @@ class SavedDrafts(NamedTuple):
             if rescued.found == 0 and not has_head:
                 raise StoreUnavailable(
                     f"no draft in {path} can be read: its first page is damaged, and it has none "
-                    "or was made by another version of tidelog. Try that, or restore it from a backup."
+                    "or was made by another version of tidelog. Try that one, or a backup of it."
                 )
         read = [event for row in rescued.rows if (event := _read(row)) is not None]
         mine = [e for e in read if e.status == "draft" and e.client_id == rescued.client_id]
