@@ -16,7 +16,15 @@ from support.balancer import Balancer
 from support.channels_peer import APP, V2_QUERY, Api, Peer, handshake
 from support.channels_process import channels_process
 from support.command import tidelog
+from support.mesh_broker import SLUG
+from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh_real import ADMIN_TOKEN, TOPIC, RealMesh
 from support.replica import Replica, ask
+from support.sync_peer import EVENT, MODEL, SECRET, connected, note, token, write_model
+from tidelog.client import SyncClient
+from tidelog.client.backoff import Backoff
+from tidelog.client.sync_output import Change
+from tidelog.sync.profiles import Model
 from tidelog.testing.postgresql import Postgresql, create_database
 from tidelog.testing.process import ServerProcess
 from tidelog.testing.scratch import memory_directory
@@ -151,9 +159,14 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         url = f"postgresql://tidelog@{places}/{database}?target_session_attrs=primary"
         await replica.catch_up()
         servers, apis = [], []
+        surfaces = {
+            "TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN,
+            "TIDELOG_SYNC_JWT_SECRET": SECRET,
+            "TIDELOG_SYNC_MODEL_FILE": write_model(tmp_path),
+        }
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
-            server = stack.enter_context(channels_process(tmp_path / name, url))
+            server = stack.enter_context(channels_process(tmp_path / name, url, surfaces))
             await asyncio.to_thread(server.start)
             client = httpx.AsyncClient(base_url=server.url, timeout=10, trust_env=False)
             servers.append(server)
@@ -227,3 +240,93 @@ async def test_a_replica_that_has_everything_is_the_same_history(cluster: Cluste
     for node in (0, 1):
         assert (await cluster.health(node))["incarnation"] == before
     assert await ask(cluster.store, "SELECT count(*) FROM tidelog.incarnation") == 1
+
+
+async def test_sync_clients_and_daemons_learn_what_was_lost(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Both go on in their processes: what is gone is told, and what waited is written once."""
+    async with AsyncExitStack() as stack:
+        ana = await asyncio.to_thread(daemon_of, cluster, tmp_path, stack)
+        url = f"ws://127.0.0.1:{cluster.servers[1].port}/sync"
+        ada = await stack.enter_async_context(sync_client(url, tmp_path))
+        changes = ada.changes()
+
+        async def written(name: str) -> None:
+            """An event of somebody else, and a message of the daemon, which the broker has."""
+            async with connected(url, "writer") as writer:
+                [result] = await writer.submit(note(f"{name}-event", "p"))
+            assert result["status"] == "committed"
+            await asyncio.to_thread(send, ana, f"{name}-send")
+            await asyncio.to_thread(eventually, lambda: is_done(ana, f"{name}-send"))
+            await ada.sync()
+
+        await written("kept")
+        await cluster.replica.catch_up()
+        await cluster.replica.fall_behind()
+        await written("lost")
+        assert names(ada) == ["kept-event", "lost-event"]
+        before = (await cluster.health(1))["incarnation"]
+
+        await cluster.fail_over()
+        await ada.submit(partitions=["p"], event=note("", data=1)["event"], id="draft")
+        await asyncio.to_thread(send, ana, "waiting-send")
+        assert len({await cluster.incarnation(node, before) for node in (0, 1)}) == 1
+        async with asyncio.timeout(SECONDS):
+            await ada.wait("draft")
+            await asyncio.to_thread(eventually, lambda: is_done(ana, "waiting-send"), SECONDS)
+        await written("new")
+        assert names(ada) == ["kept-event", "draft", "new-event"]
+        async with connected(url, "reader") as reader:
+            assert [event["id"] for event in await reader.whole("p")] == names(ada)
+        assert [change.data["dropped"] for change in told(changes, "history_reset")] == [1]
+        lost = (await asyncio.to_thread(ana.ask, "GET", "/v1/outbox?possibly_lost=true"))[1]
+        assert [item["client_message_id"] for item in lost["items"]] == ["lost-send"]
+    assert (await tidelog("log", "verify", "--store", cluster.store))["sound"]
+    assert (await tidelog("mesh", "check", "--store", cluster.store))["sound"]
+
+
+def daemon_of(cluster: Cluster, folder: Path, stack: AsyncExitStack) -> DaemonProcess:
+    """A running daemon whose broker is the first server."""
+    mesh = RealMesh(folder / "mesh", cluster.store)
+    mesh.server = cluster.servers[0]
+    mesh.create(SLUG)
+    key = mesh.member("ana", is_followed=False)
+    daemon = stack.enter_context(DaemonProcess(mesh.server.url, key=key))
+    daemon.start()
+    return daemon
+
+
+def send(daemon: DaemonProcess, name: str) -> None:
+    """A message of that id."""
+    assert daemon.send(f"topic:{TOPIC}", "text", name)[0] == 202
+
+
+def is_done(daemon: DaemonProcess, name: str) -> bool:
+    """Whether the broker has it."""
+    return bool(daemon.outbox(name)["status"] == "done")
+
+
+def sync_client(url: str, folder: Path) -> SyncClient:
+    """A client of the second server."""
+    return SyncClient(
+        url,
+        client_id="ada",
+        token=token("ada"),
+        store=folder / "ada.db",
+        model=Model.parse(MODEL["tree_targets"], MODEL["schemas"], MODEL["model_version"]),
+        profile=EVENT,
+        partitions=["p"],
+        reduce=lambda state, event: {**state, "last": event["payload"]["data"]},
+        backoff=Backoff(first=0.02, most=0.2),
+    )
+
+
+def names(client: SyncClient) -> list[str]:
+    """Ids of the events that a client holds, in their order."""
+    return [row.id for row in client._core.store.rows() if row.committed_id is not None]
+
+
+def told(changes: Any, name: str) -> list[Change]:
+    """The changes of a name that wait to be read."""
+    return [change for change in list(changes._waiting) if change.name == name]

@@ -63,12 +63,17 @@ class Listening(Protocol):
         ...
 
 
-def channels_process(directory: Path, store: str | None = None) -> ServerProcess:
+def channels_process(
+    directory: Path, store: str | None = None, environment: Mapping[str, str] | None = None
+) -> ServerProcess:
     """A process, not started, that serves `APP` with versioned messages and the helper proxy."""
     config = directory / "tidelog.toml"
     config.write_text(CONFIG, encoding="utf-8")
     return ServerProcess(
-        data_dir=directory / "data", store=store, arguments=("--config", str(config))
+        data_dir=directory / "data",
+        store=store,
+        environment=environment,
+        arguments=("--config", str(config)),
     )
 
 

@@ -203,6 +203,8 @@ def _become(asked: dict[str, Any], output: int, errors: int) -> None:
         os.chdir(asked["cwd"])
         program, *arguments = asked["arguments"]
         sys.argv = [program, *arguments]
+        # What a server that begins again is started with.
+        sys.orig_argv = [sys.executable, "-m", program, *arguments]
         sys.path.insert(0, asked["cwd"])
         code = _exit_code(program)
         threading._shutdown()  # type: ignore[attr-defined]
