@@ -104,7 +104,7 @@ async def _verify_ids(store: Store) -> AsyncIterator[Looked]:
     async for page in pages(store, "mesh_verify_ids", (stream_name(""), ""), PAGE):
         damage = []
         for row in page:
-            scope, key, owner, outcome, seen_at, *entry, body, has_mesh, has_sender, has_topic = row
+            scope, key, owner, outcome, seen_at, *entry, body, has_mesh, has_sender = row
             serial, entity, kind, ref, actor, at = entry
             if entity is None:
                 continue
@@ -112,10 +112,9 @@ async def _verify_ids(store: Store) -> AsyncIterator[Looked]:
             named = (
                 ("mesh_setting", mesh_id, has_mesh),
                 ("mesh_member", owner, has_sender),
-                ("mesh_topic", shown(mesh_id, ref), has_topic),
             )
             missing |= {
-                Damage(table, name, "is missing, and a message names it")
+                Damage(table, name, "is missing, and a message is of it")
                 for table, name, is_there in named
                 if not is_there
             }

@@ -201,7 +201,6 @@ MISSING = {
     "mesh_message_tombstone": "reason <> ''",
     "mesh_setting": "1 = 1",
     "mesh_member": "name = 'ana'",
-    "mesh_topic": "name = 'alerts'",
     "head": "only_row = 1",
 }
 """Rows that follow from the log, and are missed when they are not there."""

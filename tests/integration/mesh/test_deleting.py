@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.verifier import verify_mesh
 
 
 @pytest_asyncio.fixture
@@ -75,6 +76,8 @@ async def test_what_was_posted_to_a_deleted_topic_arrives(broker: Broker) -> Non
     await ben.subscribe("alerts")
     assert (await ana.post(unique(), envelope())).status_code == 201
     assert await delete(ana, "topic", "alerts") == (200, None)
+    damage = [each async for looked in verify_mesh(broker.service.store) for each in looked.damage]
+    assert damage == [], "a message to a topic that was deleted is sound"
     async with ben.connected() as wire:
         assert (await wire.until("deliver"))["topic"] == "alerts"
     assert await make(ben, "topic", "alerts") == (201, None)

@@ -24,13 +24,11 @@ LEFT JOIN tidelog.log l ON l.stream = 'mesh/' || m.mesh_id AND l.stream_serial =
 ORDER BY m.broker_message_id, m.mentioned_pubkey;
 
 -- name: mesh_verify_ids
--- Ids after one of them, the entries that they were committed with, and whether mesh, sender and topic are known.
+-- Ids after one of them, the entries that they were committed with, and whether mesh and sender are known.
 SELECT 1, d.scope, d.key, d.owner, d.outcome, d.first_seen_at, l.stream_serial, l.entity, l.kind, l.ref,
        l.actor, l.committed_at, l.body,
        (SELECT count(*) FROM tidelog.mesh_setting k WHERE k.id = substr(d.scope, 6)),
-       (SELECT count(*) FROM tidelog.mesh_member k WHERE k.id = d.owner),
-       CASE WHEN l.kind <> 'send.topic' THEN 1 ELSE
-         (SELECT count(*) FROM tidelog.mesh_topic k WHERE k.mesh_id = substr(d.scope, 6) AND k.name = l.ref) END
+       (SELECT count(*) FROM tidelog.mesh_member k WHERE k.id = d.owner)
 FROM (SELECT * FROM tidelog.dedupe
       WHERE (scope, key) > (($1::text[])[1], ($2::text[])[1]) AND scope >= 'mesh/' AND scope < 'mesh0'
       ORDER BY scope, key LIMIT ($3::bigint[])[1]) AS d
