@@ -115,6 +115,9 @@ class Outlet(Protocol):
         be taken for a slow one.
         """
 
+    def admit(self) -> None:
+        """It is known who is there: messages may be as large as the endpoint takes them."""
+
     def pause_reading(self) -> None:
         """Stop reading from the socket until `resume_reading`: backpressure for a full inbox."""
 
@@ -164,7 +167,8 @@ class Endpoint(Struct, frozen=True):
     shutdown_code: int = 1001
     """What its connections are closed with when the server stops in good order."""
     unauthenticated_codes: frozenset[int] = frozenset()
-    """What a peer that could not prove who it is is closed with, where every peer has to."""
+    """What a peer that could not prove who it is is closed with, where every peer has to. Until
+    `Outlet.admit` its messages are a stranger's, and bounded as such."""
     surface: str = ""
     """Name of the surface that mounted it, by which its connections are counted; the server knows
     it."""

@@ -297,4 +297,6 @@ class Connection:
         history = await self._service.history_known(session.mesh, session.incarnation)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
+        if self._outlet is not None:
+            self._outlet.admit()
         self._act(session.admitted(member, *history))

@@ -510,7 +510,11 @@ class _Connection:
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         now = asyncio.get_running_loop().time()
-        self._act(self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time()))
+        was_known = self.session.claims is not None
+        actions = self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time())
+        if self.outlet is not None and self.session.claims is not None and not was_known:
+            self.outlet.admit()  # at once: what it submits may follow without a wait
+        self._act(actions)
         if self.outlet is not None and self.session.is_full:
             self.outlet.pause_reading()
 

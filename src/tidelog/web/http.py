@@ -320,7 +320,7 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 def http_protocol(
-    app: HttpApp, limits: Limits, metrics: Metrics, addresses: Addresses
+    app: HttpApp, limits: Limits, metrics: Metrics, addresses: Addresses, strangers: Strangers
 ) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
     bound = {
@@ -328,6 +328,6 @@ def http_protocol(
         "limits": limits,
         "metrics": metrics,
         "addresses": addresses,
-        "strangers": Strangers(limits.unauthenticated_total_bytes, metrics),
+        "strangers": strangers,
     }
     return type("BoundHttp", (LimitedHttp,), bound)

@@ -33,6 +33,7 @@ ABNORMAL: Final = 1006
 INVALID_TEXT: Final = 1007
 TOO_BIG: Final = 1009
 INTERNAL_ERROR: Final = 1011
+TRY_AGAIN_LATER: Final = 1013
 
 
 class Violation(Exception):  # noqa: N818 - the failure is the noun
@@ -58,14 +59,14 @@ class FrameReader:
         "_fragments",
         "_head",
         "_mask",
-        "_max_message_bytes",
         "_message_opcode",
         "_missing",
         "_partial",
+        "max_message_bytes",
     )
 
     def __init__(self, max_message_bytes: int) -> None:
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self._data: bytes = b""
         """The chunk being read; empty between chunks, so that an idle connection holds nothing."""
         self._at = 0
@@ -90,6 +91,11 @@ class FrameReader:
         else:
             self._data = data
         self._at = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Of messages that are not whole yet."""
+        return len(self._data) - self._at + len(self._partial or b"") + len(self._fragments or b"")
 
     def take(self) -> tuple[int, bytes] | None:
         """The next whole message or control frame, `(opcode, payload)`; None if bytes are missing.
@@ -167,12 +173,12 @@ class FrameReader:
         if opcode in (TEXT, BINARY):
             if self._fragments is not None:
                 raise Violation(PROTOCOL_ERROR, "new message inside a fragmented one")
-            if size > self._max_message_bytes:
+            if size > self.max_message_bytes:
                 raise Violation(TOO_BIG, "message too large")
         elif opcode == CONTINUATION:
             if self._fragments is None:
                 raise Violation(PROTOCOL_ERROR, "continuation without a message")
-            if len(self._fragments) + size > self._max_message_bytes:
+            if len(self._fragments) + size > self.max_message_bytes:
                 raise Violation(TOO_BIG, "message too large")
         elif opcode not in (CLOSE, PING, PONG):
             raise Violation(PROTOCOL_ERROR, "reserved opcode")

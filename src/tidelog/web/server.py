@@ -28,6 +28,7 @@ from tidelog.web.app import HttpApp
 from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
 from tidelog.web.http import http_protocol
+from tidelog.web.strangers import Strangers
 from tidelog.web.websocket import WebSocketService
 
 if TYPE_CHECKING:
@@ -91,12 +92,15 @@ class Server:
         if tracing is not None:
             endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
         addresses = Addresses(settings.per_address)
-        self._websockets = WebSocketService(endpoints, fanout, metrics, limits, addresses)
+        strangers = Strangers(limits.unauthenticated_total_bytes, metrics)
+        self._websockets = WebSocketService(
+            endpoints, fanout, metrics, limits, addresses, strangers
+        )
         app = HttpApp(self._routes, metrics, limits, addresses)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 _never_called,
-                http=http_protocol(app, limits, metrics, addresses),
+                http=http_protocol(app, limits, metrics, addresses, strangers),
                 ws=self._websockets.protocol_class(),
                 lifespan="off",
                 log_config=None,

@@ -25,12 +25,14 @@ from tidelog.web.reader import (
     GOING_AWAY,
     INTERNAL_ERROR,
     NO_CODE,
+    TRY_AGAIN_LATER,
     FrameReader,
     Violation,
     close_code,
 )
 from tidelog.web.routing import Paths
 from tidelog.web.sockets import Sockets
+from tidelog.web.strangers import Strangers
 
 _log = logging.getLogger("tidelog.web")
 
@@ -61,6 +63,7 @@ class WebSocket(Spout, asyncio.Protocol):
         "_endpoint",
         "_guest",
         "_held",
+        "_is_stranger",
         "_late_ping",
         "_local",
         "_neighbours",
@@ -89,6 +92,8 @@ class WebSocket(Spout, asyncio.Protocol):
         self._endpoint: Endpoint | None = None
         self._guest: Guest | None = None
         """Who is counted for this connection, while it is."""
+        self._is_stranger = False
+        """Whether it has yet to prove who it is."""
         self._close_code = ABNORMAL
         """Code of the first close frame, sent or received."""
         self._close_at = 0.0
@@ -122,6 +127,7 @@ class WebSocket(Spout, asyncio.Protocol):
         self.detach()
         self._neighbours.discard(self)
         self._reader = None
+        self._service.strangers.note(self, 0)
         if self._guest is not None:
             self._guest.leave()
             self._guest = None
@@ -140,6 +146,8 @@ class WebSocket(Spout, asyncio.Protocol):
             self._service.sockets.received_bytes += len(data)
             self._reader.feed(data)
             self._read()
+            if self._is_stranger:
+                self._note_held()
         elif self._endpoint is None:
             self._open(data)
 
@@ -157,6 +165,22 @@ class WebSocket(Spout, asyncio.Protocol):
             self._send_close(code, close_frame(code, reason))
             if self._held:
                 self.resume_reading()
+
+    def admit(self) -> None:
+        """Take messages as large as the endpoint takes them."""
+        self._is_stranger = False
+        self._service.strangers.note(self, 0)
+        if self._reader is not None and self._endpoint is not None:
+            self._reader.max_message_bytes = self._endpoint.max_message_bytes
+
+    def _note_held(self) -> None:
+        held = 0 if self._reader is None else self._reader.held_bytes
+        self._service.strangers.note(self, held)
+
+    def give_way(self) -> None:
+        """End, because all connections together hold too much that may be anybody's."""
+        self._service.metrics.refusals.labels("unauthenticated_bytes").inc()
+        self._fail(TRY_AGAIN_LATER, "too much is waiting of peers that nobody knows")
 
     def pause_reading(self) -> None:
         """Deliver nothing more until `resume_reading`, not even what was already read."""
@@ -208,7 +232,11 @@ class WebSocket(Spout, asyncio.Protocol):
             self._transport.close()
             return
         self._endpoint, self._conversation, self._guest, response = answer
-        self._reader = FrameReader(self._endpoint.max_message_bytes)
+        limit = self._endpoint.max_message_bytes
+        if self._endpoint.unauthenticated_codes:
+            self._is_stranger = True
+            limit = min(limit, self._service.limits.unauthenticated_body_bytes)
+        self._reader = FrameReader(limit)
         self.heard_at = self._service.loop.time()
         self._service.sockets.add(self)
         self.attach(self._transport)
@@ -351,13 +379,15 @@ class WebSocketService:
         metrics: Metrics,
         limits: Limits,
         addresses: Addresses | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.fanout = fanout
         self.limits = limits
         self._addresses = addresses
+        self.strangers = strangers or Strangers(limits.unauthenticated_total_bytes, metrics)
         self.sockets = Sockets(self.loop, metrics, limits)
-        self._metrics = metrics
+        self.metrics = metrics
         self._paths: Paths[Endpoint] = Paths()
         for endpoint in endpoints:
             self._paths.add(endpoint.path, endpoint)
@@ -413,7 +443,7 @@ class WebSocketService:
         return endpoint, conversation, guest, response
 
     def _refused(self, reason: str, response: HttpResponse) -> HttpResponse:
-        self._metrics.refusals.labels(reason).inc()
+        self.metrics.refusals.labels(reason).inc()
         return response
 
     def protocol_class(self) -> type[asyncio.Protocol]:

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from support.channels_peer import APP
 from support.channels_raw import signed_target
@@ -76,6 +79,19 @@ class Peer:
             fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
             body = await self.reader.readexactly(int(fields["content-length"]))
         return int(head.split()[1]), body
+
+
+def held_by_strangers(server: Server) -> float:
+    """What the metric says."""
+    server.metrics.render()
+    return server.metrics.registry.get_sample_value("tidelog_unauthenticated_bytes") or 0.0
+
+
+async def until(server: Server, reached: Callable[[float], bool]) -> None:
+    """Wait until that is so."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not reached(held_by_strangers(server)):  # noqa: ASYNC110 - a metric tells nobody
+            await asyncio.sleep(0.005)
 
 
 def events_target(body: bytes) -> str:
@@ -216,16 +232,6 @@ async def test_all_strangers_together_are_bounded(tmp_path: Path) -> None:
     """The sum of what is held has an end, and whoever has waited longest gives way."""
     held = 5000
     async with serving(tmp_path, unauthenticated_total_bytes=10 * held) as server:
-
-        def figure() -> float:
-            server.metrics.render()
-            return server.metrics.registry.get_sample_value("tidelog_unauthenticated_bytes") or 0.0
-
-        async def until(reached: Callable[[float], bool]) -> None:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not reached(figure()):  # noqa: ASYNC110 - a metric tells nobody
-                    await asyncio.sleep(0.005)
-
         peers = []
         for number in range(20):
             opened = Peer.to(server)
@@ -237,8 +243,8 @@ async def test_all_strangers_together_are_bounded(tmp_path: Path) -> None:
             else:
                 peer.send(b"GET /healthz HTTP/1.1\r\nx: " + b"y" * held)
             least = min(number + 1, 9) * held
-            await until(lambda held, least=least: held >= least)  # type: ignore[misc]
-            assert figure() <= 10 * held
+            await until(server, lambda held, least=least: held >= least)  # type: ignore[misc]
+            assert held_by_strangers(server) <= 10 * held
         for _, peer in peers[:11]:
             status, text = await peer.answer()
             assert status == 503
@@ -252,7 +258,7 @@ async def test_all_strangers_together_are_bounded(tmp_path: Path) -> None:
         assert 11 <= refused <= 12
         for opened, _ in peers:
             await opened.__aexit__(None, None, None)
-        await until(lambda held: not held)
+        await until(server, lambda held: not held)
 
 
 async def test_what_was_asked_before_is_answered_before_the_end(tmp_path: Path) -> None:
@@ -279,3 +285,40 @@ async def test_empty_lines_are_no_way_to_stay(tmp_path: Path) -> None:
         async with Peer.to(server) as peer:
             peer.send(b"\r\n" * 1000)
             assert await peer.status() == 431
+
+
+async def test_a_socket_that_has_proved_nothing_holds_little(tmp_path: Path) -> None:
+    """Until it is known who is there, a message is a stranger's; then it is the endpoint's."""
+    large = json.dumps({"type": "submit_events", "padding": "x" * 70_000})
+    async with serving(tmp_path) as server:
+        url = server.url.replace("http", "ws", 1) + "/sync"
+        async with connect(url) as socket:
+            await socket.send(large)
+            with pytest.raises(ConnectionClosed) as closed:
+                await socket.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1009
+        async with connect(url) as socket:
+            payload = {"token": token("c"), "client_id": "c"}
+            message = {"type": "connect", "msg_id": "1", "protocol_version": "1.0", "timestamp": 1}
+            await socket.send(json.dumps({**message, "payload": payload}))
+            await socket.send(large)  # without a wait for the answer
+            assert json.loads(await socket.recv())["type"] == "connected"
+            assert json.loads(await socket.recv())["type"] == "error"
+
+
+async def test_sockets_count_among_the_strangers(tmp_path: Path) -> None:
+    """Part of a frame is held like part of a body, and gives way like one."""
+    async with serving(tmp_path, unauthenticated_total_bytes=10_000) as server:
+        url = server.url.replace("http", "ws", 1) + "/sync"
+        async with connect(url) as first, connect(url) as second:
+            part = bytes([0x81, 0x80 | 126]) + (7000).to_bytes(2, "big") + bytes(4) + b"x" * 6000
+            first.transport.write(part)
+            await until(server, lambda held: held >= 6000)
+            second.transport.write(part)
+            async with asyncio.timeout(WAIT_SECONDS):
+                with pytest.raises(ConnectionClosed):
+                    await first.recv()
+                assert first.close_code == 1013
+                second.transport.write(b"x" * 1000)
+                assert json.loads(await second.recv())["type"] == "error"
