@@ -99,7 +99,7 @@ class Metrics:
         )
         self.retention_removed = Counter(
             "tidelog_retention_removed",
-            "Versions whose content retention has removed",
+            "Versions of channels and messages of meshes whose content retention has removed",
             ["surface"],
             registry=r,
         )

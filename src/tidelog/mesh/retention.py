@@ -12,7 +12,7 @@ from tidelog.base.clock import Clock
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Failure, Item, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait
-from tidelog.log.retention import empty_bodies
+from tidelog.log.retention import come_through, empty_bodies, through_name
 from tidelog.mesh.claims import DEAD, DELIVERED, DeliveryKey
 from tidelog.mesh.rules import DAY_MS, Mesh, stream_name
 from tidelog.mesh.webhooks import key_of
@@ -87,6 +87,7 @@ class Expire(Struct, frozen=True):
             known = view.dedupe(stream, old.client_message_id)
             if known is not None and known.committed_id == old.committed_id:
                 gone.append((stream, old.client_message_id))
+        rows.append(RowChange("note_retention", (stream, self.messages[-1].history_id)))
         return Accept(len(self.messages), rows=tuple(rows), unavailable=tuple(gone))
 
 
@@ -177,7 +178,8 @@ class Retention:
         self._store = store
         self._clock = clock
         self._floors: dict[str, int] = {}
-        """By mesh with a retention: up to this `history_id` everything was emptied."""
+        """By mesh with a retention: up to this `history_id` everything was emptied. It is stored
+        too, so that what is gone is not looked through again after every start."""
         self._reported: set[str] = set()
         """Meshes whose settings were complained about."""
 
@@ -217,9 +219,11 @@ class Retention:
     async def _expire(self, mesh: Mesh, days: int) -> int:
         before = self._clock.now_ms() - days * DAY_MS
         expired = 0
+        stream = stream_name(mesh.id)
+        if mesh.id not in self._floors:
+            self._floors[mesh.id] = come_through(await self._store.rows(*through_name(stream)))
         while True:
-            floor = self._floors.get(mesh.id, 0)
-            key = (stream_name(mesh.id), floor, before, BATCH)
+            key = (stream, self._floors[mesh.id], before, BATCH)
             found = [
                 Old(committed_id, history_id, message, client_message_id_in(body))
                 for committed_id, history_id, message, body in await self._store.rows(
@@ -230,6 +234,7 @@ class Retention:
                 item = Expire(mesh.id, tuple(found))
                 expired += await self._commit(item, item.names())
                 self._floors[mesh.id] = found[-1].history_id
+                self._committer.metrics.retention_removed.labels("mesh").inc(len(found))
             if len(found) < BATCH:
                 return expired
             await asyncio.sleep(0)

@@ -12,6 +12,7 @@ import pytest_asyncio
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.mesh.retention import FINISHED_MS, Retention
 from tidelog.mesh.rules import DAY_MS
+from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
 
 
@@ -77,6 +78,36 @@ async def test_a_message_goes_and_its_id_says_so(scene: Scene) -> None:
     async with ben.connected() as wire:
         assert (await wire.until("deliver"))["history_id"] == 2
     assert await scene.findings() == 0
+
+
+async def test_what_is_gone_is_not_looked_through_after_a_restart(
+    store_location: str, tmp_path: Path
+) -> None:
+    """The place it has come to is stored with what it removed."""
+    clock = FakeClock()
+    async with running_broker(tmp_path, store_location, clock) as broker:
+        scene = Scene(broker, clock)
+        ana, _ = await scene.members(message_retention_days=1)
+        for _ in range(3):
+            await ana.post(unique(), envelope())
+        clock.advance(DAY_MS + 1)
+        assert await scene.retention.tick() == (3, 0)
+        await ana.post(unique(), envelope())
+    async with running_broker(tmp_path, store_location, clock) as broker:
+        scene, store = Scene(broker, clock), broker.server.store
+        asked: list[int] = []
+        rows = store.rows
+
+        async def note(query: str, key: tuple[Any, ...]) -> tuple[Row, ...]:
+            if query == "mesh_too_old":
+                asked.append(key[1])
+            return await rows(query, key)
+
+        with patch.object(store, "rows", note):
+            clock.advance(DAY_MS + 1)
+            await Retention(broker.server.committer, store, clock).tick()
+        assert len(await scene.column("broker_message_id", "message_tombstone")) == 4
+        assert min(asked) >= 3, asked
 
 
 async def test_an_expired_id_counts_while_it_is_there(scene: Scene) -> None:
