@@ -58,8 +58,13 @@ class HotBuffer:
         self._channels.move_to_end(stream)
         recent.append((size, version))
         self._bytes += size
-        if len(recent) > self._max_versions:
+        too_old = version.committed_at - self._ttl_ms
+        while len(recent) > self._max_versions or recent[0][1].committed_at < too_old:
             self._bytes -= recent.popleft()[0]
+        while (oldest := next(iter(self._channels))) != stream:
+            if self._channels[oldest][-1][1].committed_at >= too_old:
+                break
+            self.forget(oldest)  # most channels are written to for a while and never again
         while self._bytes > HOT_BYTES:
             oldest, versions = next(iter(self._channels.items()))
             self._bytes -= versions.popleft()[0]
@@ -91,7 +96,7 @@ class HotBuffer:
         return found if is_young else None
 
     def at(self, stream: str, serial: int) -> Version | None:
-        """The version with this serial, if it is here, however old."""
+        """The version with this serial, if it is here."""
         recent = self._channels.get(stream)
         if not recent:
             return None

@@ -42,7 +42,7 @@ def test_what_a_position_missed_is_there_as_a_whole_or_not_at_all() -> None:
 
 def test_a_version_is_found_by_its_serial_while_it_is_kept() -> None:
     """The oldest go first; what is not there, or not where it would be, is not found."""
-    hot = HotBuffer(max_versions=3, ttl_seconds=0)
+    hot = HotBuffer(max_versions=3, ttl_seconds=10)
     assert hot.at("s", 1) is None
     for serial in (4, 5, 6, 7):
         hot.add("s", version(serial), 10)
@@ -52,3 +52,27 @@ def test_a_version_is_found_by_its_serial_while_it_is_kept() -> None:
     hot.add("s", version(9), 10)  # one was emptied before it could be delivered
     assert hot.at("s", 8) is None
     assert hot.at("s", 7) is not None
+
+
+def test_what_is_too_old_is_not_kept() -> None:
+    """Neither of a channel that is still written to, nor of the many that never will be again."""
+    hot = HotBuffer(max_versions=100, ttl_seconds=10)
+    for serial in (1, 2, 3):
+        hot.add("quiet", version(serial), 10)
+        hot.add("busy", version(serial), 10)
+    hot.add("busy", version(12), 10)
+    assert hot.at("quiet", 3) is not None, "its last is ten seconds old"
+    assert [hot.at("busy", serial) is not None for serial in (1, 2)] == [False, True]
+    hot.add("busy", version(14), 10)
+    assert [hot.at("quiet", serial) for serial in (1, 2, 3)] == [None] * 3
+    hot.add("quiet", version(15), 10)
+    assert hot.at("quiet", 15) is not None
+
+
+def test_many_channels_that_were_written_to_once_take_no_room() -> None:
+    """What is kept is what came within the time, however many came before."""
+    hot = HotBuffer(max_versions=100, ttl_seconds=10)
+    for serial in range(1, 1001):
+        hot.add(f"channel-{serial}", version(serial), 10)
+    kept = [serial for serial in range(1, 1001) if hot.at(f"channel-{serial}", serial)]
+    assert kept == list(range(990, 1001))
