@@ -172,6 +172,16 @@ class PerAddress(Section, frozen=True, kw_only=True):
         networks("per_address.trusted_proxies", self.trusted_proxies)
 
 
+class Sqlite(Section, frozen=True, kw_only=True):
+    """`[sqlite]`: used when `store` is a file."""
+
+    page_cache_bytes: Annotated[int, Meta(ge=1_048_576, le=1 << 40)] = 201_326_592
+    """Pages of the file in memory, of all connections together: a third for the writer, whose
+    random keys touch pages everywhere, the rest for readers. It fills as the file is read and is
+    not given back: memory grows with a young file until it is reached. A small machine can do with
+    less; then more is read from the system's own cache."""
+
+
 class Postgresql(Section, frozen=True, kw_only=True):
     """`[postgresql]`: used when `store` is a `postgresql://` URL."""
 
@@ -436,6 +446,9 @@ class Settings(Section, frozen=True, kw_only=True):
 
     per_address: PerAddress = PerAddress()
     """Section `[per_address]`."""
+
+    sqlite: Sqlite = Sqlite()
+    """Section `[sqlite]`."""
 
     postgresql: Postgresql = Postgresql()
     """Section `[postgresql]`."""

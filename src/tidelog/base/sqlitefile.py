@@ -59,11 +59,16 @@ def connect(path: Path, *, read_only: bool = False, waits: bool = True) -> sqlit
             connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cell_size_check = ON")
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        set_page_cache(connection, CACHE_KIB * 1024)
     except sqlite3.DatabaseError:
         connection.close()
         raise
     return connection
+
+
+def set_page_cache(connection: sqlite3.Connection, size_bytes: int) -> None:
+    """Let a connection keep so much of the file in memory."""
+    connection.execute(f"PRAGMA cache_size = -{size_bytes // 1024}")
 
 
 def create_private(path: Path) -> None:

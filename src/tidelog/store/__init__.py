@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tidelog.base.errors import ConfigError
 from tidelog.store.engine import NO_DRIVER, Extension, Store, Writer
-from tidelog.store.sqlite import SqliteStore
+from tidelog.store.sqlite import PAGE_CACHE_BYTES, SqliteStore
 
 __all__ = ["Extension", "Store", "Writer", "open_store"]
 
@@ -21,6 +21,7 @@ async def open_store(
     connect_timeout_ms: int = 5000,
     statement_timeout_ms: int = 30_000,
     pool_size: int = 4,
+    page_cache_bytes: int = PAGE_CACHE_BYTES,
 ) -> Store:
     """Open the store at a path or a `postgresql://` URL.
 
@@ -34,6 +35,7 @@ async def open_store(
         connect_timeout_ms: PostgreSQL only.
         statement_timeout_ms: PostgreSQL only.
         pool_size: PostgreSQL only: reading connections of this process.
+        page_cache_bytes: SQLite only: of all connections of this process together.
     """
     if not location.startswith("postgresql://"):
         return SqliteStore(
@@ -41,6 +43,7 @@ async def open_store(
             log_id=log_id,
             extensions=extensions,
             read_only=read_only,
+            page_cache_bytes=page_cache_bytes,
         )
     try:
         from tidelog.store.postgresql import PostgresqlStore

@@ -144,6 +144,7 @@ class Server:
                 connect_timeout_ms=settings.postgresql.connect_timeout_ms,
                 statement_timeout_ms=settings.postgresql.statement_timeout_ms,
                 pool_size=settings.postgresql.pool_size,
+                page_cache_bytes=settings.sqlite.page_cache_bytes,
             )
         except BaseException:
             listener.close()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -67,3 +68,17 @@ async def hold(store: Any, location: str) -> AsyncIterator[Key]:
             connection.create_function("held", 0, held)
     yield ()
     released.set()
+
+
+async def test_all_page_caches_together_have_a_bound(tmp_path: Path) -> None:
+    """A third is the writer's, and each lane has another third."""
+    location = str(tmp_path / "tidelog.db")
+    store: Any = await open_store(
+        location, log_id="log", node="node", page_cache_bytes=3 * 1024 * 1024
+    )
+    try:
+        connections = [store.writer._connection, *store._short._idle, *store._long._idle]
+        sizes = [one.execute("PRAGMA cache_size").fetchone() for one in connections]
+        assert sizes == [(-1024,), *[(-512,)] * 4]
+    finally:
+        await store.close()
