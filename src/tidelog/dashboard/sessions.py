@@ -61,10 +61,11 @@ class Sessions:
         return ends is not None and self._now() < ends and _hash(session) not in self._ended
 
     def end(self, session: str) -> Ended | None:
-        """Log out; returns what the other nodes must be told."""
-        if not self.is_open(session):
+        """Log out; returns what the other nodes must be told, again if telling them failed."""
+        ends = self._ends(session)
+        if ends is None or self._now() >= ends:
             return None
-        ended = Ended(_hash(session), self._ends(session) or 0)
+        ended = Ended(_hash(session), ends)
         self.note(ended)
         return ended
 

@@ -7,7 +7,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from support.dashboard import TOKEN, desk
+from tidelog.base.errors import StoreUnavailable
 from tidelog.dashboard.feed import MAX_PAGES, SESSION_ENDED, TOO_MANY_PAGES
+from tidelog.store.postgresql import PostgresqlStore
 
 CHANGE = {"x-tidelog-dashboard": "1", "content-type": "application/json"}
 API = (
@@ -76,6 +78,32 @@ async def test_every_node_accepts_a_session_until_it_is_logged_out(
         async with other.feed() as page:
             await page.heard("hello")
             own = {**CHANGE, "origin": one.server.url}
+            assert (await one.http.post("/dashboard/logout", headers=own)).status_code == 200
+            assert await page.ended() == SESSION_ENDED
+
+
+async def test_a_logout_that_was_not_told_is_repeated(
+    tmp_path: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the store is away the other nodes hear nothing; the next try reaches them."""
+
+    async def away(self: PostgresqlStore, messages: object) -> list[int]:
+        raise StoreUnavailable("a test")
+
+    async with (
+        desk(tmp_path / "a", store=postgresql_url, admin_token=TOKEN) as one,
+        desk(tmp_path / "b", store=postgresql_url, admin_token=TOKEN) as other,
+    ):
+        await one.log_in()
+        other.http.cookies = one.http.cookies
+        own = {**CHANGE, "origin": one.server.url}
+        async with other.feed() as page:
+            await page.heard("hello")
+            with monkeypatch.context() as patched:
+                patched.setattr(PostgresqlStore, "announce", away)
+                answer = await one.http.post("/dashboard/logout", headers=own)
+                assert answer.status_code == 503
+            assert (await other.http.get("/dashboard/api/state")).status_code == 200
             assert (await one.http.post("/dashboard/logout", headers=own)).status_code == 200
             assert await page.ended() == SESSION_ENDED
 

@@ -62,8 +62,10 @@ def test_a_session_ends_when_it_is_ended() -> None:
     assert not there.is_open(first)
     assert here.is_open(second)
     assert there.is_open(second)
-    assert here.end(first) is None
+    assert here.end(first) == ended, "telling the others may have failed"
     assert here.end("never begun") is None
+    moment.now += SESSION_SECONDS
+    assert here.end(first) is None
 
 
 def test_what_is_remembered_is_bounded() -> None:
