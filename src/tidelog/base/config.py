@@ -365,7 +365,11 @@ def _checked(key: str, kind: Any, given: _Given, problems: list[str]) -> Any:
 
 
 def _allowed(kind: Any) -> str:
-    match _info(kind):
+    return _allowed_of(_info(kind))
+
+
+def _allowed_of(info: inspect.Type) -> str:
+    match info:
         case inspect.IntType(ge=ge, le=le) | inspect.FloatType(ge=ge, le=le) as number:
             noun = "an integer" if isinstance(number, inspect.IntType) else "a number"
             least = "" if ge is None else f" from {ge}"
@@ -380,6 +384,12 @@ def _allowed(kind: Any) -> str:
             return "true or false"
         case inspect.LiteralType(values=values):
             return "one of " + ", ".join(map(str, values))
+        case inspect.ListType(item_type=item):
+            return f"a list of {_allowed_of(item)}"
+        case inspect.UnionType(types=types):
+            chosen = [one for one in types if not isinstance(one, inspect.NoneType)]
+            chosen.sort(key=lambda one: isinstance(one, inspect.ListType))
+            return " or ".join(map(_allowed_of, chosen))
         case other:
             return "a " + type(other).__name__.removesuffix("Type").lower()
 

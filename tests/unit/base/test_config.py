@@ -253,6 +253,7 @@ def test_section_is_no_flag() -> None:
         ("[limits]\nmax_headers = 7", "limits.max_headers (tidelog.toml): 7 is not allowed"),
         ("[limits]\nmax_headers = []", "limits.max_headers (tidelog.toml): [] is not allowed"),
         ("[postgresql]\npool_size = 0", "postgresql.pool_size (tidelog.toml): 0 is not allowed"),
+        ("[mesh]\npublic_hosts = 5", "5 is not allowed; allowed is text or a list of text"),
         ("limits = 5", "limits (tidelog.toml): allowed is a table"),
         ("[[limits]]", "limits (tidelog.toml): allowed is a table"),
         ('tls_key = "k.pem"', "tls_certificate and tls_key belong together"),
