@@ -17,6 +17,14 @@ _PATIENCE_S = 15
 """How long a command waits for a broker that nobody hears yet."""
 
 
+class BrokerRefused(TidelogError):  # noqa: N818 - the failure is the noun
+    """The broker has answered, and not with what was asked for."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 def call(
     url: str, method: str, body: object, token: str | None, patience_s: float = _PATIENCE_S
 ) -> dict[str, Any]:
@@ -39,7 +47,8 @@ def call(
         with error:
             text = printable(error.read().decode("utf-8", "replace")[:300])
         advice = direct.advice(error) or _advice(text)
-        raise TidelogError(f"{base} answered {error.code}: {text} {advice}".rstrip()) from error
+        refusal = f"{base} answered {error.code}: {text} {advice}".rstrip()
+        raise BrokerRefused(refusal, error.code) from error
     except OSError as error:
         raise TidelogError(
             f"{base} does not answer ({error}). Is the broker running? Start it with "

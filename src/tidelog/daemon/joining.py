@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from tidelog.base import config
 from tidelog.base.errors import ConfigError
 from tidelog.base.terminal import printable
 from tidelog.daemon.address import dialled, is_same_broker, resource_url
-from tidelog.daemon.broker_http import call
+from tidelog.daemon.broker_http import BrokerRefused, call
 from tidelog.daemon.settings import FILE_NAME
 from tidelog.mesh.identity import MemberKey, read_key, write_key
 from tidelog.mesh.slug import is_slug
@@ -76,15 +77,27 @@ def join(
 
     `daemon.toml` says where the daemon belongs; what an operator has set in it stays.
 
+    A new key that the broker refuses is removed again. One whose answer was lost may be a member's
+    by now, and is used again by the next try.
+
     Raises:
         ConfigError: the directory belongs to another mesh or broker.
+        BrokerRefused: it did not work, and `status` says whether that is certain.
     """
     _refuse_another(directory / FILE_NAME, invite)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not key_path.exists():
+    is_new = not key_path.exists()
+    if is_new:
         write_key(key_path, MemberKey.generate())
     key = read_key(key_path)
-    answer = register(invite, name, key)
+    try:
+        answer = register(invite, name, key)
+    except BrokerRefused as error:
+        if is_new and error.status < 500:
+            key_path.unlink(missing_ok=True)
+            with suppress(OSError):  # there is something else in it
+                directory.rmdir()
+        raise
     _note(directory / FILE_NAME, invite)
     return key, answer
 

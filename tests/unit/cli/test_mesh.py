@@ -135,6 +135,20 @@ def test_a_refusal_says_what_to_do(broker: Broker, tmp_path: Path, error: str, a
         invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(tmp_path / "a"))
     assert advice in str(refused.value)
     assert "s3cret" not in str(refused.value)
+    assert not (tmp_path / "a").exists(), "a key that is nobody's is not left behind"
+
+
+def test_a_join_without_a_clear_answer_keeps_its_key(broker: Broker, tmp_path: Path) -> None:
+    """It may be a member's by now; and a key that was there is never removed."""
+    folder = tmp_path / "a"
+    link = f"{broker.url}/mesh/harbour#s3cret"
+    keys = []
+    for status in (500, 409):
+        broker.answer = (status, {"error": "whatever"})
+        with pytest.raises(TidelogError):
+            invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(folder))
+        keys.append(read_key(folder / "key.json").public_hex)
+    assert keys[0] == keys[1]
 
 
 @pytest.mark.parametrize(("detail", "is_advised"), [({}, True), ({"detail": "why"}, False)])
