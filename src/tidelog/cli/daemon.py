@@ -109,8 +109,8 @@ def up(
 ) -> None:
     """Run the daemon in the foreground until SIGTERM or Ctrl-C.
 
-    Prints one line of JSON on standard output when its socket is open, with --json or without;
-    logs go to standard error.
+    Prints one line on standard output when its socket is open, with --json as JSON; logs go to
+    standard error.
 
     An ephemeral daemon joins when it starts and leaves the mesh when it ends, after it has sent
     what it accepted. Its directory is a new one, or the one named, which must not exist.
@@ -119,7 +119,6 @@ def up(
 
     Example: tidelog daemon up --ephemeral --invite "$INVITE" --name ci-17 --ttl 600
     """
-    del as_json
     from tidelog.client.mesh_place import require_joined
     from tidelog.daemon.continuous_integration import is_ci
     from tidelog.daemon.settings import FILE_NAME
@@ -144,6 +143,8 @@ def up(
         command += ["--data-dir", str(directory)]
         if mesh is not None:
             command += ["--mesh", mesh]
+    if not as_json:
+        command.append("--text")
     if ttl is not None:
         command += ["--ttl", str(ttl)]
     if broker is not None:

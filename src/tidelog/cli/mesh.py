@@ -398,7 +398,10 @@ def requeue(
     mesh: MeshOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a dead or waiting row again under a fresh id; the old row is kept as aborted.
+    """Send a dead, waiting or possibly lost row again under a fresh id; the old row is kept.
+
+    The old row is aborted then. A row that may be lost (`outbox --lost`) can be sent again while
+    its content is kept.
 
     Example: tidelog mesh outbox requeue --id 01JB8Z5Q4T9W2X7M3K6N0P1R5S --auto
     """
@@ -439,7 +442,7 @@ def drop(
     mesh: MeshOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give up a dead or waiting row; it is kept as aborted, and its id stays taken.
+    """Give up a dead, waiting or possibly lost row; it is aborted, and its id stays taken.
 
     Example: tidelog mesh outbox drop 01JB8Z5Q4T9W2X7M3K6N0P1R5S
     """

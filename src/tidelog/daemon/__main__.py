@@ -1,7 +1,8 @@
 """`python -m tidelog.daemon`: the daemon without the command line's libraries.
 
 `tidelog daemon up` replaces itself by this, so that a daemon that runs for months does not carry
-Typer and Rich with it. It prints one line of JSON on standard output when its socket is open.
+Typer and Rich with it. It prints one line on standard output when its socket is open: JSON, unless
+`--text` is given.
 """
 
 import argparse
@@ -39,8 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.ephemeral:
             from tidelog.daemon import ephemeral
+            from tidelog.daemon.process import Mode
 
-            return ephemeral.run(data_dir, given.name, flags, given.ttl)
+            mode = Mode(ttl_s=given.ttl, says_text=given.text)
+            return ephemeral.run(data_dir, given.name, flags, mode)
         if data_dir is None:
             raise ConfigError("name the directory of everything it writes with --data-dir")
         loaded = daemon_settings.load(data_dir, flags, os.environ)
@@ -48,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             logging.getLogger("tidelog").warning("%s", warning)
         from tidelog.daemon.process import Mode, run
 
-        return run(data_dir, loaded.settings, Mode(ttl_s=given.ttl))
+        return run(data_dir, loaded.settings, Mode(ttl_s=given.ttl, says_text=given.text))
     except ConfigError as error:
         sys.stderr.write(f"tidelog daemon: {error}\n")
         return 2
@@ -86,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--name", help="with --ephemeral: what the others call this member")
     parser.add_argument("--ttl", type=float, help="seconds after which it stops by itself")
+    parser.add_argument(
+        "--text", action="store_true", help="say in words that it is ready, not as a line of JSON"
+    )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from msgspec import structs
+
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.daemon import process
 from tidelog.daemon import settings as daemon_settings
@@ -32,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 def run(
-    data_dir: Path | None, name: str | None, flags: Mapping[str, object], ttl_s: float | None
+    data_dir: Path | None, name: str | None, flags: Mapping[str, object], mode: process.Mode
 ) -> int:
-    """The whole life of an ephemeral daemon; answers its exit code."""
+    """The whole life of an ephemeral daemon, whose mode gets a key; answers its exit code."""
     link = os.environ.pop(INVITE_VARIABLE, "")
     if not link or not name:
         raise ConfigError(
@@ -50,7 +52,7 @@ def run(
         settings = daemon_settings.load(directory, given, os.environ).settings
         register(invite, name, key)
         try:
-            return process.run(directory, settings, process.Mode(key=key, ttl_s=ttl_s))
+            return process.run(directory, settings, structs.replace(mode, key=key))
         finally:
             _leave(invite, key, settings)
     finally:

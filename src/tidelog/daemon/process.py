@@ -87,6 +87,8 @@ class Mode(Struct, frozen=True, kw_only=True):
     """A key that is in memory only; such a daemon's directory is gone when it ends."""
     ttl_s: float | None = None
     """Seconds after which it stops by itself."""
+    says_text: bool = False
+    """Whether what is printed when the socket is open is for people, not for programs."""
 
 
 class Daemon:
@@ -426,6 +428,10 @@ async def _live(data_dir: Path, settings: DaemonSettings, mode: Mode) -> None:
         "member_pubkey": daemon.key.public_hex,
         "pid": os.getpid(),
     }
-    sys.stdout.write(json.dumps(ready) + "\n")
+    line = json.dumps(ready)
+    if mode.says_text:
+        port = "" if daemon.tcp_port is None else f" and 127.0.0.1:{daemon.tcp_port}"
+        line = f"{settings.mesh}: member {daemon.key.public_hex} listens at {ready['socket']}{port}"
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     await daemon.run()

@@ -20,7 +20,7 @@ from tidelog.daemon.continuous_integration import VARIABLES
 
 PATIENCE_S = 60.0
 NO_CI = dict.fromkeys(VARIABLES, "")
-UP = (sys.executable, "-m", "tidelog", "daemon", "up")
+UP = (sys.executable, "-m", "tidelog", "daemon", "up", "--json")
 
 
 class Job:

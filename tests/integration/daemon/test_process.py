@@ -183,18 +183,22 @@ def test_over_tcp_a_token_is_needed(broker: ScriptedBroker) -> None:
         assert token not in daemon.log_text()
 
 
-def test_up_becomes_the_light_process(daemon: DaemonProcess) -> None:
-    """`tidelog daemon up` is replaced by the daemon, same process id."""
+@pytest.mark.parametrize("wanted", [(), ("--json",)])
+def test_up_becomes_the_light_process(daemon: DaemonProcess, wanted: tuple[str, ...]) -> None:
+    """`tidelog daemon up` is replaced by the daemon, same process id; JSON is for programs."""
     process = subprocess.Popen(
-        [*TIDELOG, "daemon", "up", "--data-dir", str(daemon.data_dir), *NOWHERE],
+        [*TIDELOG, "daemon", "up", "--data-dir", str(daemon.data_dir), *NOWHERE, *wanted],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     try:
         assert process.stdout is not None
-        ready = json.loads(process.stdout.readline())
-        assert ready["pid"] == process.pid
+        line = process.stdout.readline()
+        assert str(daemon.data_dir / "daemon.sock") in line
+        assert line.startswith("{") == bool(wanted)
+        if wanted:
+            assert json.loads(line)["pid"] == process.pid
         command = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
         assert "tidelog.daemon" in command
     finally:
