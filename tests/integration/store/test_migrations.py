@@ -64,18 +64,19 @@ async def test_every_earlier_version_becomes_the_newest(
     scripts = [*migrations(engine), NEXT[engine]]
     use_migrations(monkeypatch, engine, scripts)
     old, fresh = Database(store_location), Database(fresh_location)
-    filled: list[str] = []
+    filled: dict[str, object] = {}
     if version:
         await old.at_version(scripts[:version])
-        filled = await old.fill()
-        assert {"log", "head", "dedupe", "writer"} <= set(filled)
+        tables = await old.fill()
+        filled = {table: await old.run(f"SELECT count(*) FROM {table}") for table in tables}
+        assert {"log", "head", "dedupe", "writer"} <= filled.keys()
     await start(store_location, log_id="t" if version else "L")
     await start(fresh_location)
     assert await old.schema() == await fresh.schema()
-    for table in filled:
-        # A start forgets the writers of long ago; an embedded store has only one and asks for none.
-        kept = table != "writer" or engine == "sqlite"
-        assert await old.run(f"SELECT count(*) FROM {table}") == [(kept,)], table
+    if engine == "postgresql" and "writer" in filled:
+        filled["writer"] = [(0,)]  # a start forgets those of long ago; an embedded store has one
+    for table, rows in filled.items():
+        assert await old.run(f"SELECT count(*) FROM {table}") == rows, table
 
 
 async def test_the_newest_version_is_left_as_it_is(store_location: str) -> None:
