@@ -75,19 +75,17 @@ class HttpApp:
         scope = cycle.scope
         found = self._paths.find(scope["raw_path"])
         if found is None:
-            await cycle.discard(self._limits.max_body_bytes)
             return refuse(404, "there is nothing at this path")
         methods, params = found
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         bounded = methods.get(method)
         if bounded is None:
-            await cycle.discard(self._limits.max_body_bytes)
             allowed = ", ".join(sorted(methods)).encode()
             return refuse(405, "this path does not take that method", (b"allow", allowed))
         route, limit, _ = bounded
         is_whole = not cycle.more_body  # the body came with the headers, as it mostly does
         if (len(cycle.body) if is_whole else cycle.declared_bytes) > limit:
-            return await self._too_large(cycle, bounded)
+            return self._too_large(bounded)
         client, server = scope.get("client"), scope.get("server")
         peer = client[0] if client else ""
         guest = self._addresses.guest(peer, scope["headers"])
@@ -106,19 +104,18 @@ class HttpApp:
             handle = route.handle
             if route.admit is not None:
                 if wait := guest.wait_seconds():
-                    return await self._too_many(cycle, route, wait)
+                    return self._too_many(route, wait)
                 admitted = await route.admit(request)
                 if isinstance(admitted, HttpResponse):
                     if admitted.status == UNAUTHORIZED:
                         guest.failed()
-                    await cycle.discard(self._limits.max_body_bytes)
                     return admitted
                 cycle.admit()
                 handle = admitted
             if not is_whole:
                 body = await self._read_body(cycle, limit)
                 if body is None:
-                    return await self._too_large(cycle, bounded)
+                    return self._too_large(bounded)
                 if isinstance(body, HttpResponse):
                     return body
                 request = msgspec.structs.replace(request, body=body)
@@ -155,16 +152,14 @@ class HttpApp:
                 408, "the request's body did not arrive in time", (b"connection", b"close")
             )
 
-    async def _too_many(self, cycle: Cycle, route: Route, wait_seconds: int) -> HttpResponse:
+    def _too_many(self, route: Route, wait_seconds: int) -> HttpResponse:
         self._metrics.refusals.labels("address_failures").inc()
-        await cycle.discard(self._limits.max_body_bytes)
         if route.too_many is not None:
             return route.too_many(wait_seconds)
         return refuse(429, TOO_MANY_FAILURES, (b"retry-after", b"%d" % wait_seconds))
 
-    async def _too_large(self, cycle: Cycle, bounded: "_Bounded") -> HttpResponse:
+    def _too_large(self, bounded: "_Bounded") -> HttpResponse:
         self._metrics.refusals.labels("body_size").inc()
-        await cycle.discard(self._limits.max_body_bytes)
         if bounded.route.too_large is not None:
             return bounded.route.too_large
         error = (

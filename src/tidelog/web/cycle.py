@@ -1,14 +1,9 @@
 """One HTTP request on its way in: its head is here, its body comes when somebody asks for it."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-DISCARD_SECONDS = 1.0
-"""How long the body of a refused request is read and dropped."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -59,23 +54,6 @@ class Cycle(RequestResponseCycle):
         while self.more_body and len(self.body) <= max_bytes:
             await self._more()
         return None if len(self.body) > max_bytes else bytes(self.body)
-
-    async def discard(self, max_bytes: int) -> None:
-        """Read for a moment what is still being sent, and drop it.
-
-        A connection that is closed on a peer which is still sending is reset, and the reset can
-        overtake the answer.
-        """
-        if self.waiting_for_100_continue:
-            return  # it has not begun
-        dropped = 0
-        with contextlib.suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(DISCARD_SECONDS):
-                while self.more_body and dropped <= max_bytes:
-                    self.body = bytearray()
-                    await self._more()
-                    dropped += len(self.body)
-        self.body = bytearray()
 
     async def _more(self) -> None:
         self.message_event.clear()

@@ -29,6 +29,10 @@ MAX_PIPELINED = 16
 each would be an object before the first is answered."""
 
 
+LINGER_SECONDS = 1.0
+"""How long the rest of a body that nobody wants is read and dropped."""
+
+
 class LimitedHttp(HttpToolsProtocol):
     """One HTTP connection, watched while it is not known who sends its requests."""
 
@@ -228,10 +232,24 @@ class LimitedHttp(HttpToolsProtocol):
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         self.transport.write(answer)
-        if not cycle.keep_alive:
+        if cycle.more_body:
+            self._linger()
+        elif not cycle.keep_alive:
             self.transport.close()
         cycle.on_response()
         self._note_held()
+
+    def _linger(self) -> None:
+        """Drop for a moment what is still being sent of a body that nobody wants.
+
+        A connection that is closed on a peer which is still sending is reset, and the reset can
+        overtake the answer.
+        """
+        self._ending = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():  # TLS has no half-close
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     # What is held of requests that may be anybody's.
 

@@ -104,8 +104,11 @@ def publication(size: int = 10) -> bytes:
     return json.dumps({"name": "x", "channel": "room", "data": "y" * size}).encode()
 
 
-async def test_who_asks_is_judged_before_the_body_is_sent(tmp_path: Path) -> None:
-    """A refusal comes on the head alone; of the body not a byte has been sent."""
+async def test_who_asks_is_judged_before_the_body_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal comes on the head alone; of the body not a byte has been sent or waited for."""
+    monkeypatch.setattr("tidelog.web.http.LINGER_SECONDS", 3600.0)
     wrong = "authorization: Bearer wrong"
     asked = [
         ("POST", events_target(b"x")[:-1] + "!", "x: y", 401),
