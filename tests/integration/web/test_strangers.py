@@ -17,6 +17,7 @@ from support.channels_raw import signed_target
 from support.sync_peer import SECRET, token
 from tidelog.base.settings import Limits, Settings, Sync
 from tidelog.cli.serve import _surfaces
+from tidelog.store.rows import Head
 from tidelog.testing.server import running_server
 from tidelog.web.server import Server
 
@@ -219,12 +220,22 @@ async def test_a_handshake_keeps_its_time(tmp_path: Path) -> None:
         assert head.startswith(b"HTTP/1.1 101 ")
 
 
-async def test_a_request_in_line_begins_when_it_is_its_turn(tmp_path: Path) -> None:
+async def test_a_request_in_line_begins_when_it_is_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time of a pipelined request is not what the ones before it have taken."""
-    body = publication()
-    async with serving(tmp_path, unauthenticated_timeout_ms=150) as server, Peer.to(server) as peer:
-        peer.ask("POST", events_target(body), len(body))
-        peer.send(body)
+    async with (
+        serving(tmp_path, unauthenticated_timeout_ms=1000) as server,
+        Peer.to(server) as peer,
+    ):
+        head = server.store.head
+
+        async def slow_head() -> Head:
+            await asyncio.sleep(1.2)
+            return await head()
+
+        monkeypatch.setattr(server.store, "head", slow_head)
+        peer.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         peer.ask("POST", "/mesh/m/members", 10)
         assert await peer.status() == 200
         peer.send(b"0123456789")
