@@ -8,6 +8,7 @@ from typing import Any
 import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
+from tidelog.cli.verification import verify_store
 from tidelog.mesh.identity import MemberKey
 from tidelog.mesh.verifier import verify_mesh
 
@@ -103,6 +104,7 @@ async def test_what_waits_in_a_deleted_queue_is_closed(broker: Broker) -> None:
     claimed = (await ana.request("POST", "/queues/jobs/claim", {"limit": 10})).json()
     assert [item["broker_message_id"] for item in claimed["items"]] == [new]
     assert await broker.surface.chores.check() == 0
+    assert (await verify_store(broker.service.store)).is_sound
 
 
 async def test_an_invite_is_taken_back(broker: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.base import sqlitefile
+from tidelog.cli.verification import verify_store
 from tidelog.mesh import endings
 from tidelog.store.engine import migrations
 
@@ -70,6 +71,7 @@ async def test_what_waits_for_a_former_member_is_closed(
     await until(broker, ben, ("delivered", None), *[("dead", error)] * 4)
     assert await deliveries(broker, cleo) == [("pending", None)] * 4
     assert await broker.surface.chores.check() == 0
+    assert (await verify_store(broker.service.store)).is_sound
     async with asyncio.timeout(10):
         while await broker.service.store.rows("mesh_ended_recipients", (10,)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
