@@ -364,6 +364,13 @@ INVERSIONS = (
         'yield from _unknown_members("event", {}, ("type", "payload"))',
         OF_PROFILES + "test_unknown_member_of_the_event",
     ),
+    Inversion(
+        "D67",
+        CORE,
+        "self._cycles.give_up_states(self.partitions)",
+        "self._cycles.try_states()",
+        OF_CORE + "test_a_state_that_the_log_contradicts_is_replaced_by_events",
+    ),
 )
 
 
