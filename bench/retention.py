@@ -1,8 +1,12 @@
-"""How fast old versions go: retention of channels, on both engines, beside nothing else.
+"""How fast old versions go: retention of channels, beside nothing else and beside publishes.
 
-Messages of one version and of many, over some channels, all of them too old. Prints for each how
-many versions a second of wall time and of processor time are removed, and the longest time for
-which the event loop was held. Prints one JSON document.
+Alone: messages of one version and of many, over some channels, all of them too old. Prints for each
+engine how many versions a second of wall time and of processor time are removed, and the longest
+time for which the event loop was held.
+
+Beside publishes: the real process with its SQLite log takes as many as it can, each too old after a
+second. Prints how many it took and removed, the most that retention lagged, and what both cost.
+Prints one JSON document.
 
 Example: python bench/retention.py --versions 20000 --engines sqlite
 """
@@ -16,17 +20,31 @@ import resource
 import sqlite3
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from channels import APP_ID, KEY, SECRET, append_bytes, create_messages, run_senders, signed
+from prometheus_client.parser import text_string_to_metric_families
+
+from channels import (
+    APP_ID,
+    KEY,
+    SECRET,
+    append_bytes,
+    cpu_seconds,
+    create_messages,
+    run_senders,
+    signed,
+)
+from size_parts.store import CONFIG
 from tidelog.base.channels_settings import AiTransport, App, Channels, VersionedMessages
 from tidelog.base.settings import Settings
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
+from tidelog.testing.process import CREDENTIALS, ServerProcess
 from tidelog.testing.server import running_server
 from tidelog.web.server import Node
 
@@ -125,6 +143,60 @@ async def measured(store: str, home: Path, versions: int, *, each: int) -> dict[
     }
 
 
+async def scraped(url: str) -> dict[str, float]:
+    """Removed versions and the lag, as the server shows them."""
+
+    def ask() -> str:
+        token = CREDENTIALS["TIDELOG_ADMIN_TOKEN"]
+        request = urllib.request.Request(
+            f"{url}/metrics", headers={"authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(answer.read().decode())
+
+    samples = (
+        sample
+        for family in text_string_to_metric_families(await asyncio.to_thread(ask))
+        for sample in family.samples
+    )
+    return {s.name: s.value for s in samples if s.labels.get("surface") == "channels"}
+
+
+async def beside_publishes(url: str, pid: int, versions: int) -> dict[str, Any]:
+    """Publish, and look at the lag until the last version is gone."""
+    began, used, most = time.perf_counter(), cpu_seconds(pid), 0.0
+    publishing = asyncio.create_task(run_senders(int(url.rsplit(":", 1)[1]), creates(versions)))
+    removed = 0.0
+    while removed < versions:
+        await asyncio.sleep(0.5)
+        seen = await scraped(url)
+        removed = seen.get("tidelog_retention_removed_total", 0.0)
+        most = max(most, seen["tidelog_retention_lag_seconds"])
+        if publishing.done():
+            await publishing
+    seconds, _ = await publishing
+    return {
+        "published_per_second": round(versions / seconds),
+        "removed_per_second": round(versions / (time.perf_counter() - began)),
+        "most_lag_seconds": round(most, 1),
+        "server_cpu_us_each": round((cpu_seconds(pid) - used) / versions * 1e6),
+    }
+
+
+def live(versions: int) -> dict[str, Any]:
+    """A server of its own that publishes and removes at the same time."""
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-retention-") as directory:
+        config = Path(directory, "tidelog.toml")
+        config.write_text(CONFIG)
+        with ServerProcess(
+            data_dir=Path(directory, "data"), arguments=("--config", str(config))
+        ) as process:
+            process.start()
+            figures = asyncio.run(beside_publishes(process.url, process.pid, versions))
+            process.terminate()
+    return figures
+
+
 def main(options: argparse.Namespace) -> None:
     """Measure and print."""
     document: dict[str, Any] = {
@@ -145,6 +217,8 @@ def main(options: argparse.Namespace) -> None:
                     store = asyncio.run(create_database(server)) if server else ""
                     run = measured(store, Path(directory), options.versions, each=each)
                     figures.append(asyncio.run(run))
+    versions = options.versions // CHANNELS // 10 * CHANNELS * 10
+    document["beside_publishes"] = live(2 * versions)
     print(json.dumps(document, indent=2))
 
 
