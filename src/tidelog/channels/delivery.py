@@ -238,7 +238,7 @@ class Delivery:
         made = self._made.get((stream_id, version.committed_id))
         if made is None:
             data = await texts.whole(version)
-            if data is None and version.keeps_data:
+            if data is None:
                 return None
             made = text_frame(self._projector.frame(version, name, stream_id, data=data))
             if version.data_bytes > PACED_BYTES:

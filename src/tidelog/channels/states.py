@@ -663,19 +663,21 @@ async def read_versions(
 async def read_data(store: Store, version: Version) -> bytes | None:
     """All the data after an append, or after a version that keeps it, as JSON.
 
-    None if there is none, or its message is gone.
+    None if the version is gone by now. The base is read last: versions that went meanwhile are in
+    it, and those after it were all there to be read.
     """
     number = int(version.message_serial[-20:])
-    later: Sequence[Version] = ()
-    if version.data_of:
-        later = await read_versions(store, number, version.data_of - 1, version.committed_id)
+    later = await read_versions(store, number, version.data_of - 1, version.committed_id)
     base = None
-    if not (later and later[0].says_all):  # what it refers to was purged, or it does not say
-        [(stored,)] = await store.rows("channels_base", (number,)) or ((None,),)
-        base = None if stored is None else decode_version(stored)
+    if not (later and later[0].says_all and len(later) < VERSIONS_PER_READ):
+        # What it refers to was purged, or it does not say, or the read was none of one moment.
+        found = await store.rows("channels_base", (number,))
+        if not found:
+            return None
+        base = None if found[0][0] is None else decode_version(found[0][0])
         after = 0 if base is None else base.committed_id
-        later = await read_versions(store, number, after, version.committed_id)
+        later = [each for each in later if each.committed_id > after]
     folded = fold(base, later)
-    if folded is None or isinstance(folded.data, UnsetType):
+    if folded is None or folded.committed_id != version.committed_id:
         return None
-    return bytes(folded.data)
+    return None if isinstance(folded.data, UnsetType) else bytes(folded.data)

@@ -20,6 +20,9 @@ a large message, and a page is held in memory until it is sent."""
 VERSIONS_PER_READ = 25
 """Versions read at once for a page: each may have a megabyte of its own."""
 
+TRIES = 3
+"""How often a page is read of which versions went while it was."""
+
 Read = Callable[[Version], Awaitable[bytes | None]]
 """Reads all the data after a version; None if its message is gone."""
 
@@ -85,6 +88,17 @@ async def read_version_page(
 
     An append shows what it added. The page ends early for its size, but has one version at least.
     """
+    for _ in range(TRIES):
+        page = await _read_places(store, message, at, limit, is_oldest_first=is_oldest_first)
+        if await _read_kept(store, page.versions if is_oldest_first else page.versions[::-1]):
+            return page
+    return None
+
+
+async def _read_places(
+    store: Store, message: int, at: int, limit: int, *, is_oldest_first: bool
+) -> VersionPage:
+    """The page as it is stored: without the data that versions keep."""
     found: list[Version] = []
     size, has_more = 0, False
     while not has_more:
@@ -103,12 +117,17 @@ async def read_version_page(
         if len(rows) < count:
             break
         at = found[-1].committed_id
+    return VersionPage(found, has_more)
+
+
+async def _read_kept(store: Store, versions: Sequence[Version]) -> bool:
+    """Give versions the data that they keep, the oldest first; False if one of them is gone."""
     texts = Texts(lambda version: read_data(store, version))
-    for version in found if is_oldest_first else reversed(found):
+    for version in versions:
         texts.follow(version)
         if version.keeps_data:
             data_kept = await texts.whole(version)
             if data_kept is None:
-                return None
+                return False
             version.data = Raw(data_kept)
-    return VersionPage(found, has_more)
+    return True

@@ -1,8 +1,9 @@
 """Retention of channels: it keeps up, shows its lag, and goes on where it was."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from support.channels_peer import ChannelsNode, channels_server, message_path
 from tidelog.channels import retention as module
+from tidelog.channels import states, texts
 from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
 
@@ -221,3 +223,94 @@ async def test_nodes_share_the_work(tmp_path: Path, postgresql_url: str) -> None
         assert await kept(first) == 0
         assert await second.surface.service.retention.tick() == 0
         assert metric(first, "tidelog_retention_lag_seconds") == 0
+
+
+async def test_what_is_read_while_versions_go_is_right(
+    tmp_path: Path, store_location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its reads a purge comes after: no version shows another one's data."""
+    monkeypatch.setattr(states, "VERSIONS_PER_READ", 2)
+    monkeypatch.setattr(texts, "VERSIONS_PER_READ", 2)
+    clock = FakeClock()
+    async with server(tmp_path, store_location, clock) as node:
+        for at in range(1, 9):
+            channel = f"ai:{at}"
+            serial, said = await _versions_apart(node, channel, clock)
+            direction = ("oldest_first", "newest_first")[at % 2]
+            with _purging(node, at, monkeypatch):
+                page = await node.api.versions(channel, serial, direction=direction)
+            found = {item["delivery_serial"]: item["data"] for item in page["items"]}
+            assert found == {place: said[place] for place in found}, at
+            assert found.keys() >= {7, 8}, at
+
+
+async def test_what_is_sent_again_while_versions_go_is_right(
+    tmp_path: Path, store_location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it is not sent, and the resume fails: a fragment never stands for the whole text."""
+    clock, failures = FakeClock(), set()
+    recovery = {"buffer_ttl_seconds": 0.001}
+    window = {"retention_window_seconds": WINDOW_SECONDS, "purge_interval_seconds": 3600}
+    async with channels_server(
+        tmp_path,
+        store_location,
+        clock=clock,
+        versioned_messages=window,
+        connection_recovery=recovery,
+        max_cached_text_bytes=1,
+    ) as node:
+        node.api.now = lambda: clock.now_ms() / 1000
+        for at in range(1, 6):
+            channel = f"ai:{at}"
+            _, said = await _versions_apart(node, channel, clock)
+            said |= {2: "a-1", 4: "a-1-2"}
+            node.surface.service._states.forget_idle_messages()
+            async with node.v2(append_mode="full") as reader:
+                stream_id = (await reader.subscribe(channel))["stream_id"]
+                with _purging(node, at, monkeypatch):
+                    await reader.resume(**{channel: {"serial": 1, "stream_id": stream_id}})
+                    while (frame := await reader.receive())["event"] != "sockudo:resume_success":
+                        if frame["event"] == "sockudo:resume_failed":
+                            failures.add(json.loads(frame["data"])["code"])
+                        else:
+                            assert frame["data"] == said[frame["serial"]], (at, frame)
+    assert "continuity_unverifiable" in failures, "it had begun"
+
+
+async def _versions_apart(
+    node: ChannelsNode, channel: str, clock: FakeClock
+) -> tuple[str, dict[int, str]]:
+    """A message whose create is gone and of which more is too old; what its versions say."""
+    api, said = node.api, ["a", "-1", "a-1", "-2", "a-1-2", "b", "b", "b"]
+    serial: str = (await api.publish(channel, "a"))["message_serial"]
+    clock.advance(OLD_MS // 2)
+    await api.mutate("append", channel, serial, data="-1")
+    await api.mutate("update", channel, serial, description="kept")
+    await api.mutate("append", channel, serial, data="-2")
+    await api.mutate("update", channel, serial, description="kept")
+    await api.mutate("update", channel, serial, data="b")
+    clock.advance(OLD_MS // 2)
+    await node.surface.service.retention.tick()
+    await api.mutate("update", channel, serial, description="kept")
+    await api.mutate("delete", channel, serial, description="kept")
+    clock.advance(OLD_MS // 2)
+    return serial, dict(enumerate(said, 1))
+
+
+@contextmanager
+def _purging(node: ChannelsNode, at: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Retention comes after the store has been read so often."""
+    store, count = node.server.store, 0
+    rows = store.rows
+
+    async def read(query: str, key: tuple[Any, ...]) -> tuple[Row, ...]:
+        nonlocal count
+        found = await rows(query, key)
+        count += 1
+        if count == at:
+            await node.surface.service.retention.tick()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "rows", read)
+        yield
