@@ -4,7 +4,8 @@ A server of ours spends a second of a processor on its imports before it does an
 suite starts more than a thousand. So one process imports them once and forks a child for each: a
 process with its own memory, files and signals, which can be killed, stopped and measured like any
 other, and runs the same `main`. What a fork would hide, that a command starts from nothing, is the
-matter of `tests/packaging` and of every start with fault points, which are read at the import.
+matter of `tests/packaging` and of every start with fault points or variables of the interpreter,
+which are read before anything else.
 """
 
 import atexit
@@ -99,7 +100,8 @@ class Nursery:
         """Start a command of ours with a pipe for its standard output."""
         executable, *arguments = command
         is_ours = executable == sys.executable and arguments[:1] == ["-m"]
-        if env.get(FAULTS_VARIABLE) or not is_ours or arguments[1] not in PROGRAMS:
+        is_plain = not env.get(FAULTS_VARIABLE) and _interpreter(env) == _interpreter(os.environ)
+        if not is_plain or not is_ours or arguments[1] not in PROGRAMS:
             return spawn(command, env=env, stderr=stderr, cwd=cwd)
         asked = {"arguments": arguments[1:], "env": dict(env), "cwd": cwd}
         output, child_output = os.pipe()
@@ -132,6 +134,11 @@ class Nursery:
         assert self._process is not None
         self._socket.close()
         self._process.wait()
+
+
+def _interpreter(env: Mapping[str, str]) -> dict[str, str]:
+    """What the interpreter reads when it starts, such as `PYTHONPATH`."""
+    return {name: value for name, value in env.items() if name.startswith("PYTHON")}
 
 
 NURSERY = Nursery()
