@@ -180,6 +180,30 @@ def test_only_a_possibly_lost_row_that_is_done_is_retired(outbox: Outbox) -> Non
     assert outbox.counts() == {"pending": 1, "inflight": 0, "done": 1, "dead": 0, "aborted": 2}
 
 
+def test_a_turn_costs_the_same_whatever_waits(tmp_path: Path, clock: FakeClock) -> None:
+    """Rows that are not attempted now are not read: a broker may have been away for a day."""
+    limits = OutboxSettings(max_queue_size=10_000)
+    pressure = Pressure(limits, DiskSettings(), tmp_path, clock.now_ms, lambda _: 10**12)
+    outbox = Outbox(tmp_path / "outbox.db", pressure, clock)
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    costs = []
+    for waiting in (50, 2000):
+        accept(outbox, *(f"id-{number}" for number in range(outbox.waiting, waiting)))
+        before = steps
+        outbox._database.connection.set_progress_handler(count, 10)
+        assert len(outbox.claim(8)) == 8
+        outbox._database.connection.set_progress_handler(None, 10)
+        costs.append(steps - before)
+    outbox.close()
+    assert costs[1] < 2 * costs[0]
+
+
 def test_rows_are_attempted_in_the_order_they_came(outbox: Outbox) -> None:
     """At most 32 at once, each once, and none again while it is under way."""
     ids = [f"id-{number:02}" for number in range(40)]

@@ -24,3 +24,7 @@ END;
 -- Final rows that still have content, by when they became final: what is emptied first.
 CREATE INDEX outbox_kept ON outbox (coalesce(aborted_at, delivered_at))
 WHERE (status = 'aborted' OR status = 'done' AND lost_in IS NULL) AND length(payload) > 0;
+
+-- What waits, oldest first, and when it is due: a turn reads no row that it does not attempt.
+DROP INDEX outbox_waiting;
+CREATE INDEX outbox_waiting ON outbox (enqueued_at, id, next_attempt_at) WHERE status = 'pending';

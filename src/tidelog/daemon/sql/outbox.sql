@@ -10,12 +10,16 @@ INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, asked_t
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending');
 
 -- name: outbox_due
--- Pending rows whose time has come, oldest first; a time too far ahead comes from a clock that was.
+-- Pending rows whose time has come, oldest first; a time too far ahead comes from a clock that was. They are found in
+-- the index, and only then read.
 SELECT o.id, o.client_message_id, o.request_fingerprint, o.payload, o.attempts,
        (SELECT p.client_message_id FROM outbox p WHERE p.superseded_by = o.id), o.enqueued_at
-FROM outbox o
-WHERE o.status = 'pending' AND (o.next_attempt_at <= :now OR o.next_attempt_at > :latest)
-ORDER BY o.enqueued_at, o.id LIMIT :limit;
+FROM (
+  SELECT id FROM outbox INDEXED BY outbox_waiting
+  WHERE status = 'pending' AND (next_attempt_at <= :now OR next_attempt_at > :latest)
+  ORDER BY enqueued_at, id LIMIT :limit
+) AS due JOIN outbox o ON o.id = due.id
+ORDER BY o.enqueued_at, o.id;
 
 -- name: outbox_next_due
 -- When the next pending row is due.
@@ -28,7 +32,7 @@ WHERE id = ? AND status = 'pending' AND attempts = ?;
 
 -- name: outbox_too_old
 -- Pending rows that have reached their age.
-SELECT id, attempts FROM outbox WHERE status = 'pending' AND enqueued_at <= ? LIMIT ?;
+SELECT id, attempts FROM outbox INDEXED BY outbox_waiting WHERE status = 'pending' AND enqueued_at <= ? LIMIT ?;
 
 -- name: outbox_expire
 -- A row dies of age; no attempt was started past the limit.
@@ -130,7 +134,7 @@ SELECT status, count(*) FROM outbox GROUP BY status;
 
 -- name: outbox_oldest
 -- When the oldest row that still waits was accepted.
-SELECT min(enqueued_at) FROM outbox WHERE status = 'pending';
+SELECT min(enqueued_at) FROM outbox INDEXED BY outbox_waiting WHERE status = 'pending';
 
 -- name: outbox_state
 -- One remembered value.
