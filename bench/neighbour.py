@@ -23,6 +23,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -227,6 +228,7 @@ async def measure(place: Place, home: Path, options: argparse.Namespace) -> dict
                 if name == "https_webhooks":
                     await asyncio.to_thread(place.add_webhooks)
                 results[name] = await beside(name, place, paced, options)
+                print(f"neighbour: {results[name]['ratio']}", file=sys.stderr, flush=True)
     return results
 
 
@@ -280,4 +282,5 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.seconds, arguments.messages = 2, 3.0, 20_000
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and no process stays
     main(arguments)

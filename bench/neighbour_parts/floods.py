@@ -113,7 +113,10 @@ class Flood:
             close_timeout=0.2,
             ping_interval=None,
         ) as connection:
-            yield connection
+            try:
+                yield connection
+            finally:
+                connection.transport.abort()
 
     async def member(self, connection: ClientConnection, slug: str, seed: str) -> None:
         """Greet the broker as a member of a mesh does."""
@@ -400,8 +403,7 @@ async def obey(name: str) -> None:
         if going.done():
             going.result()
         going.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await going
+        await asyncio.wait([going], timeout=2 * DRAIN_SECONDS)
         print(json.dumps(told), flush=True)
 
 

@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import secrets
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -239,7 +240,7 @@ def main(options: argparse.Namespace) -> int:
         asyncio.run(drive(load, sampler, seconds, places, samples))
         ends = {name: all_[-1].value for name, all_ in sampler.series.items()}
         logged = server.log_text().splitlines()
-        warnings = [line for line in logged if "WARNING" in line or "ERROR" in line]
+        warnings = [line for line in logged if " warning " in line or " error " in line]
     found = judged(sampler.series)
     others = {
         name: trend(all_)
@@ -294,4 +295,5 @@ if __name__ == "__main__":
         "--window", type=int, default=300, help="seconds that versions of channels are kept"
     )
     parser.add_argument("--samples", type=Path, help="a file for every sample, as JSON lines")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and no process stays
     sys.exit(main(parser.parse_args()))
