@@ -192,3 +192,38 @@ def test_an_unreachable_server_is_an_error_soon_and_without_the_password() -> No
         StoreAddress("postgresql://me:hun:ter2@[::1/x").head()
     assert "ter2" not in str(refused.value)
     assert "hunter2" not in repr(StoreAddress("postgresql://me:hunter2@127.0.0.1:1/x"))
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from tidelog.pipeline.relations import RELATIONS, read_relations
+from tidelog.pipeline.store_address import StoreAddress
+moment = read_relations(StoreAddress(sys.argv[1]), RELATIONS)
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmPeak")))
+"""
+"""Reads all relations; prints how much memory it had at most, reserved or used, in KiB."""
+
+
+def test_a_small_store_reserves_little_memory(tmp_path: Path) -> None:
+    """A process that has reserved more than there is cannot start another, such as Spark's JVM."""
+    location = str(tmp_path / "tidelog.db")
+    write_log(location, [draft(1)])
+    command = [sys.executable, "-c", PEAK, location]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) < 8 * 2**20
+
+
+def test_a_column_that_begins_with_nothing_has_its_type(tmp_path: Path) -> None:
+    """Also when the first value comes after as many rows as a page of entries has."""
+    location, rows = str(tmp_path / "tidelog.db"), store_address.PAGE_ROWS + 1
+    write_log(location, [])
+    with closing(sqlite3.connect(location)) as writing, writing:
+        writing.executemany(
+            "INSERT INTO dedupe VALUES ('s', ?, ?, x'00', '', x'', 1, 0, NULL, NULL)",
+            [(f"{n:06}", n if n == rows else None) for n in range(1, rows + 1)],
+        )
+    _, found = StoreAddress(location).relations({"dedupe": "dedupe"})
+    positions = found["dedupe"]["committed_id"].to_pylist()
+    assert (len(positions), positions[-1], set(positions[:-1])) == (rows, rows, {None})

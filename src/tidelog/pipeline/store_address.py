@@ -43,10 +43,6 @@ seconds."""
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
 
-_ALL_ROWS = 2**30
-"""SQLite's columns have no type until a value is seen; the driver looks at one batch, so a whole
-result must be one."""
-
 
 class LogReplaced(TidelogError):  # noqa: N818 - the failure is the noun
     """The store holds another log than the one that was read before."""
@@ -86,7 +82,10 @@ class Reading(Protocol):
     """An open connection."""
 
     def table(self, query: str, values: tuple[Any, ...] = ()) -> pa.Table:
-        """Run a named query. A column in which no row has a value has the type null."""
+        """Run a named query that returns at most `PAGE_ROWS` rows.
+
+        A column in which no row has a value has the type null.
+        """
 
 
 class StoreAddress:
@@ -151,7 +150,7 @@ class StoreAddress:
         """
         with self._reading() as reading, reading.at_one_moment():
             head = _head(reading)
-            return head, {name: reading.table(query) for name, query in queries.items()}
+            return head, {name: reading.whole(query) for name, query in queries.items()}
 
     def entries(
         self,
@@ -257,14 +256,30 @@ class _Reading:
             self._run("wait_for_locks")
 
     def table(self, query: str, values: tuple[Any, ...] = ()) -> pa.Table:
+        return self._table(self._queries[query], values, PAGE_ROWS)
+
+    def whole(self, query: str) -> pa.Table:
+        """Run a named query that returns any number of rows."""
+        text, most = self._queries[query], PAGE_ROWS
+        if self._engine == "sqlite":
+            count = f"SELECT count(*) AS rows FROM ({text.rstrip().removesuffix(';')})"
+            [most] = self._table(count, (), 1)["rows"].to_pylist()
+        return self._table(text, (), most)
+
+    def _table(self, text: str, values: tuple[Any, ...], most: int) -> pa.Table:
+        """The result of a query that returns at most so many rows.
+
+        SQLite's columns have no type until a value is seen. The driver looks at one batch, so a
+        whole result must be one; and it reserves room for a batch before it reads any of it.
+        """
         with self._connection.cursor() as cursor:
             if self._engine == "sqlite":
                 cursor.adbc_statement.set_options(
-                    **{"adbc.sqlite.query.batch_rows": str(_ALL_ROWS)}
+                    **{"adbc.sqlite.query.batch_rows": str(max(1, most))}
                 )
             else:
                 values = tuple(escape(v) if isinstance(v, str) else v for v in values)
-            cursor.execute(self._queries[query], values or None)
+            cursor.execute(text, values or None)
             table = cast("pa.Table", cursor.fetch_arrow_table())
         return _cleaned(table, is_escaped=self._engine == "postgresql")
 
