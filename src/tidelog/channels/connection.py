@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.channels_settings import App, set_by
@@ -11,6 +10,7 @@ from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.frame import PING, frame, text_frame
 from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.surface import Outlet
+from tidelog.base.waiting import Waiting
 from tidelog.channels import wire
 from tidelog.channels.actions import (
     Action,
@@ -34,9 +34,6 @@ from tidelog.channels.upgrade import AppendMode, Options, claims_of
 if TYPE_CHECKING:
     from tidelog.channels.hub import Subscription
     from tidelog.channels.service import ChannelsService
-
-INBOX_MESSAGES = 64
-"""Messages kept while one is worked on; then reading from the socket pauses."""
 
 TOO_MANY_FAILURES = "too many failed authentications of your address" + set_by(
     "per_address.max_failed_authentications_per_minute"
@@ -78,7 +75,7 @@ class Connection:
         self.held_bytes = 0
         """Of all frames that its subscriptions hold back."""
         self._outlet: Outlet | None = None
-        self._inbox: deque[tuple[bytes, bool]] = deque()
+        self._inbox = Waiting()
         self._work: asyncio.Task[None] | None = None
         self._is_busy = False
 
@@ -142,8 +139,8 @@ class Connection:
         if not hasattr(self, "session"):
             return
         if self._is_busy:
-            self._inbox.append((payload, is_text))
-            if len(self._inbox) >= INBOX_MESSAGES and self._outlet is not None:
+            self._inbox.add(payload, is_text=is_text)
+            if self._inbox.is_full and self._outlet is not None:
                 self._outlet.pause_reading()
         else:
             self._handle(payload, is_text=is_text)
@@ -244,9 +241,9 @@ class Connection:
         finally:
             self._is_busy = False
         while self._inbox and not self._is_busy and not self.session.closed:
-            payload, is_text = self._inbox.popleft()
+            payload, is_text = self._inbox.take()
             self._handle(payload, is_text=is_text)
-        if self._outlet is not None and len(self._inbox) < INBOX_MESSAGES:
+        if self._outlet is not None and not self._inbox.is_full:
             self._outlet.resume_reading()
 
     async def _do(self, action: Action) -> None:

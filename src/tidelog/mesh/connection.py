@@ -8,13 +8,13 @@ it waits for it: a member that sends and then unsubscribes must not be told that
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.frame import text_frame
 from tidelog.base.surface import Outlet
+from tidelog.base.waiting import Waiting
 from tidelog.mesh import answers, wire
 from tidelog.mesh.answers import Reply, rfc3339
 from tidelog.mesh.identity import CHALLENGE_BYTES
@@ -39,9 +39,6 @@ from tidelog.mesh.session import (
 if TYPE_CHECKING:
     from tidelog.mesh.service import MeshService
 
-INBOX_FRAMES = 64
-"""Frames kept while something else has to finish first; then reading from the socket pauses."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +52,7 @@ class Connection:
         self._public_hosts = public_hosts
         self._session: Session | None = None
         self._outlet: Outlet | None = None
-        self._inbox: deque[tuple[bytes, bool]] = deque()
+        self._inbox = Waiting()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_busy = True
         """Whether something is under way that later frames wait for: first, finding the mesh."""
@@ -110,8 +107,8 @@ class Connection:
     def received(self, payload: bytes, *, is_text: bool) -> None:
         """See `Conversation.received`."""
         if self._must_wait:
-            self._inbox.append((payload, is_text))
-            if len(self._inbox) >= INBOX_FRAMES and self._outlet is not None:
+            self._inbox.add(payload, is_text=is_text)
+            if self._inbox.is_full and self._outlet is not None:
                 self._outlet.pause_reading()
         else:
             self._handle(payload, is_text=is_text)
@@ -230,9 +227,9 @@ class Connection:
 
     def _take_inbox(self) -> None:
         while self._inbox and not self._must_wait:
-            payload, is_text = self._inbox.popleft()
+            payload, is_text = self._inbox.take()
             self._handle(payload, is_text=is_text)
-        if self._outlet is not None and len(self._inbox) < INBOX_FRAMES:
+        if self._outlet is not None and not self._inbox.is_full:
             self._outlet.resume_reading()
 
     async def _do(self, action: Action) -> None:

@@ -36,7 +36,9 @@ from tidelog.sync.wire import (
 )
 
 INBOX_MESSAGES = 32
-"""Messages held while one is worked on; then reading from the socket pauses."""
+INBOX_BYTES = 1_048_576
+"""Messages held while one is worked on; then reading from the socket pauses. A message may be four
+megabytes, and whoever does not read its answers could have 32 of them held."""
 
 QUEUED_MESSAGES = 16
 QUEUED_BYTES = 65_536
@@ -124,7 +126,8 @@ class Session:
     @property
     def is_full(self) -> bool:
         """Whether the peer should be made to wait."""
-        return len(self._inbox) >= INBOX_MESSAGES
+        held = sum(len(received.frame) for received in self._inbox)
+        return len(self._inbox) >= INBOX_MESSAGES or held >= INBOX_BYTES
 
     # What happens to it.
 

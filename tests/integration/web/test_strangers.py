@@ -1,6 +1,7 @@
 """Requests of nobody: what is held and waited for before it is known who sends them."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from support import channels_peer
 from support.channels_peer import APP
 from support.channels_raw import signed_target
 from support.sync_peer import SECRET, token
 from tidelog.base.settings import Limits, Settings, Sync
+from tidelog.channels.attaching import Attaching
 from tidelog.cli.serve import _surfaces
+from tidelog.mesh.service import MeshService
 from tidelog.store.rows import Head
 from tidelog.testing.server import running_server
 from tidelog.web.server import Server
@@ -336,3 +340,47 @@ async def test_sockets_count_among_the_strangers(tmp_path: Path) -> None:
                 assert first.close_code == 1013
                 second.transport.write(b"x" * 1000)
                 assert json.loads(await second.recv())["type"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("path", "held_up"),
+    [
+        pytest.param(f"/app/{APP.key}?protocol=2", (Attaching, "subscribe"), id="channels"),
+        pytest.param("/mesh/m/ws", (MeshService, "mesh"), id="mesh"),
+    ],
+)
+async def test_what_waits_in_a_socket_has_few_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, held_up: tuple[type, str]
+) -> None:
+    """While one message is worked on, a socket of anybody is not read until memory is full."""
+    goes_on = asyncio.Event()
+    original = getattr(*held_up)
+
+    async def waits(*arguments: object, **options: object) -> object:
+        await goes_on.wait()
+        return await original(*arguments, **options)
+
+    monkeypatch.setattr(*held_up, waits)
+    ping = json.dumps({"event": "sockudo:ping", "data": "x" * 65_000})
+    subscribe = json.dumps({"event": "sockudo:subscribe", "data": {"channel": "room"}})
+    async with serving(tmp_path) as server:
+        url = server.url.replace("http", "ws", 1) + path
+        async with connect(url, max_queue=None) as socket:
+            await socket.send(subscribe)
+            flood = asyncio.create_task(_flood(socket, ping, 64))
+            sockets = server._websockets.sockets
+            await channels_peer.until(lambda: sockets.received_bytes >= 65_000)
+            await asyncio.sleep(0.2)  # for a server that goes on reading, to be noticed
+            assert sockets.received_bytes < 1_000_000
+            goes_on.set()
+            with contextlib.suppress(ConnectionClosed):  # there is no such mesh
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await flood
+                    pongs = 0
+                    while pongs < 64:
+                        pongs += '"sockudo:pong"' in str(await socket.recv())
+
+
+async def _flood(socket: ClientConnection, message: str, times: int) -> None:
+    for _ in range(times):
+        await socket.send(message)

@@ -11,7 +11,7 @@ import pytest
 from tidelog.base.settings import Sync as SyncSettings
 from tidelog.sync.actions import Action, Close, Connected, Send, Submit, Sync
 from tidelog.sync.profiles import TREE_ACTIONS, Model
-from tidelog.sync.session import INBOX_MESSAGES, QUEUED_BYTES, QUEUED_MESSAGES, Session
+from tidelog.sync.session import INBOX_BYTES, INBOX_MESSAGES, QUEUED_BYTES, QUEUED_MESSAGES, Session
 from tidelog.sync.tokens import Tokens
 
 SECRET = "a secret of more than thirty-two bytes"
@@ -537,6 +537,18 @@ def test_the_peer_waits_when_too_much_waits() -> None:
     assert peer.session.is_full
     peer.done()
     assert not peer.session.is_full
+
+
+def test_the_peer_waits_when_few_large_messages_wait() -> None:
+    """Messages may be large: an inbox is full by its bytes too."""
+    peer = active(max_messages_per_second=10_000)
+    peer.send("submit_events", {"events": [item()]})
+    was_full = []
+    for _ in range(2):
+        peer.send("heartbeat", {"x": "y" * (INBOX_BYTES // 2)})
+        was_full.append(peer.session.is_full)
+    peer.done()
+    assert [*was_full, peer.session.is_full] == [False, True, False]
 
 
 # Section 4: the handshake.
