@@ -25,7 +25,10 @@ _MAX_ADDRESS_CHARACTERS = 100
 
 _FORWARDED = b"x-forwarded-for"
 _MAX_FORWARDED_BYTES = 4096
-"""Of the header; what is longer was not written by a proxy that means it."""
+"""Of the header's end, which the proxies wrote; what is before it is whatever a client made up."""
+
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv4 as a translator shows it (RFC 6052): the whole internet, in what else would be one /64."""
 
 Headers = Iterable[tuple[bytes, bytes]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -180,8 +183,10 @@ def _read(peer: str) -> Address | None:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
         return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _TRANSLATED:
+            return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        return address.ipv4_mapped or address
     return address
 
 
@@ -194,6 +199,12 @@ def _spelled(address: Address) -> str:
 def _forwarded(headers: Headers) -> list[str]:
     """The addresses that proxies have added, the nearest last."""
     given = b",".join(value for name, value in headers if name == _FORWARDED)
-    if len(given) > _MAX_FORWARDED_BYTES:
-        return []
-    return [part.strip() for part in given.decode("latin-1").split(",")]
+    parts = given[-_MAX_FORWARDED_BYTES:].decode("latin-1").split(",")
+    return [_without_port(part.strip()) for part in parts if part.strip()]
+
+
+def _without_port(name: str) -> str:
+    """As some proxies write it: `192.0.2.1:5000`, `[2001:db8::1]:5000`, `[2001:db8::1]`."""
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0] if name.count(":") == 1 else name

@@ -56,6 +56,8 @@ def test_connections_of_one_address() -> None:
         ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", True),
         ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
         ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("64:ff9b::192.0.2.1", "192.0.2.1", True),
+        ("64:ff9b::192.0.2.1", "64:ff9b::192.0.2.2", False),
     ],
 )
 def test_what_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
@@ -126,7 +128,13 @@ def test_this_machine_is_exempt_and_need_not_be() -> None:
         (["10.0.0.8"], None),
         (["nonsense"], None),
         (["127.0.0.1"], None),
-        (["192.0.2.7" + " " * 5000], None),
+        (["9.9.9.9," * 1000 + "192.0.2.7"], "192.0.2.7"),
+        ([" " * 5000, "192.0.2.7"], "192.0.2.7"),
+        (["192.0.2.7:50123"], "192.0.2.7"),
+        (["[2001:db8::7]:50123"], "2001:db8::7"),
+        (["[2001:db8::7]"], "2001:db8::7"),
+        (['"[2001:db8::7]:50123"'], None),
+        (["192.0.2.7, ", ""], "192.0.2.7"),
     ],
 )
 def test_who_a_trusted_proxy_speaks_for(forwarded: list[str], counted: str | None) -> None:
