@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.channels_peer import channels_server
@@ -34,12 +34,12 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "channels_note_history": (texts, numbers),
     "channels_add_message": (numbers, texts, numbers, numbers, st.just(0), numbers),
     "channels_add_version": (numbers, numbers),
-    "channels_fold": (numbers, st.just(0), numbers, numbers, states),
+    "channels_fold": (numbers, st.integers(0, 1), numbers, numbers, states),
     "mesh_add_delivery": (*delivery, st.just("mesh"), numbers, numbers),
-    "mesh_claim_delivery": (*delivery, texts, numbers, numbers),
+    "mesh_claim_delivery": (*delivery, st.just("claim"), numbers, numbers),
     "mesh_finish_delivery": (
         *delivery,
-        texts,
+        st.just("claim"),
         st.sampled_from(["pending", "delivered"]),
         numbers,
         st.none(),
@@ -65,12 +65,16 @@ ADDS = {name for name in VALUES if "_add_" in name}
 @st.composite
 def batches_of_changes(draw: st.DrawFn) -> list[RowChange]:
     """Changes of one surface, whose rows meet; seldom is a row added that is there already."""
-    surface = draw(st.sampled_from(["channels", "channels", "mesh", "mesh", "sync"]))
+    surface = draw(st.sampled_from(["channels", "channels", "mesh", "mesh", "mesh", "sync"]))
     moving = [name for name in TOUCHES if name.startswith(surface)]
     kinds = 3 * moving + [name for name in VALUES if name.startswith(surface)]
     named: list[RowChange] = []
     added: set[tuple[Any, ...]] = set()
     is_refusable = draw(st.integers(0, 9)) == 0
+    if surface == "mesh" and draw(st.booleans()):  # else little can be claimed and finished
+        for who in "ab":
+            named.append(RowChange("mesh_add_delivery", ("m", who, "push", "", "mesh", 1, 1)))
+            added.add(("mesh_add_delivery", "m", who, "push", ""))
     for _ in range(draw(st.integers(0, 20))):
         name = draw(st.sampled_from(kinds))
         values = draw(st.tuples(*VALUES[name]))
@@ -115,10 +119,45 @@ def execute(
         runner.run(drop_database(url))
 
 
+def _add(message: int) -> RowChange:
+    return RowChange("channels_add_message", (message, "s", message, 1, 0, 1))
+
+
+def _fold(message: int, is_open: int, state: bytes | None) -> RowChange:
+    return RowChange("channels_fold", (message, is_open, 7, 7, state))
+
+
+def _delivery(statement: str, who: str, *values: Any) -> RowChange:
+    return RowChange(f"mesh_{statement}_delivery", ("m", who, "push", "", *values))
+
+
+_DELIVERED = ("claim", "delivered", 1, None, None)
+
+FOLDED_AFTER_ADDED = [_fold(2, 0, b"two"), _add(1), _fold(1, 1, b"one")]
+FOLDED_TWICE = [_add(1), _fold(1, 1, b"one"), _add(2), _fold(1, 0, None), _fold(1, 1, b"two")]
+ADDED_ACROSS_A_REMOVAL = [_add(1), RowChange("channels_remove_message", (1,)), _add(1)]
+FINISHED_AFTER_CLAIMED = [
+    *(_delivery("add", who, "mesh", 1, 1) for who in "ab"),
+    _delivery("finish", "b", *_DELIVERED),
+    _delivery("claim", "a", "claim", 1, 2),
+    _delivery("finish", "a", *_DELIVERED),
+]
+CLAIMED_TWICE = [
+    _delivery("add", "a", "mesh", 1, 1),
+    _delivery("claim", "a", "claim", 1, 1),
+    _delivery("claim", "a", "claim", 2, 3),
+]
+
+
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(named=batches_of_changes())
+@example(named=FOLDED_AFTER_ADDED)
+@example(named=FOLDED_TWICE)
+@example(named=ADDED_ACROSS_A_REMOVAL)
+@example(named=FINISHED_AFTER_CLAIMED)
+@example(named=CLAIMED_TWICE)
 def test_gathered_leave_what_one_at_a_time_leave(
     execute: Callable[[Sequence[Gathered]], Any], named: list[RowChange]
 ) -> None:
