@@ -75,12 +75,13 @@ class Spout:
     def attach(self, transport: asyncio.Transport) -> None:
         """Start writing to `transport`.
 
-        With a high-water mark of zero the transport offers every write to the socket at once and
-        calls `pause_writing` if anything is left: a healthy connection is never measured at all.
+        With a high-water mark of one byte the transport offers every write to the socket at once
+        and calls `pause_writing` if anything is left: a healthy connection is never measured at
+        all. With zero, one that speaks TLS takes an empty buffer for a full one.
         """
         self._transport = transport
         self._write = transport.write
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1)
         self.writable = True
 
     def detach(self) -> None:

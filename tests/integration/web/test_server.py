@@ -17,10 +17,12 @@ from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from support import channels_peer
 from support.storm import HttpClient, read_log
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings import Limits, Settings
 from tidelog.base.surface import Endpoint, HttpRequest, HttpResponse, Route
+from tidelog.cli.serve import _surfaces
 from tidelog.testing.process import ServerProcess
 from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server
@@ -285,6 +287,32 @@ async def test_tls_serves_http_and_websocket(tmp_path: Path) -> None:
     finally:
         server.stop()
         await running
+
+
+async def test_tls_tells_when_a_peer_has_taken_everything(tmp_path: Path) -> None:
+    """What waits for that goes on: a rewind is complete."""
+    certificate, key = make_certificate(tmp_path)
+    settings = Settings(
+        apps=[channels_peer.APP],
+        tls_certificate=str(certificate),
+        tls_key=str(key),
+    )
+    mounts, extensions = _surfaces(settings)
+    trust = ssl.create_default_context(cafile=str(certificate))
+    async with (
+        running_server(
+            tmp_path / "data", settings=settings, mounts=mounts, extensions=extensions
+        ) as server,
+        httpx.AsyncClient(verify=trust) as http,
+    ):
+        await channels_peer.Api(server.url, http).publish("room")
+        url = server.url.replace("http", "ws", 1)
+        path = f"/app/{channels_peer.APP.key}?{channels_peer.V2_QUERY}"
+        async with connect(url + path, ssl=trust) as socket, asyncio.timeout(10):
+            data = {"channel": "room", "rewind": 1}
+            await socket.send(json.dumps({"event": "sockudo:subscribe", "data": data}))
+            while "rewind_complete" not in str(await socket.recv()):
+                pass
 
 
 async def test_a_pipelined_refusal_does_not_take_an_earlier_answers_place(tmp_path: Path) -> None:

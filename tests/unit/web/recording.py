@@ -78,7 +78,7 @@ class RecordingTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Only the mark that makes every leftover visible is expected."""
-        assert (high, low) == (0, None)
+        assert (high, low) == (1, None)
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait."""
