@@ -349,7 +349,7 @@ def _built(
     try:
         return schema(**values)
     except ConfigError as error:
-        problems.append(str(error))
+        problems.extend(str(error).splitlines())  # a section may find several
         return None
 
 

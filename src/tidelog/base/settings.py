@@ -118,17 +118,20 @@ def networks(setting: str, given: list[str] | str) -> tuple[Network, ...]:
     """The networks that a setting lists; a bare address is one of a single address.
 
     Raises:
-        ConfigError: one of them is none.
+        ConfigError: some of them are none; a line for each.
     """
     found: list[Network] = []
+    problems: list[str] = []
     for listed in _listed(given):
         try:
             found.append(ipaddress.ip_network(listed, strict=False))
         except ValueError:
-            raise ConfigError(
-                f"{setting}: {listed[:100]!r} is no address and no network. Write 10.0.0.5, "
+            problems.append(
+                f"{setting}: {listed[:100]!r} is neither an address nor a network. Write 10.0.0.5, "
                 "10.0.0.0/8 or 2001:db8::/32"
-            ) from None
+            )
+    if problems:
+        raise ConfigError("\n".join(problems))
     return tuple(found)
 
 
@@ -168,8 +171,14 @@ class PerAddress(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what is no network before anything is opened."""
-        networks("per_address.exempt", self.exempt)
-        networks("per_address.trusted_proxies", self.trusted_proxies)
+        problems: list[str] = []
+        for name in ("exempt", "trusted_proxies"):
+            try:
+                networks(f"per_address.{name}", getattr(self, name))
+            except ConfigError as error:
+                problems.append(str(error))
+        if problems:
+            raise ConfigError("\n".join(problems))
 
 
 class Sqlite(Section, frozen=True, kw_only=True):

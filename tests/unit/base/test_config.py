@@ -282,6 +282,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         max_headers = 7
         [tracing]
         endpoint = "collector:4318"
+        [per_address]
+        exempt = ["the office", "10.0.0.0/33"]
+        trusted_proxies = "proxy.example"
         [[apps]]
         id = "a"
     """
@@ -295,6 +298,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "limits.max_headers (tidelog.toml): 7 is not allowed",
         "postgresql.pool_size (environment TIDELOG_POSTGRESQL_POOL_SIZE): '0' is not allowed",
         "tracing.endpoint: give an http:// or https:// URL",
+        "per_address.exempt: 'the office' is neither an address nor a network",
+        "per_address.exempt: '10.0.0.0/33' is neither",
+        "per_address.trusted_proxies: 'proxy.example' is neither",
         "apps[0].key: missing",
         "apps[0].secret: missing",
     ):

@@ -188,5 +188,5 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("setting", ["exempt", "trusted_proxies"])
 def test_what_is_no_network_is_refused(setting: str) -> None:
     """With the setting and what to write instead."""
-    with pytest.raises(ConfigError, match=rf"per_address\.{setting}: 'the office' is no address"):
+    with pytest.raises(ConfigError, match=rf"per_address\.{setting}: 'the office' is neither"):
         PerAddress(**{setting: "10.0.0.1, the office"})  # type: ignore[arg-type]
