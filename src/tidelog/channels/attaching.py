@@ -200,7 +200,7 @@ class Attaching:
             text = "the app has as many channels as it may have"
             return _Refusal(text, "channels.max_channels_per_app")
         if not connection.guest.subscribe():
-            text = "too many subscriptions of your address"
+            text = "too many subscriptions from your address"
             return _Refusal(text, "per_address.max_subscriptions")
         return None
 

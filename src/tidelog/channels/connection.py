@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tidelog.channels.hub import Subscription
     from tidelog.channels.service import ChannelsService
 
-TOO_MANY_FAILURES = "too many failed authentications of your address" + set_by(
+TOO_MANY_FAILURES = "too many failed authentications from your address" + set_by(
     "per_address.max_failed_authentications_per_minute"
 )
 

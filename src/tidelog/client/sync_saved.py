@@ -39,7 +39,7 @@ class SavedDrafts(NamedTuple):
         """
         if not path.is_file():
             raise StoreUnavailable(
-                f"{path} is no file. Name the file that the client has as its store."
+                f"there is no file {path}. Name the file that the client has as its store."
             )
         with TemporaryDirectory(prefix="tidelog-drafts-") as folder:
             copy = Path(folder) / "copy.db"
@@ -53,8 +53,9 @@ class SavedDrafts(NamedTuple):
             rescued = sync_rescue.rescue(copy, load_queries(files("tidelog.client") / "sql"))
             if rescued.found == 0 and not has_head:
                 raise StoreUnavailable(
-                    f"no draft in {path} can be read: its first page is damaged, and it has none "
-                    "or was made by another version of tidelog. Try that one, or a backup of it."
+                    f"no draft in {path} can be read. It has none or is not a client's file, or "
+                    "its first page is damaged and another version of tidelog made it: try that "
+                    "version, or a backup of the file."
                 )
         read = [event for row in rescued.rows if (event := _read(row)) is not None]
         mine = [e for e in read if e.status == "draft" and e.client_id == rescued.client_id]

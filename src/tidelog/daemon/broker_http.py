@@ -81,9 +81,15 @@ _ADVICE = {
     "invite_used": "Ask for a new one: `tidelog mesh invite`.",
     "invite_expired": "Ask for a new one: `tidelog mesh invite`.",
     "invite_invalid": "Copy it whole, or ask for a new one: `tidelog mesh invite`.",
+    "invite_not_found": "It was used or deleted, or has expired; `tidelog mesh invites list` shows "
+    "those that are open.",
+    "topic_not_found": "`tidelog mesh topic list` shows those there are.",
+    "queue_not_found": "`tidelog mesh queue list` shows those there are.",
+    "not_the_creator": "An administrator gives --admin-of and the admin token.",
     "name_taken": "Choose another --name.",
     "already_a_member": "This key has joined under another name; use that name.",
     "member_revoked": "This key was revoked for good; join with another --data-dir.",
+    "rate_limited": "Wait a minute, then try again.",
     "unauthenticated": "Set TIDELOG_ADMIN_TOKEN to what the server has, or serve with --dev.",
 }
 

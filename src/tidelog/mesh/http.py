@@ -43,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
+_TOO_MANY_JOINS = (
+    "too many tries to join from your address (setting per_address.max_joins_per_minute)"
+)
+
 Handler = Callable[[HttpRequest], Awaitable[Reply]]
 Admission = Callable[[HttpRequest], Awaitable[Handler]]
 MemberHandler = Callable[[HttpRequest, Mesh, Member], Awaitable[Reply]]
@@ -297,7 +301,7 @@ class MeshHttp:
 
     async def _join(self, request: HttpRequest) -> Reply:
         if wait := request.guest.join_wait_seconds():
-            return refusal(429, "rate_limited", "per_address.max_joins_per_minute", wait)
+            return refusal(429, "rate_limited", _TOO_MANY_JOINS, wait)
         mesh = await self._mesh(request)
         return await self._service.join(mesh, read_object(request.body))
 

@@ -68,11 +68,13 @@ CODES = {
 
 
 TOO_MANY_FAILURES = (
-    "too many failed authentications of your address (setting "
+    "too many failed authentications from your address (setting "
     "per_address.max_failed_authentications_per_minute)"
 )
 
-TOO_MANY_CONNECTIONS = "too many connections of your address (setting per_address.max_connections)"
+TOO_MANY_CONNECTIONS = (
+    "too many connections from your address (setting per_address.max_connections)"
+)
 
 
 def refuse(

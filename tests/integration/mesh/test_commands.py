@@ -62,7 +62,7 @@ async def test_topics_and_queues_are_deleted(broker: Broker, tmp_path: Path) -> 
         answer = await run(kind, "delete", "c", *admin, "--json")
         assert json.loads(answer) == {kind: "c", "removed": True}
         assert await run(kind, "list", *place) == ""
-        with pytest.raises(TidelogError, match=f"{kind}_not_found"):
+        with pytest.raises(TidelogError, match=f"{kind}_not_found.*tidelog mesh {kind} list"):
             await run(kind, "delete", "c", *place)
 
 
@@ -81,6 +81,8 @@ async def test_invites_are_taken_back(broker: Broker, tmp_path: Path) -> None:
     assert (len(listed), len(left)) == (2, 1)
     assert await run("invites", "list", slug, *place) == ""
     for link in links:
+        with pytest.raises(TidelogError, match=r"invite_not_found.*tidelog mesh invites list"):
+            await run("invites", "delete", slug, link, *place)
         with pytest.raises(TidelogError, match="invite_invalid"):
             await run("join", link, "--name", "alice", "--data-dir", str(tmp_path / "alice"))
 

@@ -164,7 +164,8 @@ async def test_tries_to_join_a_mesh(tmp_path: Path) -> None:
         assert [each.status_code for each in statuses] == [404, 404, 429]
         assert statuses[2].json() == {
             "error": "rate_limited",
-            "detail": "per_address.max_joins_per_minute",
+            "detail": "too many tries to join from your address "
+            "(setting per_address.max_joins_per_minute)",
         }
         assert 0 < int(statuses[2].headers["retry-after"]) <= 30
 
