@@ -311,7 +311,7 @@ def inbox(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come.")] = False,
     after: Annotated[
-        str | None, typer.Option(help="Cursor to go on behind; shown with --json.")
+        str | None, typer.Option(help="Cursor to go on after; shown with --json.")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="Of this topic only.")] = None,
     limit: Annotated[int, typer.Option(help="Messages of one page, at most 1000.")] = 100,

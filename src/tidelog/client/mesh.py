@@ -67,7 +67,7 @@ class InboxMessage(NamedTuple):
     """One received message."""
 
     cursor: str
-    """Give it to `MeshClient.inbox` to go on behind this message."""
+    """Give it to `MeshClient.inbox` to go on after this message."""
     client_message_id: str
     broker_message_id: str | None
     sender_pubkey: str
@@ -188,9 +188,9 @@ class MeshClient:
     async def inbox(
         self, after: str | None = None, *, topic: str | None = None
     ) -> AsyncGenerator[InboxMessage, None]:
-        """Every message behind a cursor, then every new one as it comes; ends when you leave.
+        """Every message after a cursor, then every new one as it comes; ends when you leave.
 
-        A connection that is lost is opened again behind the last message you were given: nothing
+        A connection that is lost is opened again after the last message you were given: nothing
         is missed and nothing comes twice. Keep the cursor of what you have dealt with.
         """
         async with aclosing(self.events(BEGINNING if after is None else after)) as events:
@@ -199,7 +199,7 @@ class MeshClient:
                     yield _message(event.data)
 
     async def events(self, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """Everything that happens in the daemon; messages behind `after` are replayed."""
+        """Everything that happens in the daemon; messages after `after` are replayed."""
         failures = 0
         while True:
             try:

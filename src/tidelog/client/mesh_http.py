@@ -76,7 +76,7 @@ class Endpoint(NamedTuple):
             writer.transport.abort()
 
     async def events(self, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """Events until the stream ends; `after` replays the messages behind a cursor."""
+        """Events until the stream ends; `after` replays the messages after a cursor."""
         headers = {} if after is None else {"last-event-id": after}
         head = self._head("GET", "/v1/events", 0, headers)
         reader, writer = await self._open(MAX_EVENT_BYTES)

@@ -232,8 +232,9 @@ class SyncClient:
     def item(self, partition: str, target: str, id: str) -> Json | None:  # noqa: A002 - as in the tree
         """One item of a tree of the view, without copying the others; None if there is none.
 
-        This and what follows raise `KeyError` for an unknown target or place, and those about trees
-        `ValueError` in the `canonical` profile, which has none.
+        This and what follows raise `KeyError` for an unknown target and for an `after` that is not
+        there (any more), and those about trees `ValueError` in the `canonical` profile, which has
+        none.
         """
         return self._look(partition, lambda state: state.tree().item(target, id))
 
@@ -246,7 +247,7 @@ class SyncClient:
         after: str | None = None,
         limit: int | None = None,
     ) -> list[str]:
-        """The ids of a node's children in their order, at most `limit`, from the one `after` on."""
+        """The ids of a node's children in order, at most `limit`, and only those after `after`."""
         return self._look(
             partition,
             lambda state: list(islice(state.tree().children(target, id, after), limit)),
@@ -257,14 +258,16 @@ class SyncClient:
     ) -> list[TreeNode]:
         """A range of a tree as it would be listed, parents before children; costs its length.
 
-        From the node `after` on: the last one of a range is where the next one starts.
+        Only nodes after the node `after`: give the last one of a range to get the next range.
         """
         return self._look(
             partition, lambda state: list(islice(state.tree().nodes(target, after), limit))
         )
 
     def value(self, partition: str, path: str) -> Any:
-        """A part of the view by its dotted path, below a value target; None if nothing is there.
+        """A part of the view by its dotted path, as `settings.theme`; None if nothing is there.
+
+        The path is that of a value target, or leads below one; trees have none.
 
         In the `canonical` profile the path starts in the state that `reduce` made.
         """

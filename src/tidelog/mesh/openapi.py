@@ -134,7 +134,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", f"{MESH}/history"): _operation(
         "Messages the member may see, oldest first.",
         _page("next_after"),
-        parameters=(Parameter("after", "The history_id to begin behind.", WHOLE), _LIMIT),
+        parameters=(Parameter("after", "The history_id to begin after.", WHOLE), _LIMIT),
     ),
     ("GET", f"{MESH}/mentions"): _operation(
         "Mentions of a member, newest first.",

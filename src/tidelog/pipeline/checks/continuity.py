@@ -29,7 +29,7 @@ def check(evidence: Evidence) -> Verdict:
         sql.col("committed_id").alias("at"),
         sql.lit("committed_id").alias("rule"),
         sql.concat(sql.lit("entry "), sql.col("committed_id")).alias("where"),
-        sql.lit("lies outside the log: before its begin or behind its head").alias("text"),
+        sql.lit("lies outside the log: before its beginning or after its head").alias("text"),
     )
     findings = breaks(log, evidence.head.committed_id).unionByName(outside)
     named, total = first_of(findings)

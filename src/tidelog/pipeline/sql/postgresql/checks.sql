@@ -3,7 +3,7 @@
 SELECT count(*) AS entries FROM tidelog.log;
 
 -- name: check_outside
--- Entries that no reader of the log sees: before its begin or behind its head.
+-- Entries that no reader of the log sees: before its beginning or after its head.
 SELECT committed_id FROM tidelog.log WHERE committed_id < 1
 OR committed_id > (SELECT committed_id FROM tidelog.head) ORDER BY committed_id LIMIT 1000;
 
