@@ -213,7 +213,7 @@ class ChannelClient:
             url: the server, such as `wss://host`.
             app_key: names the app.
             authorize: asked with a channel and a socket id before a private or presence channel is
-                subscribed to, at every connection; answers an `Authorization`. Where it comes from
+                subscribed to, at every connection; returns an `Authorization`. Where it comes from
                 is the application's own: `ChannelPublisher.authorization` makes one.
             token: a capability token, or an async callable that fetches one for each connection and
                 when one expires.

@@ -176,7 +176,7 @@ class MeshClient:
         return await self.ask("GET", f"/v1/outbox/{quote(client_message_id, safe='')}")
 
     async def wait(self, client_message_id: str, *, poll_s: float = 0.2) -> dict[str, Any]:
-        """Wait until the broker has a message, or never will; answers its outbox row."""
+        """Wait until the broker has a message, or never will; returns its outbox row."""
         while True:
             row = await self.outcome(client_message_id)
             if row["status"] not in ("pending", "inflight"):
@@ -248,7 +248,7 @@ class MeshClient:
         return await self.ask("GET", "/v1/health")
 
     async def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Any endpoint of the daemon; the JSON it answers."""
+        """Any endpoint of the daemon; the JSON it returns."""
         answer: dict[str, Any] = (await self._patiently(method, path, body)).body
         return answer
 
