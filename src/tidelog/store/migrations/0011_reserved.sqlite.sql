@@ -1,0 +1,2 @@
+-- Empty for ever: stores were written while this number was reserved. What it was meant for is number 17.
+;
