@@ -57,7 +57,8 @@ class Limits(Section, frozen=True, kw_only=True):
     than all of them starved; the open-file limit of the process must be higher."""
 
     idle_timeout_ms: Milliseconds = 120_000
-    """A WebSocket peer silent for so long is pinged: a vanished peer sends no end of connection."""
+    """A WebSocket peer silent for so long is pinged: a vanished peer sends no end of connection.
+    An HTTP peer that reads nothing of its answer for so long is cut off."""
 
     pong_timeout_ms: Milliseconds = 30_000
     """A pinged peer silent for so long is closed; it holds a send buffer while it is believed

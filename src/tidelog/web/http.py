@@ -66,6 +66,8 @@ class LimitedHttp(HttpToolsProtocol):
         """The request that is being answered; `cycle` is the last one that came."""
         self._ending = False
         """Whether what comes is ignored, because the connection ends with the pending answer."""
+        self._unread_timer: asyncio.TimerHandle | None = None
+        """Set while the peer has not taken everything that was written."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Refuse at once what would be one connection too many."""
@@ -82,11 +84,13 @@ class LimitedHttp(HttpToolsProtocol):
             return
         self._guest = guest
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=1)  # whatever is left unsent is watched
         self._start_head_timer(self.limits.header_timeout_ms / 1000)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
         self._stop_head_timer()
+        self._stop_unread_timer()
         self._leave()
         self.strangers.note(self, 0)
         if self in self.connections:
@@ -251,6 +255,39 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
+    # Peers that do not read.
+
+    def pause_writing(self) -> None:
+        """The socket did not take everything."""
+        super().pause_writing()
+        self._watch_unread()
+
+    def resume_writing(self) -> None:
+        """The socket has taken everything."""
+        super().resume_writing()
+        self._stop_unread_timer()
+
+    def _watch_unread(self) -> None:
+        seconds, unread = self.limits.idle_timeout_ms / 1000, self._unread_bytes()
+        self._stop_unread_timer()
+        self._unread_timer = self.loop.call_later(seconds, self._on_unread, unread)
+
+    def _on_unread(self, before: int) -> None:
+        """Even a close waits until everything is read, and so would the connection for ever."""
+        if self._unread_bytes() < before:
+            self._watch_unread()
+        else:
+            self.metrics.refusals.labels("unread").inc()
+            self.transport.abort()
+
+    def _unread_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
     # What is held of requests that may be anybody's.
 
     def _note_held(self) -> None:
@@ -328,6 +365,7 @@ class LimitedHttp(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Switch protocols; not while an earlier request is unanswered."""
         if not self._end_after_pending():
+            self._stop_unread_timer()
             self._leave()  # from here on it counts as a socket, perhaps for whom a proxy speaks
             super().handle_websocket_upgrade()
 

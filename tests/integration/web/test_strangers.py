@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,7 @@ from tidelog.cli.serve import _surfaces
 from tidelog.mesh.service import MeshService
 from tidelog.store.rows import Head
 from tidelog.testing.server import running_server
+from tidelog.web.http import LimitedHttp
 from tidelog.web.server import Server
 
 ADMIN = "a token of an administrator"
@@ -384,3 +386,25 @@ async def test_what_waits_in_a_socket_has_few_bytes(
 async def _flood(socket: ClientConnection, message: str, times: int) -> None:
     for _ in range(times):
         await socket.send(message)
+
+
+async def test_who_does_not_read_the_answers_is_cut_off(tmp_path: Path) -> None:
+    """Nobody holds a connection for ever by asking and not reading."""
+    ask = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
+    async with serving(tmp_path, idle_timeout_ms=300) as server, Peer.to(server) as peer:
+        connections = server._uvicorn.server_state.connections
+        peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await channels_peer.until(lambda: connections)
+        [served] = connections
+        assert isinstance(served, LimitedHttp)
+
+        def is_idle(heads: int) -> bool:
+            if served.flow.write_paused:
+                return True
+            return served._heads > heads and served.cycle.response_complete
+
+        while not served.flow.write_paused:
+            peer.send(ask)
+            await channels_peer.until(partial(is_idle, served._heads))
+        await channels_peer.until(lambda: not connections)
+        assert server.metrics.refusals.labels("unread")._value.get() == 1
