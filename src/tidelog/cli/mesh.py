@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Make a mesh, join it, and look after a daemon's outbox.", no_args_is_help=True
 )
-outbox = typer.Typer(help="What this daemon has accepted, and what became of it.")
+outbox = typer.Typer()  # its help is that of `outbox_command`
 app.add_typer(outbox, name="outbox")
 app.add_typer(mesh_invites.app, name="invites")
 app.add_typer(mesh_topics.topic, name="topic")

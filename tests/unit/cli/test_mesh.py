@@ -20,11 +20,13 @@ runner = CliRunner()
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command below a group."""
+    """Every command below a group, and the groups that are commands too."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield path
         return
+    if command.invoke_without_command and path:
+        yield path
     for name, below in inner.items():
         yield from leaves(below, (*path, name))
 
