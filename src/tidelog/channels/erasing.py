@@ -109,7 +109,8 @@ class Erasing:
             finally:
                 self._states.release(channel)
             await self.erased_through(stream, through)
-        _log.info("erasing is asked for: %s", key)
+        what = f"message {message}" if message else f"all that {actor!r} wrote" if actor else "all"
+        _log.info("asked to erase %s in %s", what, stream)
         await self.finished()
         return await self._state(key)
 
