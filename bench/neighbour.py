@@ -274,7 +274,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", metavar="FLOOD", help="floods with this in the name")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="FLOOD",
+        help=f"only floods whose name contains this, of {', '.join(FLOODS)}",
+    )
     parser.add_argument("--rounds", type=int, default=6, help="phases of each kind")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each phase")
     parser.add_argument("--messages", type=int, default=300_000, help="of the large channel")

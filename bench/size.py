@@ -53,6 +53,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="figures whose name has this in it")
+    names = "; ".join(figure.name for figure in FIGURES)
+    parser.add_argument("--only", default="", help=f"only figures whose name has this: {names}")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
     main(parser.parse_args())
