@@ -29,6 +29,9 @@ MAX_PIPELINED = 16
 each would be an object before the first is answered."""
 
 
+TRAILER_SLACK_BYTES = 262_144
+"""What one read of a socket can bring of a body together with the beginning of what follows it."""
+
 LINGER_SECONDS = 1.0
 """How long the rest of a body that nobody wants is read and dropped."""
 
@@ -66,6 +69,10 @@ class LimitedHttp(HttpToolsProtocol):
         """The request that is being answered; `cycle` is the last one that came."""
         self._ending = False
         """Whether what comes is ignored, because the connection ends with the pending answer."""
+        self._is_after_chunks = False
+        """Whether a chunk has begun and nothing of it has come: what comes may be trailers."""
+        self._trailer_bytes = 0
+        """Received since then; the parser holds a trailer until it is whole."""
         self._unread_timer: asyncio.TimerHandle | None = None
         """Set while the peer has not taken everything that was written."""
 
@@ -102,6 +109,7 @@ class LimitedHttp(HttpToolsProtocol):
             return
         was_awaiting, had_begun, heads = self._awaiting_head, self._has_begun, self._heads
         super().data_received(data)
+        self._count_trailers(data)
         new_heads = self._heads - heads
         if self._has_begun:  # part of a head is there
             if was_awaiting and new_heads == (not had_begun):
@@ -120,6 +128,15 @@ class LimitedHttp(HttpToolsProtocol):
                 self._start_head_timer(wait_ms / 1000)
         if not self.transport.is_closing():
             self._note_held()
+
+    def _count_trailers(self, data: bytes) -> None:
+        self._trailer_bytes = self._trailer_bytes + len(data) if self._is_after_chunks else 0
+        if self._trailer_bytes > self.limits.max_header_bytes + TRAILER_SLACK_BYTES:
+            self._refuse("header_size", 431, "what follows the request's body is too large")
+
+    def on_chunk_header(self) -> None:
+        """A chunk begins; the last one has no body, but trailers."""
+        self._is_after_chunks = True
 
     def on_message_begin(self) -> None:
         """A new head begins; none is read once the connection is to end."""
@@ -190,6 +207,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Ignore the body of a refused request; let a stranger send no more than may be held."""
+        self._is_after_chunks = False
         if not self.transport.is_closing() and not self._ending:
             super().on_body(body)
             cycle = self.cycle
@@ -199,6 +217,7 @@ class LimitedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The next bytes belong to the next head."""
         self._awaiting_head = True
+        self._is_after_chunks = False
         if not self.transport.is_closing() and not self._ending:
             super().on_message_complete()
             if len(self.pipeline) >= MAX_PIPELINED:
@@ -291,7 +310,7 @@ class LimitedHttp(HttpToolsProtocol):
     # What is held of requests that may be anybody's.
 
     def _note_held(self) -> None:
-        held = self._head_bytes
+        held = self._head_bytes + self._trailer_bytes
         if self._served is not None:
             held += self._served.unproven_bytes
         for cycle, _ in self.pipeline:

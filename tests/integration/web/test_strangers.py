@@ -408,3 +408,15 @@ async def test_who_does_not_read_the_answers_is_cut_off(tmp_path: Path) -> None:
             await channels_peer.until(partial(is_idle, served._heads))
         await channels_peer.until(lambda: not connections)
         assert server.metrics.refusals.labels("unread")._value.get() == 1
+
+
+async def test_trailers_of_a_body_are_bounded(tmp_path: Path) -> None:
+    """What follows a chunked body is counted, and no more is read than headers may have."""
+    async with serving(tmp_path) as server, Peer.to(server) as peer:
+        peer.send(b"POST /mesh/m/members HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        peer.send(b"0\r\nlong: " + b"x" * 20_000)
+        await until(server, lambda held: held > 20_000)
+        peer.send(b"x" * 2_000_000)
+        await channels_peer.until(
+            lambda: server.metrics.refusals.labels("header_size")._value.get() == 1
+        )
