@@ -36,7 +36,7 @@ from support.channels_raw import (
     signed_target,
 )
 from support.channels_world import World, check_requests, fold_of, status_of
-from tidelog.channels import states
+from tidelog.channels import attaching, delivery, states, texts
 from tidelog.testing.clock import FakeClock
 
 PROGRAMS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "20")) // 10)
@@ -164,7 +164,7 @@ async def check_open_streams(world: World, channel: str, folded: dict[str, View]
 
 @pytest.fixture
 def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every boundary of folding, collapsing, reading and forgetting is crossed all the time."""
+    """Every boundary of folding, reading, sending and forgetting is crossed all the time."""
     monkeypatch.setattr(states, "UNFOLDED_VERSIONS", 5)
     monkeypatch.setattr(states, "UNFOLDED_BYTES", 48)
     monkeypatch.setattr(states, "_COLLAPSE_AT", 3)
@@ -172,6 +172,10 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "VERSIONS_PER_READ", 4)
     monkeypatch.setattr(states, "MAX_IDLE_MESSAGES", 4)
     monkeypatch.setattr(states, "MAX_IDLE_CHANNELS", 1)
+    monkeypatch.setattr(texts, "KNOWN_BYTES", 60)
+    monkeypatch.setattr(delivery, "PACED_BYTES", 40)
+    monkeypatch.setattr(delivery, "MADE_BYTES", 1000)
+    monkeypatch.setattr(attaching, "PUSHED_FRAMES", 3)
 
 
 class Everybody:
