@@ -300,8 +300,11 @@ def _unknown(
     what: str, shown: str, name: str, known: Iterable[str], origin: str, prefix: str = ""
 ) -> str:
     """Say that a name is not known, and which one was perhaps meant; all begin with `prefix`."""
-    bare = [each.removeprefix(prefix) for each in known]
-    near = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=NEAR)
+    bare, name = [each.removeprefix(prefix) for each in known], name.removeprefix(prefix)
+    own = name.rpartition(".")[2]
+    elsewhere = [each for each in bare if each.rpartition(".")[2] == own]  # in another section
+    cutoff = 0.0 if elsewhere else NEAR
+    near = difflib.get_close_matches(name, elsewhere or bare, n=1, cutoff=cutoff)
     hint = f"the nearest known one is {prefix}{near[0]}" if near else _ALL_NAMES
     return f"unknown {what} {shown} ({origin}); {hint}"
 

@@ -166,6 +166,7 @@ def test_file_that_is_not_toml(content: bytes) -> None:
         ("[limits]\nmax_body_byte = 1", "limits.max_body_byte", "limits.max_body_bytes"),
         ("[limit]\nmax_headers = 1", "limit", "limits"),
         ("log-level = 1", "log-level", "log_level"),
+        ("[[channels.apps]]\nid = 'x'", "channels.apps", "apps"),
     ],
 )
 def test_unknown_key_in_the_file(text: str, unknown: str, nearest: str) -> None:
