@@ -359,7 +359,7 @@ async def compare_writers(places: _Location, submitters: int, rounds: int) -> li
 
 
 def _keep_busy() -> tuple[Callable[[], float], "asyncio.Task[None]"]:
-    """Work of 0.5 ms in every turn of the loop; answers which share of the time it got."""
+    """Work of 0.5 ms in every turn of the loop; returns which share of the time it got."""
     spent, began = 0.0, time.perf_counter()
 
     async def spin() -> None:

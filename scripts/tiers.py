@@ -234,7 +234,7 @@ class Run:
         self._running: dict[str, float] = {}
 
     async def tiers(self) -> dict[str, Report]:
-        """Run them all; answers how each went."""
+        """Run them all; returns how each went."""
         signs = asyncio.create_task(self._show_signs_of_life())
         try:
             async with asyncio.TaskGroup() as group:
@@ -336,7 +336,7 @@ async def run_tiers(tiers: list[Tier], scratch: Path, coverage: Path) -> dict[st
 
 
 def main() -> int:
-    """Run the tiers that are named, or all; answers the exit code."""
+    """Run the tiers that are named, or all; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--install-seconds", type=int, default=0, help="for the summary")
     parser.add_argument("only", nargs="*", metavar="tier", help="default: all tiers")

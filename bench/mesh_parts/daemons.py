@@ -63,7 +63,7 @@ class Daemon:
         return connection
 
     def ask(self, request: bytes) -> bytes:
-        """One request on the kept connection; answers the body."""
+        """One request on the kept connection; returns the body."""
         self._connection.sendall(request)
         data = b""
         while True:

@@ -27,7 +27,7 @@ _FOLD = (Path(__file__).with_name("fold.sql")).read_text(encoding="utf-8")
 
 
 def duckdb_ingest(store: Path, target: Path) -> int:
-    """All entries of a store as a Parquet file; answers how many."""
+    """All entries of a store as a Parquet file; returns how many."""
     with dbapi.connect(f"{store.as_uri()}?mode=ro") as connection, connection.cursor() as cursor:
         rows = _rows(cursor)  # noqa: F841 - named in the statement
         with duckdb.connect() as engine:
@@ -61,7 +61,7 @@ def _count(file: Path) -> int:
 
 
 def duckdb_fold(versions: Sequence[str], target: Path) -> int:
-    """Versions to messages as a Parquet file; answers how many messages."""
+    """Versions to messages as a Parquet file; returns how many messages."""
     with duckdb.connect() as engine:
         engine.execute("SET VARIABLE files = ?", [list(versions)])
         engine.execute(_FOLD.replace("{target}", str(target)))

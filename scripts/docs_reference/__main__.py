@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write or compare; answers the exit code."""
+    """Write or compare; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/docs-reference", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, show differences")
     is_check = parser.parse_args().check

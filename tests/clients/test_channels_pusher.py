@@ -69,13 +69,13 @@ class Driver:
         )
 
     async def connect(self, client: str, **arguments: Any) -> str:
-        """Connect a client; answers its socket id."""
+        """Connect a client; returns its socket id."""
         self.do("connect", client, **arguments)
         socket_id: str = (await self.state(client, "connected"))["socket_id"]
         return socket_id
 
     async def subscribe(self, client: str, channel: str) -> Any:
-        """Subscribe; answers the data of the success."""
+        """Subscribe; returns the data of the success."""
         after = len(self.lines)
         self.do("subscribe", client, channel=channel)
         return (await self.told(client, channel, "pusher:subscription_succeeded", after))["data"]

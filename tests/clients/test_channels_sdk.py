@@ -57,7 +57,7 @@ ACKED = TriggerOptions(info="subscription_count")
 
 
 async def create(http: AsyncSockudo, channel: str, data: str, **options: Any) -> str:
-    """Publish a message; answers its serial."""
+    """Publish a message; returns its serial."""
     options["info"] = "subscription_count"
     receipt = answer(await http.trigger(channel, "chat.message", data, TriggerOptions(**options)))
     serial: str = receipt["channels"][channel]["message_serial"]

@@ -178,7 +178,7 @@ async def check_acknowledged(port: int, streams: list[Stream]) -> None:
 
 
 async def check_messages(client: RawClient, streams: list[Stream]) -> dict[str, dict[str, Any]]:
-    """Every message is exactly what was acknowledged; answers them by channel and serial."""
+    """Every message is exactly what was acknowledged; returns them by channel and serial."""
     found: dict[str, dict[str, Any]] = {channel: {} for channel in CHANNELS}
     for stream in streams:
         for message in stream.messages:

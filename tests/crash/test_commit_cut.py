@@ -25,7 +25,7 @@ class CuttingProxy:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> str:
-        """Listen; answers the URL to use instead of the database's."""
+        """Listen; returns the URL to use instead of the database's."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return self._url._replace(netloc=f"{self._url.username}@127.0.0.1:{port}").geturl()

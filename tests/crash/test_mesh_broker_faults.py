@@ -58,7 +58,7 @@ def post(daemon: DaemonProcess, message_id: str, mentioned: DaemonProcess | None
 
 
 def done(daemon: DaemonProcess, message_id: str) -> dict[str, Any]:
-    """Wait until a row is done; answers it."""
+    """Wait until a row is done; returns it."""
     eventually(lambda: daemon.rows()[message_id]["status"] == "done", 30)
     return daemon.rows()[message_id]
 

@@ -164,7 +164,7 @@ class IpcConnection:
         self._rest = body[5:]
 
     async def end(self, delay_seconds: float = 0.0) -> tuple[int, Json]:
-        """Write the rest; answers status and body."""
+        """Write the rest; returns status and body."""
         await asyncio.sleep(delay_seconds)
         self._writer.write(self._rest)
         return await self.answer()
@@ -206,7 +206,7 @@ async def test_ft_15_a_duplicate_storm_at_the_ipc(
 
 
 async def refused(daemon: DaemonProcess, client_id: str, *, is_tcp: bool) -> Json:
-    """Try with one more request until those before it are under way; answers its refusal."""
+    """Try with one more request until those before it are under way; returns its refusal."""
     async with asyncio.timeout(60):
         while True:
             extra = await IpcConnection.open(daemon, is_tcp=is_tcp)
@@ -296,7 +296,7 @@ def fingerprint(fields: Json) -> str:
 
 
 async def window_begins() -> int:
-    """Wait for the beginning of a window; answers its number."""
+    """Wait for the beginning of a window; returns its number."""
     await asyncio.sleep((WINDOW_MS - time.time() * 1000 % WINDOW_MS + 20) / 1000)
     return window()
 

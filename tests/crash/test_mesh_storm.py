@@ -54,13 +54,13 @@ class Party(NamedTuple):
     body: str
 
     async def send(self, client_id: str, delay: float) -> Json:
-        """Send the payload under an id; answers what the acknowledgement says."""
+        """Send the payload under an id; returns what the acknowledgement says."""
         ack = await self.caller.send(client_id, topic_send(self.body), delay)
         return {name: value for name, value in ack.items() if name not in ("type", "ref")}
 
 
 def check_round(client_id: str, callers: Sequence[Party], acks: Sequence[Json]) -> Json:
-    """Every answer is the one of mesh 6.2; answers that of the first accept."""
+    """Every answer is the one of mesh 6.2; returns that of the first accept."""
     [(winner, first)] = [
         (caller, ack) for caller, ack in zip(callers, acks, strict=True) if ack["code"] == 201
     ]
@@ -95,7 +95,7 @@ def check_round(client_id: str, callers: Sequence[Party], acks: Sequence[Json]) 
 
 
 async def storm_at_broker(mesh: RealMesh, rounds: int) -> dict[str, Json]:
-    """All rounds; answers what won in each."""
+    """All rounds; returns what won in each."""
     keys = {owner: await asyncio.to_thread(mesh.member, owner) for owner in ("ada", "ben")}
     owners = ["ben" if number < RIVALS else "ada" for number in range(CALLERS)]
     dice = random.Random(64)
@@ -185,7 +185,7 @@ class IpcCaller:
 async def storm_at_ipc(
     daemon: DaemonProcess, rounds: Sequence[int]
 ) -> dict[str, tuple[str, list[Answer]]]:
-    """These rounds; answers the topic and the answers of each id."""
+    """These rounds; returns the topic and the answers of each id."""
     dice = random.Random(46)
     found: dict[str, tuple[str, list[Answer]]] = {}
     async with AsyncExitStack() as stack, asyncio.timeout(WAIT_SECONDS):

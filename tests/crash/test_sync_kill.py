@@ -193,7 +193,7 @@ async def read_events(location: str) -> list[Entry]:
 
 
 def snapshot(port: int, partition: str) -> int:
-    """Let the server store the state it rebuilt; answers its position."""
+    """Let the server store the state it rebuilt; returns its position."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/sync/admin/snapshot",
         data=json.dumps({"partition": partition}).encode(),

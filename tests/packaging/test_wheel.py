@@ -86,7 +86,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_environment(folder: Path, requirement: str) -> Path:
-    """An empty environment with what a user would install, as locked; answers its `bin`."""
+    """An empty environment with what a user would install, as locked; returns its `bin`."""
     run(BIN / "uv", "venv", "--python", sys.executable, folder, cwd=folder.parent, seconds=60)
     install = (
         *(BIN / "uv", "pip", "install", "--python", folder / "bin" / "python"),
@@ -184,7 +184,7 @@ def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
 
 @contextmanager
 def serving(tidelog_command: Path, folder: Path) -> Iterator[dict[str, Any]]:
-    """`tidelog serve --dev` of an environment; answers what it says when it is ready."""
+    """`tidelog serve --dev` of an environment; returns what it says when it is ready."""
     with subprocess.Popen(
         [str(tidelog_command), "serve", "--dev", "--json", "--port", "0"],
         cwd=folder,

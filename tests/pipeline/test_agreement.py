@@ -142,7 +142,7 @@ def test_the_fold_of_a_long_log_is_what_the_server_answers(
 
 
 def _await_purge(location: str, versions: int) -> int:
-    """Wait until the server has purged a part of so many versions; answers how many."""
+    """Wait until the server has purged a part of so many versions; returns how many."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         _, tables = StoreAddress(location).relations({"left": "check_channel_versions"})

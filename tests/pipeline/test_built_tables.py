@@ -106,7 +106,7 @@ FOLLOWS = {"message", "latency", "snapshot", "search"}
 
 
 def forge(spark: "SparkSession", lake: Lake, name: str) -> set[tuple[str, str, str]]:
-    """Write a table as the pipeline does, one row changed and one deleted; answers the findings."""
+    """Write a table as the pipeline does, one row changed and one deleted; returns the findings."""
     table, (column, value) = BY_NAME[name], FORGERIES[name]
     rows = lake.arrow(name).to_pylist()
     rows.sort(key=lambda row: _key(name, row))

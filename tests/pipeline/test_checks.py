@@ -33,7 +33,7 @@ class Damage(NamedTuple):
 
     rule: str
     pick: str
-    """Answers the values that stand for `{0}`, `{1}` ... below; the first row counts."""
+    """Returns the values that stand for `{0}`, `{1}` ... below; the first row counts."""
     statements: tuple[str, ...]
     where: str
     """What the finding names."""

@@ -126,7 +126,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
 def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Command:
-    """Run a command in this process; answers how it ended."""
+    """Run a command in this process; returns how it ended."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
         if name != BUILDING_VARIABLE:  # the second command would build an archive of classes

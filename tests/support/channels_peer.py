@@ -334,7 +334,7 @@ class Peer:
         await self.send("subscribe", data)
 
     async def subscribe(self, channel: str, user: object = None, **fields: Any) -> dict[str, Any]:
-        """Subscribe; answers the frame that says so."""
+        """Subscribe; returns the frame that says so."""
         await self.attach(channel, user, **fields)
         return await self.expect("_subscription_succeeded", channel)
 
@@ -421,7 +421,7 @@ class ChannelsNode:
 
 
 async def handshake(peer: Peer) -> dict[str, Any]:
-    """Read the first frame and remember the socket id; answers the frame's data."""
+    """Read the first frame and remember the socket id; returns the frame's data."""
     frame = await peer.expect(":connection_established")
     data: dict[str, Any] = json.loads(frame["data"])
     peer.socket_id = data["socket_id"]

@@ -151,7 +151,7 @@ async def sdk_client(
 async def subscribed(
     client: SockudoClient, name: str, options: Any = None
 ) -> tuple[SockudoChannel, Heard]:
-    """Subscribe; answers the channel and what it will have heard, but for its own start."""
+    """Subscribe; returns the channel and what it will have heard, but for its own start."""
     heard: Heard = []
     channel = client.subscribe(name, options)
     channel.bind_global(lambda event, data: heard.append((event, data)))

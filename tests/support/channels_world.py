@@ -285,7 +285,7 @@ class World:
 
 
 def _spoil(rng: random.Random, action: str, body: Json, serial: str) -> str:
-    """Make a request that must be refused; answers the serial it shall name."""
+    """Make a request that must be refused; returns the serial it shall name."""
     if action == "create":
         body.update(rng.choice([{"name": ""}, {"data": "x" * (MAX_TEXT + 1)}, {"name": "n" * 201}]))
         return serial

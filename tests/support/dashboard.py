@@ -100,7 +100,7 @@ class FeedPeer:
                     return message
 
     async def ended(self) -> int:
-        """Wait for the end of the conversation; answers the code that the server gave."""
+        """Wait for the end of the conversation; returns the code that the server gave."""
         async with asyncio.timeout(WAIT_SECONDS):
             await self.socket.wait_closed()
         return self.socket.close_code or 0

@@ -72,7 +72,7 @@ class Caller:
                 waiting.set_exception(ConnectionError("the broker is gone"))
 
     async def send(self, client_id: str, fields: Json, delay_seconds: float = 0.0) -> Json:
-        """One send, perhaps a little later; answers its ack."""
+        """One send, perhaps a little later; returns its ack."""
         await asyncio.sleep(delay_seconds)
         ref = next(self._refs)
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()

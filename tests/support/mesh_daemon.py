@@ -128,7 +128,7 @@ class DaemonProcess:
         self.ready = json.loads(line)
 
     def wait(self, timeout_seconds: float = 20.0) -> int:
-        """Wait for its end; answers the exit code."""
+        """Wait for its end; returns the exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_seconds)
         if self._process.stdout is not None:
@@ -320,7 +320,7 @@ class _UnixConnection(HTTPConnection):
 
 
 def eventually(what: Callable[[], T], timeout_seconds: float = 15.0) -> T:
-    """Repeat until it is true; answers that value."""
+    """Repeat until it is true; returns that value."""
     deadline = time.monotonic() + timeout_seconds
     value: T | None = None
     while time.monotonic() < deadline:

@@ -80,7 +80,7 @@ class BrokerAt:
         return await self.http.request(method, path, content=content, headers=headers)
 
     async def mesh(self, slug: str | None = None, **settings: Any) -> str:
-        """A new mesh; answers its slug."""
+        """A new mesh; returns its slug."""
         slug = slug or unique("mesh")
         created = await self.admin("POST", "/mesh", {"slug": slug, **settings})
         assert created.status_code == 201, created.text
@@ -264,7 +264,7 @@ class Wire:
         host: str | None = None,
         incarnation: str = "",
     ) -> Json:
-        """Prove the key, with a host by version 2; answers the welcome."""
+        """Prove the key, with a host by version 2; returns the welcome."""
         await self.prove(signature, instance, host, incarnation)
         return await self.until("welcome")
 
@@ -286,7 +286,7 @@ class Wire:
         await self.send({"type": "hello", **proof, **about})
 
     async def negotiate(self, *require: str) -> Json:
-        """Ask for the features; answers the response."""
+        """Ask for the features; returns the response."""
         await self.send(
             {
                 "type": "feature_negotiation_request",

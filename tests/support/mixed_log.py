@@ -370,7 +370,7 @@ class _Channels:
         return 1
 
     async def purge(self) -> int:
-        """Remove old versions; answers how many."""
+        """Remove old versions; returns how many."""
         return await self.service.retention.tick()
 
 
@@ -456,7 +456,7 @@ class _Sync:
             await self._admin("PUT", "/sync/admin/snapshot", {"partition": name})
 
     async def retain(self, through: int) -> int:
-        """Archive what snapshots cover; answers how many events that are."""
+        """Archive what snapshots cover; returns how many events that are."""
         answer = await self._admin("POST", "/sync/admin/retention", {"through": through})
         archived: int = answer["archived"]
         return archived

@@ -104,7 +104,7 @@ class Node:
         return cls(store, committer)
 
     def submit(self, items: Sequence[Item], names: Names, size_bytes: int = 100) -> Future[Any]:
-        """Queue one request; answers a future that is resolved in `hand_over` itself."""
+        """Queue one request; returns a future that is resolved in `hand_over` itself."""
         answered: Future[Any] = Future()
         self.committer.submit(Submission(names, size_bytes, items, answered.set_result))
         return answered
@@ -121,7 +121,7 @@ class Node:
         return [answers[0] for answers in await asyncio.gather(*waiting)]
 
     async def append(self, draft: Draft) -> int:
-        """Append an entry as it is drafted; answers its position."""
+        """Append an entry as it is drafted; returns its position."""
         item = AppendItem(draft)
         [committed_id] = await asyncio.wrap_future(self.submit((item,), item.names()))
         return int(committed_id)

@@ -156,7 +156,7 @@ class Storm:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def check(self, location: str, post: Callable[..., Coroutine[Any, Any, Any]]) -> int:
-        """Compare what was acknowledged and received with what is stored; answers the head."""
+        """Compare what was acknowledged and received with what is stored; returns the head."""
         entries = await read_log(location)
         places = {entry.entity: (entry.committed_id, entry.stream_serial) for entry in entries}
         assert len(places) == len(entries), "a key was committed twice"

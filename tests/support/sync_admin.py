@@ -35,13 +35,13 @@ class Admin:
         return answer
 
     async def snapshot(self, partition: str) -> int:
-        """Let the server store its state of a partition; answers the position."""
+        """Let the server store its state of a partition; returns the position."""
         answer = await self.ok("PUT", "snapshot", {"partition": partition})
         assert answer["partition"] == partition
         return int(answer["committed_id"])
 
     async def retain(self, through: int) -> int:
-        """Archive up to a position; answers how many events."""
+        """Archive up to a position; returns how many events."""
         return int((await self.ok("POST", "retention", {"through": through}))["archived"])
 
     async def state(self, partition: str) -> Any:

@@ -121,7 +121,7 @@ class SyncNode:
 
 
 def write_model(directory: Path, model: dict[str, Any] = MODEL) -> str:
-    """A model file; answers its name."""
+    """A model file; returns its name."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "model.json"
     path.write_text(json.dumps(model), encoding="utf-8")

@@ -85,7 +85,7 @@ class Walk:
         self._port = port
 
     def run(self, seconds: float, environment: Mapping[str, str] | None = None) -> list[str]:
-        """Run all of it; answers what each block that ran printed on standard output.
+        """Run all of it; returns what each block that ran printed on standard output.
 
         Processes that the document starts and does not end are killed.
         """

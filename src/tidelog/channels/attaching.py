@@ -416,7 +416,7 @@ class Attaching:
         )
 
     async def _release_after(self, subscription: Subscription, shown: Mapping[str, int]) -> int:
-        """Send what was held and was not `shown` already; answers how much that was.
+        """Send what was held and was not `shown` already; returns how much that was.
 
         A row shows its message as it was when it was read, so it stands for every operation on that
         message up to then, and for no other.
@@ -447,7 +447,7 @@ class Attaching:
             subscription.connection.end(wire.RECONNECT)
 
     async def _release(self, subscription: Subscription) -> int:
-        """Send what is held, then deliver live again; answers how many versions that were."""
+        """Send what is held, then deliver live again; returns how many versions that were."""
         sent = 0
         channel, connection = subscription.channel, subscription.connection
         sending = Sending(connection)

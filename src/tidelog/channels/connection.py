@@ -208,7 +208,7 @@ class Connection:
             self._act_at_once(self.session.end(wire.OVER_CAPACITY, TOO_MANY_FAILURES))
 
     def _act_at_once(self, actions: list[Action]) -> list[Action]:
-        """Do what needs no waiting; answers the rest, from the first action that does."""
+        """Do what needs no waiting; returns the rest, from the first action that does."""
         for number, action in enumerate(actions):
             match action:
                 case Send(json):

@@ -202,7 +202,7 @@ class Elsewhere:
             node.heard_at = now
 
     def forget(self, name: str) -> list[Presence]:
-        """A node is gone; answers the users that are nowhere else."""
+        """A node is gone; returns the users that are nowhere else."""
         gone = self._nodes.pop(name)
         return [user for user in _users(gone.members) if not self.has(user.stream, user.user_id)]
 

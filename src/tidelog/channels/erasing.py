@@ -86,7 +86,7 @@ class Erasing:
     # Orders.
 
     async def forget(self, app_id: str, target: Target, asked: Asked) -> dict[str, Any]:
-        """Erase; answers whether it is complete already.
+        """Erase; returns whether it is complete already.
 
         Raises:
             Fault: there is no such message, or the target is none.
@@ -159,7 +159,7 @@ class Erasing:
         await self._tell(Erased((stream,), through=through))
 
     async def finished(self) -> bool:
-        """Wait a moment until all that was asked for is erased; answers whether it is."""
+        """Wait a moment until all that was asked for is erased; returns whether it is."""
         done = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         self._wake.set()

@@ -351,7 +351,7 @@ class Hub:
             connection.end(code)
 
     def end_revoked(self, app_id: str, revocations: "Revocations") -> int:
-        """Close the connections whose token is revoked; answers how many that were."""
+        """Close the connections whose token is revoked; returns how many that were."""
         closed = 0
         for connection in self.clients(app_id):
             claims = connection.session.claims

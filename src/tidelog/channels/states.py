@@ -107,7 +107,7 @@ class ChannelState:
         self.epoch, self.history_floor, self.replay_floor, self.erased_through = floors
 
     def advance(self, version: Version) -> Callable[[], None]:
-        """Include the next version; answers how to take it back."""
+        """Include the next version; returns how to take it back."""
         before = (self.serial, self.history_serial, self.open_streams)
         self.serial = version.delivery_serial
         self.history_serial = max(self.history_serial, version.history_serial)
@@ -232,7 +232,7 @@ class MessageState:
         return added + (after if is_due else 0)
 
     def advance(self, version: Version, *, is_folded: bool) -> Callable[[], None]:
-        """Include the next version; answers how to take it back."""
+        """Include the next version; returns how to take it back."""
         latest, base, base_id, fragments = self.latest, self._base, self._base_id, self._fragments
         counts = (self.folded_bytes, self.unfolded, self.unfolded_bytes)
         added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
@@ -573,7 +573,7 @@ class States:
                 del self._messages[number]
 
     def erase(self, number: int) -> Callable[[], None]:
-        """A message is erased: whoever holds it finds it gone; answers how to take that back."""
+        """A message is erased: whoever holds it finds it gone; returns how to take that back."""
         state = self._messages.pop(number, None)
         if state is not None:
             state.exists = False
@@ -595,7 +595,7 @@ class States:
     # The tail.
 
     def follow(self, stream: str, version: Version, number: int | None) -> ChannelState | None:
-        """A version left the tail: bring the states up to it; answers its channel's, if loaded."""
+        """A version left the tail: bring the states up to it; returns its channel's, if loaded."""
         channel = self._channels.get(stream)
         if channel is not None:
             if channel.ready.done():

@@ -161,7 +161,7 @@ def up(
 
 
 def _join(data_dir: Path | None, link: str, name: str | None) -> str:
-    """Join before the daemon starts, as `tidelog mesh join` does; answers the slug."""
+    """Join before the daemon starts, as `tidelog mesh join` does; returns the slug."""
     from tidelog.client.mesh_place import KEY_NAME
     from tidelog.daemon import joining
 

@@ -187,7 +187,7 @@ def report(
 
 
 def write_page(place: Place, output: Path | None) -> dict[str, Any]:
-    """Write the page; answers where it is and its size."""
+    """Write the page; returns where it is and its size."""
     from tidelog.pipeline.report import write_report
 
     path = (output or place.lake.root / PAGE_NAME).absolute()

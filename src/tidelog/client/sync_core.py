@@ -155,7 +155,7 @@ class SyncCore:
         return min(times, default=None)
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for every change of that name; answers how to stop that."""
+        """Call `listener` for every change of that name; returns how to stop that."""
         return self._out.on(name, listener)
 
     def tell(self) -> None:
@@ -408,7 +408,7 @@ class SyncCore:
         return min(self.store.cursors(names).values(), default=0)
 
     def save_snapshot(self, partition: str) -> int | None:
-        """Save the committed state; answers its place, or None if it may not be saved now (D62)."""
+        """Save the committed state; returns its place, or None if it may not be saved now (D62)."""
         [name] = normal_set([partition])
         saved = self._save_snapshot(name)
         self.tell()
@@ -426,7 +426,7 @@ class SyncCore:
         return view.last
 
     def prune(self) -> int:
-        """Remove committed events that are part of a snapshot; answers how many.
+        """Remove committed events that are part of a snapshot; returns how many.
 
         What is settled lacks nothing, and what came late has dropped its snapshot (D61).
         """
@@ -435,7 +435,7 @@ class SyncCore:
         return self.store.prune(self._settled)
 
     def wipe(self, partition: str) -> int:
-        """Forget a partition that is not followed any more; answers how many events that were."""
+        """Forget a partition that is not followed any more; returns how many events that were."""
         [name] = normal_set([partition])
         self._views.drop(name)
         return self.store.wipe(name)

@@ -64,7 +64,7 @@ class Output:
         """Whether the connection is given up; nothing is sent or read any more."""
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for every change of that name; answers how to stop that."""
+        """Call `listener` for every change of that name; returns how to stop that."""
         listeners = self._listeners[name]
         listeners.append(listener)
         return lambda: listeners.remove(listener)
@@ -76,7 +76,7 @@ class Output:
         return actions
 
     def send(self, kind: str, payload: Json) -> str:
-        """Queue a message; answers its `msg_id`."""
+        """Queue a message; returns its `msg_id`."""
         msg_id = self._uuid()
         message = {
             "type": kind,

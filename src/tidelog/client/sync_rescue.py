@@ -54,7 +54,7 @@ def replacement(path: Path) -> Path:
 
 
 def replace(path: Path, building: Path, now_ms: int) -> Path:
-    """Put the complete file in the place of the damaged one; answers where that one is now."""
+    """Put the complete file in the place of the damaged one; returns where that one is now."""
     aside = path.with_name(f"{path.name}.damaged-{now_ms}")
     for companion in ("", "-wal"):
         part = path.with_name(path.name + companion)

@@ -229,7 +229,7 @@ class SyncStore:
         self._start()
 
     def _take_over(self, rescued: sync_rescue.Rescued) -> int:
-        """Store what was rescued; answers how many rows."""
+        """Store what was rescued; returns how many rows."""
         kept = 0
         with self._transaction():
             for row in rescued.rows:

@@ -16,7 +16,7 @@ from tidelog.daemon import settings as daemon_settings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the daemon; answers its exit code.
+    """Run the daemon; returns its exit code.
 
     0 stopped as asked, 1 it did not work, 2 the configuration is wrong, 3 broker and daemon cannot
     work together, 4 a newer daemon with its key took its place, 5 an older one has it.

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 def run(
     data_dir: Path | None, name: str | None, flags: Mapping[str, object], mode: process.Mode
 ) -> int:
-    """The whole life of an ephemeral daemon, whose mode gets a key; answers its exit code."""
+    """The whole life of an ephemeral daemon, whose mode gets a key; returns its exit code."""
     link = os.environ.pop(INVITE_VARIABLE, "")
     if not link or not name:
         raise ConfigError(

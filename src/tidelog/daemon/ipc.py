@@ -82,7 +82,7 @@ class IpcServer:
         self._socket_path = path
 
     async def start_tcp(self, port: int = 0) -> int:
-        """Listen on 127.0.0.1; answers the port."""
+        """Listen on 127.0.0.1; returns the port."""
         if not self._has_token:
             raise ValueError("a TCP port needs a token")
         loop = asyncio.get_running_loop()

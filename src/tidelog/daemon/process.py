@@ -401,7 +401,7 @@ def _is_container(settings: DaemonSettings) -> bool:
 
 
 def run(data_dir: Path, settings: DaemonSettings, mode: Mode | None = None) -> int:
-    """The whole life of the process; answers its exit code."""
+    """The whole life of the process; returns its exit code."""
     try:
         asyncio.run(_live(data_dir, settings, mode or Mode()))
     except (NegotiationFailed, MaxAgeRefused) as error:

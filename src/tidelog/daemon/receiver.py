@@ -59,13 +59,13 @@ class Receiver:
         """Called with the name and key of whoever sent a new message."""
 
     def receive(self, deliveries: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
-        """Store what was delivered, tell, and run hooks; answers as `_take` does."""
+        """Store what was delivered, tell, and run hooks; returns as `_take` does."""
         return self._take(deliveries, self.on_new)
 
     def _take(
         self, deliveries: Sequence[wire.Deliver], on_new: Callable[[Message], None] | None
     ) -> Sequence[wire.Deliver]:
-        """Store deliveries and tell of the new ones; answers those that may be acknowledged.
+        """Store deliveries and tell of the new ones; returns those that may be acknowledged.
 
         None may be when they could not be stored: the broker delivers them again. One that no
         inbox could hold is left out, or it would keep the others from being stored for ever.

@@ -207,7 +207,7 @@ class _Damaged:
         return bool(tables)
 
     def copy_to(self, new: Database, now_ms: int, report: Report) -> dict[str, str]:
-        """Copy what can be read; answers the remembered state, with a mark not before any row."""
+        """Copy what can be read; returns the remembered state, with a mark not before any row."""
         client_ids = {
             rowid: key for key, rowid in self._index("recovery_index_client_id", "~" * 129)
         }

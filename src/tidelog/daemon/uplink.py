@@ -424,7 +424,7 @@ class Uplink:
     # What arrives on its own.
 
     def take_deliveries(self, frames: Sequence[wire.Deliver]) -> Sequence[wire.Deliver]:
-        """Store deliveries; answers those that may be acknowledged."""
+        """Store deliveries; returns those that may be acknowledged."""
         return self._receive(frames)
 
     def take_presence(self, frame: wire.PeerJoin | wire.PeerLeave) -> None:

@@ -14,7 +14,7 @@ AGENT, WORKER = "agent", "worker"
 
 
 async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
-    """Play it; answers what was proved by reading the worker's inbox and the agent's outbox."""
+    """Play it; returns what was proved by reading the worker's inbox and the agent's outbox."""
     narrator.act("Mesh", "what a daemon has taken arrives once, whoever dies on the way")
     await stage.tidelog("mesh", "create", MESH, "--url", stage.url)
     agent, worker = await asyncio.gather(_joined(stage, AGENT), _joined(stage, WORKER))

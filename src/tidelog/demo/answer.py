@@ -31,7 +31,7 @@ BROWSER, LATE, PUSHER = "browser (V2)", "late joiner (V2)", "Pusher client (V1)"
 
 
 async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
-    """Play it; answers what was proved by asking the onlookers."""
+    """Play it; returns what was proved by asking the onlookers."""
     narrator.act("Channels", "a message can grow, change and go after it was sent")
     words = [f"{word} " for word in " ".join(random.sample(SENTENCES, 4)).split()]
     words[-1] = words[-1].rstrip()

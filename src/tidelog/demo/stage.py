@@ -129,13 +129,13 @@ class Stage:
         return f"ws://127.0.0.1:{self.server.port}"
 
     def start_daemon(self, name: str) -> Path:
-        """Start the daemon of a member that has joined; answers its directory."""
+        """Start the daemon of a member that has joined; returns its directory."""
         home = self.home / name
         self._running.enter_context(_daemon(home))
         return home
 
     async def tidelog(self, *arguments: str) -> str:
-        """Run a command of ours as anybody would; answers what it printed.
+        """Run a command of ours as anybody would; returns what it printed.
 
         Raises:
             TidelogError: it failed.

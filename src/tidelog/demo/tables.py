@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
 
 async def play(stage: Stage, narrator: Narrator) -> tuple[list[Figure], list[Claim]]:
-    """Run the pipeline; answers the figures of the whole tour and what Spark found."""
+    """Run the pipeline; returns the figures of the whole tour and what Spark found."""
     narrator.act("Pipeline", "the whole history is a set of open tables, and proves the rest")
     command = ("pipeline", "run", "--config", str(stage.config), "--against", stage.url)
     narrator.say("$ tidelog pipeline run")

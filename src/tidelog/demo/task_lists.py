@@ -20,7 +20,7 @@ model = Model.parse(MODEL["tree_targets"], MODEL["schemas"], MODEL["model_versio
 
 
 async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
-    """Play it; answers what was proved by comparing both lists with the server's."""
+    """Play it; returns what was proved by comparing both lists with the server's."""
     narrator.act("Sync", "work without a network, then agree on one order")
     async with _client(stage, "ada", online=True) as ada:
         await _submit(ada, [_add(name) for name in SHARED], committed=True)

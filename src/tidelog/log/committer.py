@@ -52,7 +52,7 @@ UNKNOWN_OUTCOME_SECONDS = 30.0
 
 
 Restore = Callable[[Sequence[int]], Awaitable[Mapping[int, bytes]]]
-"""Answers the kept bodies of pruned entries by `committed_id`. A `StoreError` lets the node wait
+"""Returns the kept bodies of pruned entries by `committed_id`. A `StoreError` lets the node wait
 where it is and ask again."""
 
 

@@ -29,7 +29,7 @@ class StateChange(Protocol):
     """A change of cached state that later decisions of the same batch must already see."""
 
     def apply(self) -> Callable[[], None]:
-        """Change the cache in place, at a cost of O(change); answers how to take it back.
+        """Change the cache in place, at a cost of O(change); returns how to take it back.
 
         Must not fail: whatever can fail belongs into the decision.
         """

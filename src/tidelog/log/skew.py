@@ -43,7 +43,7 @@ class Skew:
             self._compare(asked_ms, store_ms)
 
     def require(self, asked_ms: int, store_ms: int | None) -> int:
-        """Compare for a write; answers the time that it goes by.
+        """Compare for a write; returns the time that it goes by.
 
         Args:
             asked_ms: of the wall clock, before the store was asked.

@@ -32,7 +32,7 @@ class Tail:
         """By surface. Replaced, never changed, so that a sink may subscribe or leave another."""
 
     def subscribe(self, surface: str, sink: Sink) -> Callable[[], None]:
-        """Give `sink` every later entry of `surface`; answers how to stop."""
+        """Give `sink` every later entry of `surface`; returns how to stop."""
         self._sinks[surface] = (*self._sinks.get(surface, ()), sink)
 
         def leave() -> None:

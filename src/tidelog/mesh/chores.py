@@ -84,7 +84,7 @@ class Chores:
         self._webhooks.stop()
 
     async def check(self) -> int:
-        """Compare the stored relations; answers how many findings there were."""
+        """Compare the stored relations; returns how many findings there were."""
         by_rule = dict.fromkeys(RULES, 0)
         async for finding in find_orphans(self._store, self._clock.now_ms()):
             by_rule[finding.rule] += 1

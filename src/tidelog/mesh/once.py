@@ -15,7 +15,7 @@ FORGET_EVERY = 1000
 
 
 class UseToken(Struct, frozen=True):
-    """Use a token; answers whether it was new."""
+    """Use a token; returns whether it was new."""
 
     token: str
     expires_at: int

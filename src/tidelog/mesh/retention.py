@@ -184,7 +184,7 @@ class Retention:
         """Meshes whose settings were complained about."""
 
     async def tick(self) -> tuple[int, int]:
-        """Remove what is too old now; answers how many messages and how many ids that were."""
+        """Remove what is too old now; returns how many messages and how many ids that were."""
         messages = 0
         async for mesh in self._meshes():
             if is_misconfigured(mesh) and mesh.id not in self._reported:

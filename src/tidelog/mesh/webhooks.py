@@ -91,7 +91,7 @@ class ClaimWebhook(Struct, frozen=True):
         return "mesh_webhook_due", (self.endpoint_id, self.asked_at, BATCH)
 
     def decide(self, view: View) -> Accept | Refuse:
-        """Answers the `Target` and a `Leased`.
+        """Returns the `Target` and a `Leased`.
 
         A row whose last attempt nobody reported (the process died) is buried instead of leased.
         """
@@ -129,7 +129,7 @@ class Attempted(Struct, frozen=True):
         return Names(rows=(("mesh_delivery", self.key),))
 
     def decide(self, view: View) -> Accept | Refuse:
-        """Answers the new status of the row; None if the lease was lost."""
+        """Returns the new status of the row; None if the lease was lost."""
         rows = view.rows("mesh_delivery", self.key)
         state = DeliveryState._make(rows[0]) if rows else None
         if state is None or state.status != CLAIMED or state.claim_id != self.claim_id:

@@ -33,7 +33,7 @@ _WRITTEN = "file string"
 def write_entries(
     spark: "SparkSession | None", address: "StoreAddress", after: int, through: int, folder: Path
 ) -> list[Path]:
-    """Write the entries with `after < committed_id <= through` to a folder; answers its files.
+    """Write the entries with `after < committed_id <= through` to a folder; returns its files.
 
     Without a session it is done here.
 

@@ -267,7 +267,7 @@ def _erase(
     partitions: Sequence[str],
     progress: Callable[[str], None],
 ) -> dict[str, int]:
-    """Write every file with forgotten content anew; answers how many rows each table had."""
+    """Write every file with forgotten content anew; returns how many rows each table had."""
     from pyspark.sql import functions as sql
 
     listed = lake.frame(spark, "forgotten")

@@ -101,7 +101,7 @@ def ingest(
     batch_rows: int = BATCH_ROWS,
     progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> int:
-    """Bring the table `log` up to the head; answers through which position it is complete.
+    """Bring the table `log` up to the head; returns through which position it is complete.
 
     Args:
         spark: the session.
@@ -145,7 +145,7 @@ def ingest(
 
 
 def catch_up(address: StoreAddress, lake: Lake) -> bool:
-    """Bring the table `log` up to the head without Spark; answers whether it was so little.
+    """Bring the table `log` up to the head without Spark; returns whether it was so little.
 
     Raises:
         LogReplaced: the table was made from another log.
@@ -200,7 +200,7 @@ def table_position(lake: Lake, address: StoreAddress) -> Position:
 
 
 def roll_back(address: StoreAddress, lake: Lake) -> int:
-    """Take a lake back to what it has in common with its log; answers up to where that is.
+    """Take a lake back to what it has in common with its log; returns up to where that is.
 
     For a log that was restored or failed over: what came after that is in the lake alone, and is
     given up. Tables are made anew by the next build. What was forgotten stays forgotten.

@@ -257,7 +257,7 @@ class Lake:
         properties: dict[str, str] | None = None,
         confirm: Callable[[], None] = lambda: None,
     ) -> int:
-        """Add rows; answers how many. They are all rows that a table complete to `through` lacks.
+        """Add rows; returns how many. They are all rows that a table complete to `through` lacks.
 
         Args:
             name: The table.
@@ -288,7 +288,7 @@ class Lake:
     def overwrite(
         self, name: str, frame: "DataFrame", through: int, made_of: str | None = None
     ) -> int:
-        """Replace all rows; answers how many there are now.
+        """Replace all rows; returns how many there are now.
 
         Args:
             name: The table.
@@ -299,7 +299,7 @@ class Lake:
         return self._commit(name, frame, through, replaced=self.files(name), made_of=made_of)
 
     def upsert(self, name: str, frame: "DataFrame", through: int) -> int:
-        """Replace the rows that share a key with `frame`, add the others; answers how many.
+        """Replace the rows that share a key with `frame`, add the others; returns how many.
 
         Only files that hold such a row are written anew.
         """
@@ -334,7 +334,7 @@ class Lake:
         hits: "Callable[[DataFrame], DataFrame]",
         change: "Callable[[DataFrame], DataFrame]",
     ) -> int:
-        """Write the files anew that hold certain rows; answers how many such rows there were.
+        """Write the files anew that hold certain rows; returns how many such rows there were.
 
         Args:
             spark: Runs the work.
@@ -481,7 +481,7 @@ class Lake:
         self._put(name, [rest], through, replaced=touched)
 
     def compact(self, name: str) -> bool:
-        """Join the small files of a table that has too many; answers whether it had."""
+        """Join the small files of a table that has too many; returns whether it had."""
         files = self.files(name)
         if len(files) <= COMPACT_ABOVE_FILES:
             return False
@@ -524,7 +524,7 @@ class Lake:
         write_parquet(file, whole.schema, read)
 
     def vacuum(self, name: str, keep: timedelta = VACUUM_AFTER) -> int:
-        """Delete the files that no version younger than `keep` needs; answers how many.
+        """Delete the files that no version younger than `keep` needs; returns how many.
 
         Counted in whole hours; zero also deletes what a write that is under way has written.
         """

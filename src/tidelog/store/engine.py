@@ -186,7 +186,7 @@ class Store(Protocol):
     """Whether other processes may serve the same log. If not, nobody hears an announcement."""
 
     async def announce(self, messages: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Tell all other nodes these (topic, payload); answers their ids, which ascend.
+        """Tell all other nodes these (topic, payload); returns their ids, which ascend.
 
         Not durable, and gone after `ANNOUNCED_MS`: for what is worth no entry.
         """

@@ -56,7 +56,7 @@ class ModelVersion:
         return configured
 
     async def change(self, version: int) -> int:
-        """Store a new version and use it; answers the old one."""
+        """Store a new version and use it; returns the old one."""
         setting = Setting(STORED, version)
         [answer] = await submit_and_wait(self._committer, setting.names(), 64, (setting,))
         if isinstance(answer, Failure):

@@ -42,7 +42,7 @@ class OtherNodes:
         announcements.subscribe(MODEL_VERSION, self._on_model_version, missed=model_changed)
 
     async def claim(self, client_id: str) -> int:
-        """Tell that a client has connected here; answers the claim, 0 if there are no others."""
+        """Tell that a client has connected here; returns the claim, 0 if there are no others."""
         return await self._announcements.announce(CONNECTED, client_id.encode())
 
     def has_later_claim(self, client_id: str, claim: int) -> bool:

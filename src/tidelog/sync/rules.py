@@ -44,7 +44,7 @@ class State(Protocol):
         """The state itself."""
 
     def follow(self, committed_id: int, event: dict[str, Any]) -> Callable[[], None]:
-        """Apply a committed event; answers how to take it back."""
+        """Apply a committed event; returns how to take it back."""
 
 
 class Outcome(Struct):

@@ -238,7 +238,7 @@ class SyncService:
         return {"incarnation": incarnations.current.id, "began": shared}
 
     async def connect(self, connection: "_Connection", action: Connected) -> bytes:
-        """Register an authenticated client; answers the payload of `connected`."""
+        """Register an authenticated client; returns the payload of `connected`."""
         await self.committer.catch_up()
         if not connection.session.closed:  # who has hung up by now supersedes nobody
             connection.claim = await self._others.claim(connection.client_id)
@@ -466,7 +466,7 @@ class SyncService:
         return connection if entry.entity in waiting else None
 
     async def set_model_version(self, version: int) -> int:
-        """Store a new model version and tell every client of the event profile; answers the old."""
+        """Store a new model version and tell every client of the event profile; returns the old."""
         old = await self._version.change(version)
         await self._others.tell_model_version()
         return old

@@ -54,7 +54,7 @@ class PartitionState:
         """Events that arrived while it was being loaded."""
 
     def follow(self, committed_id: int, event: dict[str, Any]) -> Callable[[], None]:
-        """Apply the next event of the partition; answers how to take it back."""
+        """Apply the next event of the partition; returns how to take it back."""
         position, size = self.position, self.tree.size
         undo = self.tree.apply(event)
         growth = self.tree.size - size

@@ -156,7 +156,7 @@ def throwaway_postgresql(*, in_memory: bool = False) -> Iterator[str]:
 
 
 async def create_database(url: str, *, template: str = "template1") -> str:
-    """A new database on the server at `url`; answers its URL.
+    """A new database on the server at `url`; returns its URL.
 
     It is empty, unless `template` names a database of that server, of which it is then a copy.
     """
@@ -166,7 +166,7 @@ async def create_database(url: str, *, template: str = "template1") -> str:
 
 
 async def create_template(url: str) -> str:
-    """A database with the newest schema and no log in it; answers its name, for `create_database`.
+    """A database with the newest schema and no log in it; returns its name, for `create_database`.
 
     Our own migrations make it, once; a copy costs half as much as they do.
     """

@@ -153,12 +153,12 @@ class ServerProcess:
         self.wait()
 
     def terminate(self) -> int:
-        """SIGTERM, and wait for the orderly end; answers the exit code."""
+        """SIGTERM, and wait for the orderly end; returns the exit code."""
         self._signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, timeout_seconds: float = 30.0) -> int:
-        """Wait until the process has ended by itself; answers the exit code."""
+        """Wait until the process has ended by itself; returns the exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_seconds)
         if self._process.stdout is not None:

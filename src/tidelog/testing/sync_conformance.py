@@ -93,7 +93,7 @@ def run(engine: str, fixtures: Path, paths: list[str]) -> int:
 
 
 def restart(home: Path, config: dict[str, Any], mode: str) -> int:
-    """End the running server, start one with `config` on the same data; answers its port."""
+    """End the running server, start one with `config` on the same data; returns its port."""
     end(home, mode)
     port_file = home / "port"
     port = port_file.read_text(encoding="ascii") if port_file.exists() else "0"

@@ -43,7 +43,7 @@ async def upgrade_status(node: ChannelsNode, query: str) -> int:
 
 
 async def assert_handshake(peer: Peer) -> str:
-    """The first frame is right; answers the socket id."""
+    """The first frame is right; returns the socket id."""
     frame = await peer.receive()
     message_id = frame.pop("message_id", None)
     data = frame.pop("data")

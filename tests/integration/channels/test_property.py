@@ -231,7 +231,7 @@ class Everybody:
             await asyncio.sleep(0.002)
 
     def join(self, channel: str) -> list[tuple[Joiner, asyncio.Task[None]]]:
-        """Two more late joiners; answers all those of the channel."""
+        """Two more late joiners; returns all those of the channel."""
         for is_full in (False, True):
             joiner = Joiner(self._world, channel, is_full=is_full)
             self.joiners.append((joiner, asyncio.create_task(joiner.run())))
@@ -338,7 +338,7 @@ async def resumed(world: World, channel: str, position: Json) -> tuple[list[View
 
 
 async def check_purged(world: World, everybody: Everybody, channel: str, cutoff: int) -> list[View]:
-    """What is older than the cutoff is gone, all else is as it was; answers what remains."""
+    """What is older than the cutoff is gone, all else is as it was; returns what remains."""
     client = world.client()
     head = max(
         a["delivery_serial"]

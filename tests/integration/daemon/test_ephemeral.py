@@ -52,7 +52,7 @@ class Job:
         return self._process.pid
 
     def end(self) -> tuple[int, str]:
-        """SIGTERM; answers the exit code and what was logged."""
+        """SIGTERM; returns the exit code and what was logged."""
         self._process.send_signal(signal.SIGTERM)
         return self.ended()
 

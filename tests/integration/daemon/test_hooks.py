@@ -70,7 +70,7 @@ def started(daemon: DaemonProcess, hook: str) -> list[dict[str, Any]]:
 
 
 def elsewhere(daemon: DaemonProcess, tmp_path: Path, hook: str) -> Path:
-    """Move a script to a directory of its own and leave a link to it; answers the directory."""
+    """Move a script to a directory of its own and leave a link to it; returns the directory."""
     place = tmp_path / "elsewhere"
     place.mkdir(mode=0o755)
     script = daemon.data_dir / "hooks" / hook

@@ -369,7 +369,7 @@ async def test_a_log_that_grows_meanwhile_is_sound(store_location: str) -> None:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """SQLite's variable-length integer at an offset; answers it and where it ends."""
+    """SQLite's variable-length integer at an offset; returns it and where it ends."""
     value = 0
     for index in range(at, at + 8):
         value = value << 7 | data[index] & 0x7F

@@ -34,7 +34,7 @@ class Scene:
         return delivery
 
     async def tell_ben(self, *texts: str, **more: Any) -> list[str]:
-        """Ana sends messages to Ben; answers their ids."""
+        """Ana sends messages to Ben; returns their ids."""
         fields = [envelope("dm", self.ben.address, text, **more) for text in texts]
         answers = [await self.ana.post(unique("send"), each) for each in fields]
         return [answer.json()["broker_message_id"] for answer in answers]

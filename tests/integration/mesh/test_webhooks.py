@@ -76,7 +76,7 @@ class Scene:
         return self.broker.surface.chores._webhooks
 
     async def add(self, **fields: Any) -> str:
-        """Add the endpoint; answers its id."""
+        """Add the endpoint; returns its id."""
         body = {"url": self.endpoint.url, "secret": SECRET, **fields}
         answer = await self.broker.admin("POST", f"/mesh/{self.ana.slug}/webhooks", body)
         assert answer.status_code == 201, answer.text
@@ -84,7 +84,7 @@ class Scene:
         return endpoint_id
 
     async def post(self, topic: str = "alerts", body: str = "hello") -> str:
-        """Ana posts; answers the message's id."""
+        """Ana posts; returns the message's id."""
         answer = await self.ana.post(unique(), envelope("topic", topic, body))
         assert answer.status_code == 201, answer.text
         message: str = answer.json()["broker_message_id"]

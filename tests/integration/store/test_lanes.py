@@ -49,7 +49,7 @@ async def test_short_reads_wait_for_no_long_one(
 
 @asynccontextmanager
 async def hold(store: Any, location: str) -> AsyncIterator[Key]:
-    """Let the slow query stand still for the length of the block; answers its parameters."""
+    """Let the slow query stand still for the length of the block; returns its parameters."""
     if location.startswith("postgresql://"):
         server = await asyncpg.connect(location)
         await server.execute("SELECT pg_advisory_lock(7)")

@@ -37,7 +37,7 @@ def written(path: Path) -> None:
 
 
 def overwrite(path: Path, start: int, size: int) -> bytes:
-    """Damage a file; answers what it is now."""
+    """Damage a file; returns what it is now."""
     content = bytearray(path.read_bytes())
     content[start : start + size] = b"\xa5" * size
     path.write_bytes(content)

@@ -27,7 +27,7 @@ ACCEPTED = Answer(code=201, broker_message_id="B1", history_id=7)
 
 
 class RecordingUplink:
-    """Answers what it is told to, as soon as `release` says so."""
+    """Returns what it is told to, as soon as `release` says so."""
 
     def __init__(self) -> None:
         self.connected = True

@@ -33,7 +33,7 @@ _STATE_SERIES = {"visible": 1, "deleted": 4, "purged": 5}
 
 
 def write_report(lake: "Lake", store: "StoreAddress", path: Path) -> int:
-    """Write the page about a lake; answers its size in bytes.
+    """Write the page about a lake; returns its size in bytes.
 
     Args:
         lake: what it is about.
