@@ -236,7 +236,7 @@ def test_a_violation_ends_with_one(
     assert kept["findings"].to_pylist() == [1]
     told = command("check", "digest", "continuity", *damaged.arguments())
     assert told.code == 1
-    assert "digest: 1 findings" in told.out
+    assert "digest: 1 finding;" in told.out
     assert "continuity: sound" in told.out
 
 

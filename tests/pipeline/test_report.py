@@ -79,7 +79,7 @@ def test_no_text_of_the_log_becomes_part_of_the_page(spark: "SparkSession", tmp_
     assert "</td><script>alert(1)</script><img src=x" in page.text
     assert "\x1b" not in page.text
     assert "odd<i>" in page.text
-    assert "1 findings" in page.text
+    assert "1 finding" in page.text
     assert "The store did not answer" in page.text
 
 
