@@ -93,6 +93,8 @@ class Nursery:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
+        """Tests start several at once; the next number is that of the one that was asked for."""
 
     def start(
         self, command: list[str], *, env: Mapping[str, str], stderr: IO[bytes], cwd: str
@@ -108,9 +110,10 @@ class Nursery:
         ended, child_ended = os.pipe()
         line = json.dumps(asked).encode()
         assert len(line) < REQUEST_BYTES
-        nursery = self._opened()
-        socket.send_fds(nursery, [line], [child_output, stderr.fileno(), child_ended])
-        pid = int(nursery.recv(16))
+        with self._turn:
+            nursery = self._opened()
+            socket.send_fds(nursery, [line], [child_output, stderr.fileno(), child_ended])
+            pid = int(nursery.recv(16))
         os.close(child_output)
         os.close(child_ended)
         return WarmProcess(pid, TextIOWrapper(os.fdopen(output, "rb")), ended)
