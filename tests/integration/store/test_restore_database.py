@@ -28,7 +28,8 @@ async def test_a_row_in_any_table_is_kept(backup_file: Path, postgresql_url: str
     await database.fill()
     for table in tables():
         await database.run(f"CREATE TABLE public.of_{table} AS TABLE {table}")
-    await database.run(f"TRUNCATE writer, announcement, {', '.join(tables())}")
+    every = ", ".join(tables())
+    await database.run(f"TRUNCATE writer, announcement, {every}")
     for table in tables():
         await database.run(f"INSERT INTO {table} SELECT * FROM public.of_{table}")
         before = await database.run(f"SELECT * FROM {table}")
@@ -36,8 +37,8 @@ async def test_a_row_in_any_table_is_kept(backup_file: Path, postgresql_url: str
         with pytest.raises(StoreUnavailable, match=f"already holds {found}; .*empty database"):
             await restore(backup_file, postgresql_url, silent)
         assert await database.run(f"SELECT * FROM {table}") == before
-        assert len(before) == 1
-        await database.run(f"TRUNCATE {table}")
+        assert before
+        await database.run(f"TRUNCATE {every}")  # a message brings its counters
 
 
 async def test_a_running_server_stops_a_restore(
