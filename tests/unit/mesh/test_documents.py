@@ -27,6 +27,7 @@ from tidelog.mesh.fingerprint import make_envelope
 from tidelog.mesh.openapi import MESH, OPERATIONS
 from tidelog.mesh.orphans import RULES
 from tidelog.mesh.settings import NAMES as MESH_SETTINGS
+from tidelog.web.reader import TOO_BIG
 
 PROTOCOL = Document("protocol/mesh.md")
 GUIDE = Document("operations/mesh-outbox.md")
@@ -219,6 +220,7 @@ def test_the_close_codes() -> None:
         wire.UNKNOWN_MESH,
         wire.MISDIRECTED,
         wire.TRY_AGAIN_LATER,
+        TOO_BIG,
     }
     assert set(listed) == constants | set(negotiation.CLOSE_CODES.values())
     for kind, number in negotiation.CLOSE_CODES.items():
