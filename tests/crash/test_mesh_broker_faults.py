@@ -1,4 +1,4 @@
-"""The mesh broker killed and starved inside an accept and around a delivery (FAULTS.md).
+"""The mesh broker killed and starved inside an accept and around a delivery (mesh 16.4).
 
 A real `tidelog serve` on each engine, real daemons, and the invariants G1 to G8 at every end.
 """

@@ -1,4 +1,4 @@
-"""The mesh daemon killed, damaged and lied to: the fault cases that are its own (FAULTS.md).
+"""The mesh daemon killed, damaged and lied to: the fault cases that are its own (mesh 16.4).
 
 A scripted broker shows what the daemon sends; `test_mesh_pair` has the cases with a real one.
 """

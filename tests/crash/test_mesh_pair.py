@@ -1,4 +1,4 @@
-"""Real daemons and the real broker on each engine, from a send to an inbox (FAULTS.md).
+"""Real daemons and the real broker on each engine, from a send to an inbox (mesh 16.4).
 
 Every case ends with the invariants G1 to G8, read from the databases.
 """

@@ -1,4 +1,4 @@
-"""The invariants G1 to G8 of FAULTS.md, read from the databases when a case has come to rest.
+"""The invariants G1 to G8 of mesh 16.2, read from the databases when a case has come to rest.
 
 `outbox.db` and `inbox.db` of every daemon and the broker's store on either engine are read as
 files and tables; of what the processes say only their recorded answers and events are used, since
