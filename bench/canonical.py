@@ -1,4 +1,4 @@
-"""Time of one canonical form: `tidelog.base.canonical` against the `rfc8785` package alone.
+"""Time of one canonical form: `tidelog.base.data.canonical` against the `rfc8785` package alone.
 
 Run: python bench/canonical.py
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import rfc8785
 
-from tidelog.base.canonical import canonical, fingerprint
+from tidelog.base.data.canonical import canonical, fingerprint
 
 EVENT: dict[str, Any] = {
     "event": {

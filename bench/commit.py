@@ -34,8 +34,8 @@ import uvloop
 from tidelog.base.clock import SystemClock
 from tidelog.base.garbage import spare_what_stays
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
-from tidelog.base.sqlitefile import connect
+from tidelog.base.settings.limits import Limits
+from tidelog.base.sql.sqlitefile import connect
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Answer, Failure, Names, View
 from tidelog.log.request import Submission

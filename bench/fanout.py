@@ -74,10 +74,10 @@ async def serve_tidelog() -> None:
     """Serve with uvicorn, our class and the fan-out."""
     import uvicorn
 
-    from tidelog.base.frame import text_frame
     from tidelog.base.metrics import Metrics
-    from tidelog.base.settings import Limits
-    from tidelog.base.surface import Endpoint, Outlet, Upgrade
+    from tidelog.base.net.frame import text_frame
+    from tidelog.base.serving.surface import Endpoint, Outlet, Upgrade
+    from tidelog.base.settings.limits import Limits
     from tidelog.web.fanout import Fanout
     from tidelog.web.websocket import WebSocketService
 
@@ -146,7 +146,7 @@ async def serve_websockets() -> None:
 
 async def serve_bare() -> None:
     """Answer upgrades and send bytes with nothing between Python and the system call."""
-    from tidelog.base.frame import text_frame
+    from tidelog.base.net.frame import text_frame
 
     loop = asyncio.get_running_loop()
     connections: list[socket.socket] = []

@@ -39,9 +39,9 @@ from channels import (
     signed,
 )
 from size_parts.store import CONFIG
-from tidelog.base.channels_settings import AiTransport, App, Channels, VersionedMessages
-from tidelog.base.settings import Settings
+from tidelog.channels.settings import AiTransport, App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
+from tidelog.config.settings import Settings
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
 from tidelog.testing.process import CREDENTIALS, ServerProcess

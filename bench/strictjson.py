@@ -1,4 +1,4 @@
-"""Time of one strict read: `tidelog.base.strictjson` against the ways it was chosen from.
+"""Time of one strict read: `tidelog.base.data.strictjson` against the ways it was chosen from.
 
 Run: python bench/strictjson.py
 
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from tidelog.base import strictjson
+from tidelog.base.data import strictjson
 
 ITEM = {
     "id": "01K7ZP3M6Q8R5S0T2V4W6X8Y0Z",

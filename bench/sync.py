@@ -39,7 +39,7 @@ from sync_parts.logs import Place, measure_log
 from sync_parts.moves import measure_moves
 from sync_parts.submit import PEERS, SUBMITTERS, Crowd, measure_submits
 from sync_parts.wire import EVENT_BYTES, Insieme, Tidelog
-from tidelog.sync.profiles import CANONICAL
+from tidelog.sync.protocol.profiles import CANONICAL
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
 
 

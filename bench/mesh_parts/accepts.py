@@ -23,8 +23,8 @@ from nats.js.client import JetStreamContext
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
 from mesh_parts.brokers import SLUG, TOPIC, Nats, Tidelog
-from tidelog.mesh.fingerprint import make_envelope
-from tidelog.mesh.identity import MemberKey, from_base64url
+from tidelog.mesh.protocol.fingerprint import make_envelope
+from tidelog.mesh.protocol.identity import MemberKey, from_base64url
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

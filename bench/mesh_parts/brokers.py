@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.process import ServerProcess
 
 SLUG = "bench"

@@ -20,9 +20,9 @@ from sync_parts.logs import MODEL
 from sync_parts.wire import SCHEMA
 from tidelog.client import ChannelClient, ChannelPublisher, MeshClient, SyncClient
 from tidelog.client.backoff import Backoff
-from tidelog.client.channel import Channel
-from tidelog.client.mesh import BEGINNING
-from tidelog.sync.profiles import CANONICAL, Model
+from tidelog.client.channels.client import Channel
+from tidelog.client.mesh.client import BEGINNING
+from tidelog.sync.protocol.profiles import CANONICAL, Model
 
 OPERATION_SECONDS = 60.0
 """One that takes longer has failed."""

@@ -30,9 +30,9 @@ from mesh_parts.brokers import TOPIC
 from neighbour_parts.place import ENDPOINTS, FLOODER, Reach
 from size_parts.channels import signed_get
 from sync_parts.wire import SCHEMA
-from tidelog.mesh.fingerprint import make_envelope
-from tidelog.mesh.identity import MemberKey, from_base64url
-from tidelog.sync.profiles import CANONICAL
+from tidelog.mesh.protocol.fingerprint import make_envelope
+from tidelog.mesh.protocol.identity import MemberKey, from_base64url
+from tidelog.sync.protocol.profiles import CANONICAL
 
 CPU_SHARE = 0.25
 """Of one core, for each process."""

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tidelog.log.digest import body_digest, entry_digest
+from tidelog.base.data.digest import body_digest, entry_digest
 from tidelog.store import open_store
 
 BODY_BYTES = 250

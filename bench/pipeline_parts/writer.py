@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import closing
 
-from tidelog.log.digest import body_digest, entry_digest
+from tidelog.base.data.digest import body_digest, entry_digest
 
 STREAM = "channels/app/fresh"
 

@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from channels import APP_ID, CONFIG, KEY, SECRET, Meter, Watcher, publish_bytes, run_senders
 from size_parts.figure import Figure, Measured
-from tidelog.channels.names import stream_name
-from tidelog.channels.version import CREATE, SURFACE, Body, encode_body, version_serial
+from tidelog.channels.protocol.names import stream_name
+from tidelog.channels.protocol.version import CREATE, SURFACE, Body, encode_body, version_serial
 from tidelog.log.decision import RowChange
 from tidelog.log.entry import Draft, Entry, place
 from tidelog.store import open_store

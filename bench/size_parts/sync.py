@@ -17,7 +17,7 @@ from sync_parts.logs import MODEL, Place
 from sync_parts.wire import SCHEMA, SECRET, encode
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
-from tidelog.sync.profiles import CANONICAL, Model
+from tidelog.sync.protocol.profiles import CANONICAL, Model
 from tidelog.testing.process import ServerProcess
 
 EVENTS_PER_PARTITION = 20

@@ -26,14 +26,14 @@ from sync_parts.wire import (
 )
 from tidelog.base.clock import SystemClock
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
-from tidelog.base.settings import Sync as SyncSettings
+from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
-from tidelog.sync.actions import Submit
-from tidelog.sync.profiles import COMPATIBILITY, Model
-from tidelog.sync.rules import SubmitItem, prepare
-from tidelog.sync.service import SyncService
+from tidelog.sync.decide.rules import SubmitItem, prepare
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.protocol.actions import Submit
+from tidelog.sync.protocol.profiles import COMPATIBILITY, Model
+from tidelog.sync.settings import SyncSettings
 from tidelog.testing.process import ServerProcess
 
 PAGE = 1000

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sync_parts.logs import FAN_OUT, MODEL, TARGET
-from tidelog.sync.profiles import Model
-from tidelog.sync.tree import TreeState
+from tidelog.sync.protocol.profiles import Model
+from tidelog.sync.protocol.tree import TreeState
 
 MOVES = 3000
 TREE_SIZES = (100, 100_000)

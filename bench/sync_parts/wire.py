@@ -12,7 +12,7 @@ import msgspec
 # As in tidelog.web.reader: the C function of `websockets`.
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
-from tidelog.sync.profiles import CANONICAL
+from tidelog.sync.protocol.profiles import CANONICAL
 
 EVENT_BYTES = 200
 SECRET = "bench-secret-of-at-least-32-bytes!"

@@ -7,10 +7,10 @@ from typing import Any
 from scripts.docs_reference.markdown import NOTE, code, joined, table
 
 from tidelog import __version__
-from tidelog.base import asyncapi
-from tidelog.channels import asyncapi as channels
-from tidelog.mesh import asyncapi as mesh
-from tidelog.sync import asyncapi as sync
+from tidelog.base.serving import asyncapi
+from tidelog.channels.front import asyncapi as channels
+from tidelog.mesh.front import asyncapi as mesh
+from tidelog.sync.front import asyncapi as sync
 
 ADDRESSES = (channels.ADDRESS, sync.ADDRESS, mesh.ADDRESS)
 

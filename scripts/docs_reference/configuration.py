@@ -16,8 +16,8 @@ from msgspec import inspect as kinds
 from msgspec.structs import FieldInfo, fields
 from scripts.docs_reference.markdown import NOTE, code, joined, table
 
-from tidelog.base.setting_kinds import mask_of
-from tidelog.base.settings import Settings
+from tidelog.base.settings.kinds import mask_of
+from tidelog.config.settings import Settings
 from tidelog.daemon.settings import PREFIX as DAEMON_PREFIX
 from tidelog.daemon.settings import DaemonSettings
 

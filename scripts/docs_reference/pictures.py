@@ -169,7 +169,7 @@ def rooms() -> str:
     """The packages of the server, from the contract that the lint tier checks."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
-    [layers] = [found["layers"] for found in contracts if found["type"] == "layers"]
+    layers = next(found["layers"] for found in contracts if found["name"].startswith("rooms:"))
     height = 64 + len(layers) * 46
     picture = Picture(
         860,

@@ -21,7 +21,7 @@ from support.channels_peer import (
     until,
 )
 from support.relay import Relay
-from tidelog.channels import streams
+from tidelog.channels.upkeep import streams
 from tidelog.client import (
     Authorization,
     Channel,
@@ -34,9 +34,9 @@ from tidelog.client import (
     Reset,
     StreamEnded,
     SubscriptionRefused,
-    channel_stream,
 )
 from tidelog.client.backoff import Backoff
+from tidelog.client.channels import stream as channel_stream
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database
 

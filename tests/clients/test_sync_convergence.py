@@ -15,10 +15,10 @@ from websockets.exceptions import WebSocketException
 
 from support.sync_peer import EVENT, MODEL, SECRET, TREE, token
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync import DraftInvalid, SyncClient
+from tidelog.client.sync.client import DraftInvalid, SyncClient
 from tidelog.store import open_store
-from tidelog.sync.profiles import Model
-from tidelog.sync.tree import TreeState
+from tidelog.sync.protocol.profiles import Model
+from tidelog.sync.protocol.tree import TreeState
 from tidelog.testing.process import ServerProcess
 
 SEEDS = int(os.environ.get("TIDELOG_TEST_SOAK_SEEDS", "25"))

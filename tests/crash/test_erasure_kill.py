@@ -9,8 +9,8 @@ import asyncpg
 import httpx
 
 from support.channels_peer import Api, message_path, ok
-from tidelog.base.channels_settings import App
 from tidelog.base.faultpoint import FaultPoint
+from tidelog.channels.settings import App
 from tidelog.testing.process import CREDENTIALS, ServerProcess
 
 SECRET = "the moon is made of gruyere"

@@ -20,8 +20,8 @@ import pytest
 
 from support.mesh_broker import ScriptedBroker, running
 from support.mesh_daemon import DaemonProcess, eventually
-from tidelog.client.mesh import BEGINNING
-from tidelog.mesh import negotiation
+from tidelog.client.mesh.client import BEGINNING
+from tidelog.mesh.protocol import negotiation
 
 REQUEST_TIMEOUT_MS = 400
 FAST = f"[uplink]\nrequest_timeout_ms = {REQUEST_TIMEOUT_MS}\n"

@@ -19,7 +19,7 @@ from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_invariants import at_rest, check
 from support.mesh_proxy import MeshProxy, proxied
 from support.mesh_real import TOPIC, RealMesh
-from tidelog.client.mesh import BEGINNING
+from tidelog.client.mesh.client import BEGINNING
 
 TIMEOUT_MS = 400
 FAST = f"[uplink]\nrequest_timeout_ms = {TIMEOUT_MS}\n"

@@ -23,7 +23,7 @@ from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_invariants import check
 from support.mesh_proxy import MeshProxy, proxied
 from support.mesh_real import TOPIC, RealMesh
-from tidelog.mesh.fingerprint import read_envelope
+from tidelog.mesh.protocol.fingerprint import read_envelope
 from tidelog.testing.postgresql import create_database, drop_database
 
 ROUNDS = int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "20"))

@@ -16,7 +16,7 @@ from support import mesh_cases
 from support.mesh_caller import Caller, topic_send
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_real import TOPIC, RealMesh
-from tidelog.mesh.fingerprint import make_envelope
+from tidelog.mesh.protocol.fingerprint import make_envelope
 
 CALLERS = 64
 RIVALS = 4

@@ -32,8 +32,8 @@ from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.log.verify import verify
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
-from tidelog.sync.profiles import TREE_ACTIONS, Model
-from tidelog.sync.tree import TreeState, _failed_invariants
+from tidelog.sync.protocol.profiles import TREE_ACTIONS, Model
+from tidelog.sync.protocol.tree import TreeState, _failed_invariants
 from tidelog.testing.process import ServerProcess
 
 SUBMITTERS = 16

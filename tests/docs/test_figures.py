@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from support.markdown import DOCS, Document, code
-from tidelog.base.settings import Settings
+from tidelog.config.settings import Settings
 
 CAPACITY = Document("operations/capacity.md")
 

@@ -20,10 +20,9 @@ import yaml
 
 from support.outside import run
 from support.systemd import systemd_analyze
-from tidelog.base.config import load
-from tidelog.base.credentials import require_credentials
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import Settings
+from tidelog.config.credentials import require_credentials
+from tidelog.config.settings import Settings, load
 from tidelog.testing.process import CREDENTIALS, ServerProcess
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from support.channels_peer import APP
 from support.lake_rows import frame_of
 from support.store_copy import copy_to_postgresql
 from support.sync_peer import ADMIN_TOKEN, MODEL
-from tidelog.channels.version import Version, fold, stored_version
+from tidelog.channels.protocol.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
 from tidelog.pipeline.checks import agreement, answers, evidence
 from tidelog.pipeline.checks.answers import AppKey, Server
@@ -35,8 +35,8 @@ from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.session import SMALL_SETTINGS
 from tidelog.pipeline.store_address import StoreAddress
 from tidelog.pipeline.transforms.snapshots import ModelSource
-from tidelog.sync.profiles import TREE_ACTIONS
-from tidelog.sync.tree import TreeState
+from tidelog.sync.protocol.profiles import TREE_ACTIONS
+from tidelog.sync.protocol.tree import TreeState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from support.log_writer import draft, read_log, write_log
 from support.table_rows import table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.channels import erasing
-from tidelog.channels.erasing import Erasing
+from tidelog.channels.upkeep import erasing
+from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.pipeline.forget import NothingToForget, forget, is_unfinished
 from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.index import search

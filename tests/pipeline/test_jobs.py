@@ -20,7 +20,7 @@ from tidelog.pipeline.ingest import catch_up
 from tidelog.pipeline.jobs import Built, build, buildable
 from tidelog.pipeline.lake import Lake, LakeError, LakeLocked
 from tidelog.pipeline.store_address import LogReplaced, StoreAddress
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

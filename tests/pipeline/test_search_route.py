@@ -16,10 +16,10 @@ import pytest
 
 from support.channels_peer import Api
 from support.search_shard import publish, put
-from tidelog.base.channels_settings import App, Channels, VersionedMessages
-from tidelog.base.settings import Pipeline, Settings
+from tidelog.channels.settings import App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.cli.serve import _surfaces
+from tidelog.config.settings import Pipeline, Settings
 from tidelog.pipeline.index import MAX_QUERY_CHARACTERS, SearchIndex, index_root, read_manifest
 from tidelog.pipeline.search import sweep_index
 from tidelog.testing.process import CREDENTIALS

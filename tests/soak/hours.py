@@ -34,7 +34,7 @@ import psutil
 from soak.load import APP_ID, APP_KEY, APP_SECRET, MODEL, SECRET, Load
 from soak.samples import FILES, MEMORY, WAL, Sample, trend, verdict
 from support.mesh_daemon import DaemonProcess
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.process import ServerProcess
 
 SLUG, TOPIC = "soak", "soak"

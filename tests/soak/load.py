@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import jwt
 
-from tidelog.channels.signatures import sign
+from tidelog.channels.protocol.signatures import sign
 from tidelog.client import ChannelClient, ChannelPublisher, MeshClient, SyncClient
-from tidelog.client.mesh import BEGINNING
-from tidelog.sync.profiles import Model
+from tidelog.client.mesh.client import BEGINNING
+from tidelog.sync.protocol.profiles import Model
 
 SECRET = "what signs the tokens of a long run: thirty-two bytes"
 APP_ID, APP_KEY, APP_SECRET = "soak", "soak-key", "a secret of the soak's application"

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from tidelog.base import sqlitefile
+from tidelog.base.sql import sqlitefile
 from tidelog.store.postgresql import PostgresqlStore
 
 

@@ -23,7 +23,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support import wire_schema
-from tidelog.base.channels_settings import (
+from tidelog.base.clock import ServerClock
+from tidelog.base.settings.limits import Limits
+from tidelog.channels.settings import (
     AiTransport,
     App,
     Channels,
@@ -31,9 +33,8 @@ from tidelog.base.channels_settings import (
     History,
     VersionedMessages,
 )
-from tidelog.base.clock import ServerClock
-from tidelog.base.settings import Limits, Settings
 from tidelog.channels.surface import ChannelsSurface
+from tidelog.config.settings import Settings
 from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server
 

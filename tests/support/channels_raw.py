@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from support.channels_peer import APP, V2_QUERY, channel_auth
-from tidelog.base.channels_settings import App
+from tidelog.channels.settings import App
 
 LOST = (OSError, EOFError, asyncio.IncompleteReadError, WebSocketException, TimeoutError)
 """What a peer sees of a server that is gone."""

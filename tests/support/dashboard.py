@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from tidelog.base.settings import Settings
 from tidelog.cli.serve import _surfaces
+from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, View
 from tidelog.log.entry import Draft

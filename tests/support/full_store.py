@@ -8,7 +8,7 @@ from support.channels_peer import PLAIN, Api, channels_server, ok
 from support.mesh_peer import Member, envelope, running_broker, unique
 from support.sync_admin import admin
 from support.sync_peer import connected, note, push
-from tidelog.mesh.rules import DAY_MS
+from tidelog.mesh.decide.rules import DAY_MS
 from tidelog.testing.clock import FakeClock
 
 WINDOW_SECONDS = 100

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from tidelog.mesh import identity, negotiation
-from tidelog.mesh.fingerprint import read_envelope
+from tidelog.mesh.protocol import identity, negotiation
+from tidelog.mesh.protocol.fingerprint import read_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

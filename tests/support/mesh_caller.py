@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed
 
 from support.mesh_broker import SLUG
 from support.mesh_real import TOPIC, RealMesh
-from tidelog.mesh.fingerprint import read_envelope
-from tidelog.mesh.identity import MemberKey, from_base64url
+from tidelog.mesh.protocol.fingerprint import read_envelope
+from tidelog.mesh.protocol.identity import MemberKey, from_base64url
 
 WAIT_SECONDS = 60.0
 

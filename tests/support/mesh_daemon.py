@@ -22,7 +22,7 @@ from support.mesh_broker import SLUG
 from support.warm import NURSERY
 from tidelog.base.clock import TEST_OFFSET_VARIABLE
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
-from tidelog.mesh.identity import MemberKey, write_key
+from tidelog.mesh.protocol.identity import MemberKey, write_key
 
 if TYPE_CHECKING:
     from tidelog.testing.process import Process

@@ -16,10 +16,10 @@ from websockets.exceptions import ConnectionClosed
 from support import wire_schema
 from support.catalogue import Database
 from tidelog.base.clock import ServerClock
-from tidelog.base.settings import Mesh as MeshSettings
-from tidelog.base.settings import Settings
-from tidelog.mesh.fingerprint import read_envelope
-from tidelog.mesh.identity import MemberKey, from_base64url
+from tidelog.config.settings import Settings
+from tidelog.mesh.protocol.fingerprint import read_envelope
+from tidelog.mesh.protocol.identity import MemberKey, from_base64url
+from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
 from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server

@@ -19,8 +19,8 @@ import asyncpg
 from support.mesh_broker import SLUG
 from support.mesh_daemon import DaemonProcess
 from tidelog.base.clock import TEST_OFFSET_VARIABLE
-from tidelog.mesh.identity import MemberKey
-from tidelog.mesh.orphans import Finding, find_orphans
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.upkeep.orphans import Finding, find_orphans
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore
 from tidelog.testing.process import ServerProcess

@@ -26,39 +26,40 @@ import uvloop
 from support import channel_bodies
 from support.channels_peer import APP
 from support.sync_peer import ADMIN_TOKEN, MODEL, SECRET, write_model
-from tidelog.base.channels_settings import AiTransport, Channels, History, VersionedMessages
 from tidelog.base.garbage import spare_what_stays
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits, Settings
-from tidelog.base.settings import Mesh as MeshSettings
-from tidelog.base.settings import Sync as SyncSettings
-from tidelog.base.surface import HttpRequest
-from tidelog.channels.fault import Fault
-from tidelog.channels.requests import (
+from tidelog.base.serving.surface import HttpRequest
+from tidelog.base.settings.limits import Limits
+from tidelog.channels.front.service import ChannelsService
+from tidelog.channels.protocol.fault import Fault
+from tidelog.channels.protocol.requests import (
     Action,
     Mutation,
     Publication,
     parse_mutation,
     parse_publication,
 )
-from tidelog.channels.service import ChannelsService
+from tidelog.channels.settings import AiTransport, Channels, History, VersionedMessages
+from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Names
 from tidelog.log.request import submit_and_wait, without_failure
-from tidelog.mesh.claims import Claim, Complete, DeliveryKey, Leased
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.decide.claims import Claim, Complete, DeliveryKey, Leased
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
 from tidelog.store import open_store
-from tidelog.sync.actions import Submit
-from tidelog.sync.admin import Admin
-from tidelog.sync.profiles import CANONICAL, COMPATIBILITY
-from tidelog.sync.rules import SubmitItem, prepare
-from tidelog.sync.service import SyncService
+from tidelog.sync.decide.rules import SubmitItem, prepare
+from tidelog.sync.front.admin import Admin
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.protocol.actions import Submit
+from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY
+from tidelog.sync.settings import SyncSettings
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.process import ServerProcess
 
 if TYPE_CHECKING:
-    from tidelog.mesh.rules import Member, Mesh
+    from tidelog.mesh.decide.rules import Member, Mesh
     from tidelog.store.engine import Store
 
 Json = dict[str, Any]

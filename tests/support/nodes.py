@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from tidelog.base.clock import ServerClock
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Item, Names, View
 from tidelog.log.entry import Draft

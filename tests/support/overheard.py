@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tidelog.base.surface import (
+from tidelog.base.serving.surface import (
     Conversation,
     Endpoint,
     HttpResponse,

@@ -20,13 +20,13 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from support.mesh_daemon import DaemonProcess, eventually
 from support.search_shard import publish
-from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
-from tidelog.mesh.identity import MemberKey
+from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.pipeline.index import Shard, index_root
 from tidelog.pipeline.search import ShardWriter
 from tidelog.pipeline.tables import BY_NAME
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.process import ServerProcess
 
 SLUG = "harbour"

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from tidelog.base.nultext import escape
+from tidelog.base.data.nultext import escape
 
 
 async def copy_to_postgresql(path: str, url: str) -> None:

@@ -15,10 +15,11 @@ from websockets.exceptions import ConnectionClosed
 
 from support import wire_schema
 from tidelog.base.clock import ServerClock
-from tidelog.base.settings import Limits, Settings
-from tidelog.base.settings import Sync as SyncSettings
-from tidelog.sync.profiles import TREE_ACTIONS
-from tidelog.sync.service import SyncService
+from tidelog.base.settings.limits import Limits
+from tidelog.config.settings import Settings
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.protocol.profiles import TREE_ACTIONS
+from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import SyncSurface
 from tidelog.testing.server import mount_probe, running_server
 from tidelog.web.server import Node, Server

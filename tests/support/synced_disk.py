@@ -196,7 +196,7 @@ class SyncedDisk:
 
 def _make_normal() -> None:
     """Let every connection of tidelog be one that does not sync at each commit."""
-    from tidelog.base import sqlitefile
+    from tidelog.base.sql import sqlitefile
 
     connect = sqlitefile.connect
 

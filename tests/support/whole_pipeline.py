@@ -20,7 +20,7 @@ from tidelog.pipeline.lake import Lake
 from tidelog.pipeline.search import update_index
 from tidelog.pipeline.session import spark_session
 from tidelog.pipeline.store_address import StoreAddress
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import jsonschema_rs
 
-from tidelog.base.asyncapi import EMBEDDED
-from tidelog.mesh.wire import read_broker_frame
+from tidelog.base.serving.asyncapi import EMBEDDED
+from tidelog.mesh.protocol.wire import read_broker_frame
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "asyncapi.json"
 

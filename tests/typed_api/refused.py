@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tidelog
 from tidelog.client import ChannelClient, ChannelPublisher, MeshClient, SyncClient
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.process import ServerProcess
 
 

@@ -10,9 +10,9 @@ from tidelog.client import (
     SyncClient,
     TreeNode,
 )
-from tidelog.client.sync_output import Change
-from tidelog.client.sync_store import StoredEvent
-from tidelog.sync.profiles import Model
+from tidelog.client.sync.output import Change
+from tidelog.client.sync.store import StoredEvent
+from tidelog.sync.protocol.profiles import Model
 
 
 async def offline_first(model: Model, store: Path) -> None:

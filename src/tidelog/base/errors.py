@@ -14,7 +14,7 @@ class ConfigError(TidelogError):
 
 
 class InvalidJson(TidelogError):  # noqa: N818 - the failure is the noun
-    """Text that is not JSON in the strict sense of `tidelog.base.strictjson`."""
+    """Text that is not JSON in the strict sense of `tidelog.base.data.strictjson`."""
 
 
 class NotCanonicalizable(TidelogError):  # noqa: N818 - the failure is the noun

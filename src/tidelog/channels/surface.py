@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from tidelog.base.clock import Clock
-from tidelog.base.settings import Settings
-from tidelog.base.surface import Endpoint, Route
-from tidelog.channels.admin import Admin
-from tidelog.channels.http import ChannelsHttp
-from tidelog.channels.proxy import Proxy
-from tidelog.channels.service import ChannelsService
-from tidelog.channels.version import SURFACE
+from tidelog.base.serving.surface import Endpoint, Route
+from tidelog.channels.front.admin import Admin
+from tidelog.channels.front.http import ChannelsHttp
+from tidelog.channels.front.proxy import Proxy
+from tidelog.channels.front.service import ChannelsService
+from tidelog.channels.protocol.version import SURFACE
+from tidelog.channels.settings import ServerSettings
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 
@@ -19,7 +19,7 @@ class ChannelsSurface:
 
     name = SURFACE
 
-    def __init__(self, service: ChannelsService, settings: Settings, clock: Clock) -> None:
+    def __init__(self, service: ChannelsService, settings: ServerSettings, clock: Clock) -> None:
         self.service = service
         apps = settings.served_apps
         self._http = ChannelsHttp(service, apps, settings.channels, clock)
@@ -35,7 +35,7 @@ class ChannelsSurface:
 
     @classmethod
     async def open(
-        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
+        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
     ) -> "ChannelsSurface":
         """Channels on a running committer."""
         service = await ChannelsService.open(committer, store, settings, clock)

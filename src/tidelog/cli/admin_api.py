@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.base import direct
 from tidelog.base.errors import TidelogError
+from tidelog.base.net import direct
 from tidelog.base.terminal import printable
 from tidelog.cli.options import settings_from
 from tidelog.cli.running_server import administration

@@ -11,7 +11,7 @@ import typer
 
 from tidelog.cli.options import settings_from
 from tidelog.cli.running_server import administration
-from tidelog.daemon.broker_http import call
+from tidelog.daemon.uplink.broker_http import call
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the broker answers; default from the settings.")
@@ -34,10 +34,10 @@ def call_as_admin(
 
 def call_as_member(directory: Path, method: str, resource: str, body: object) -> dict[str, Any]:
     """Ask for something of a mesh with the key in a daemon's directory; no daemon need run."""
-    from tidelog.client.mesh_place import KEY_NAME, require_joined
+    from tidelog.client.mesh.place import KEY_NAME, require_joined
     from tidelog.daemon import settings as daemon_settings
-    from tidelog.daemon.address import resource_url
-    from tidelog.mesh.identity import read_key
+    from tidelog.daemon.uplink.address import resource_url
+    from tidelog.mesh.protocol.identity import read_key
 
     require_joined(directory)
     key = read_key(directory / KEY_NAME)

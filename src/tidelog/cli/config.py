@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.base.config import Shown, describe, load
-from tidelog.base.credentials import credential_problems
 from tidelog.base.errors import ConfigError
+from tidelog.base.settings.reading import Shown, describe
 from tidelog.cli.options import show_warnings
+from tidelog.config.credentials import credential_problems
+from tidelog.config.settings import load
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -18,8 +18,8 @@ from tidelog.cli.options import JsonOption
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tidelog.client.mesh import InboxMessage
-    from tidelog.client.mesh_blocking import BlockingMeshClient
+    from tidelog.client.mesh.blocking import BlockingMeshClient
+    from tidelog.client.mesh.client import InboxMessage
 
 app = typer.Typer(
     help="Run the mesh daemon of this machine, and talk through it.", no_args_is_help=True
@@ -48,7 +48,7 @@ EXIT_LATE = 3
 
 def daemon_dir(data_dir: Path | None, mesh: str | None) -> Path:
     """The directory a command means."""
-    from tidelog.client import mesh_place
+    from tidelog.client.mesh import place as mesh_place
 
     return mesh_place.find(data_dir, mesh)
 
@@ -57,7 +57,7 @@ def client(
     data_dir: Path | None, mesh: str | None, patience_s: float = PATIENCE_S
 ) -> "BlockingMeshClient":
     """The daemon a command means; use it as `with`."""
-    from tidelog.client.mesh_blocking import BlockingMeshClient
+    from tidelog.client.mesh.blocking import BlockingMeshClient
 
     return BlockingMeshClient(daemon_dir(data_dir, mesh), patience_s=patience_s)
 
@@ -119,7 +119,7 @@ def up(
 
     Example: tidelog daemon up --ephemeral --invite "$INVITE" --name ci-17 --ttl 600
     """
-    from tidelog.client.mesh_place import require_joined
+    from tidelog.client.mesh.place import require_joined
     from tidelog.daemon.continuous_integration import is_ci
     from tidelog.daemon.settings import FILE_NAME
 
@@ -162,8 +162,8 @@ def up(
 
 def _join(data_dir: Path | None, link: str, name: str | None) -> str:
     """Join before the daemon starts, as `tidelog mesh join` does; returns the slug."""
-    from tidelog.client.mesh_place import KEY_NAME
-    from tidelog.daemon import joining
+    from tidelog.client.mesh.place import KEY_NAME
+    from tidelog.daemon.uplink import joining
 
     if name is None:
         raise typer.BadParameter("--invite needs --name, which the other members see")
@@ -294,8 +294,8 @@ def _waited(daemon: "BlockingMeshClient", client_message_id: str, wait_s: float)
 
 
 def _object(text: str) -> dict[str, Any]:
+    from tidelog.base.data.strictjson import read
     from tidelog.base.errors import InvalidJson
-    from tidelog.base.strictjson import read
 
     try:
         value = read(text)

@@ -12,7 +12,7 @@ from tidelog.base.terminal import counted, printable, printable_lines
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
-    from tidelog.base.settings import Settings
+    from tidelog.config.settings import Settings
     from tidelog.store.engine import Store
     from tidelog.store.rows import Entry
 

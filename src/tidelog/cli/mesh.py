@@ -14,11 +14,11 @@ from tidelog.cli.broker_call import SlugArgument, UrlOption, place_of
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 from tidelog.cli.running_server import administration
-from tidelog.daemon.broker_http import call
+from tidelog.daemon.uplink.broker_http import call
 
 if TYPE_CHECKING:
-    from tidelog.base.settings import Settings
-    from tidelog.mesh.orphans import Finding
+    from tidelog.config.settings import Settings
+    from tidelog.mesh.upkeep.orphans import Finding
 
 app = typer.Typer(
     help="Make a mesh, join it, and look after a daemon's outbox.", no_args_is_help=True
@@ -83,8 +83,8 @@ def join(
 
     Example: tidelog mesh join "http://HOST/mesh/harbour#INVITE" --name alice --data-dir ./alice
     """
-    from tidelog.client.mesh_place import KEY_NAME
-    from tidelog.daemon import joining
+    from tidelog.client.mesh.place import KEY_NAME
+    from tidelog.daemon.uplink import joining
 
     invite = joining.read_invite(link)
     directory = daemon_dir(data_dir, invite.slug)
@@ -173,7 +173,7 @@ def check(
 
 async def _check(settings: "Settings", *, as_json: bool) -> bool:
     from tidelog.cli.log import open_reader
-    from tidelog.mesh.orphans import RULES, find_orphans
+    from tidelog.mesh.upkeep.orphans import RULES, find_orphans
 
     reader = await open_reader(settings)
     by_rule = dict.fromkeys(RULES, 0)
@@ -196,7 +196,7 @@ async def _check(settings: "Settings", *, as_json: bool) -> bool:
 
 
 def _finding_line(finding: "Finding") -> str:
-    from tidelog.mesh.orphans import RULES
+    from tidelog.mesh.upkeep.orphans import RULES
 
     return (
         f"rule {finding.rule} ({RULES[finding.rule]}): mesh {finding.mesh_id}, "
@@ -220,7 +220,7 @@ def fingerprint(
 
     Example: tidelog mesh fingerprint topic:alerts "disk 91% on db-3"
     """
-    from tidelog.mesh.fingerprint import RequestRefused, make_envelope, prefix, read_object
+    from tidelog.mesh.protocol.fingerprint import RequestRefused, make_envelope, prefix, read_object
 
     kind, _, ref = to.partition(":")
     given = b"null" if meta is None else meta.encode()
@@ -262,8 +262,8 @@ def recover(
     """
     import msgspec
 
+    from tidelog.daemon.outbox.recovery import recover as recover_outbox
     from tidelog.daemon.process import LOCK_NAME
-    from tidelog.daemon.recovery import recover as recover_outbox
 
     directory = daemon_dir(data_dir, mesh)
     report = recover_outbox(
@@ -423,8 +423,8 @@ def requeue(
 
 
 def _read_patch(path: Path) -> Any:
+    from tidelog.base.data.strictjson import read
     from tidelog.base.errors import InvalidJson
-    from tidelog.base.strictjson import read
 
     try:
         return read(path.read_bytes())

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.base.config import Loaded, load
-from tidelog.base.setting_kinds import SecretUrl, masked
-from tidelog.base.settings import Settings
+from tidelog.base.settings.kinds import SecretUrl, masked
+from tidelog.base.settings.reading import Loaded
+from tidelog.config.settings import Settings, load
 
 ConfigOption = Annotated[
     Path | None,

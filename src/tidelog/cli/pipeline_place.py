@@ -20,12 +20,12 @@ from tidelog.cli.options import settings_from
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.base.settings import Settings
+    from tidelog.config.settings import Settings
     from tidelog.pipeline.checks.answers import Server
     from tidelog.pipeline.lake import Lake
     from tidelog.pipeline.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
-    from tidelog.sync.profiles import Model
+    from tidelog.sync.protocol.profiles import Model
 
 LakeOption = Annotated[
     Path | None,
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
     def model(self) -> "Model":
         """The model of the server's sync surface."""
-        from tidelog.sync.model_file import read_model
+        from tidelog.sync.front.model_file import read_model
 
         return read_model(self.settings.sync)
 

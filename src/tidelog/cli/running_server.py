@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidelog.base.errors import ConfigError
-from tidelog.base.loopback import is_loopback
+from tidelog.base.net.loopback import is_loopback
 
 if TYPE_CHECKING:
-    from tidelog.base.settings import Settings
+    from tidelog.config.settings import Settings
 
 
 def server_url(settings: "Settings", url: str | None) -> str:
@@ -28,7 +28,7 @@ def administration(settings: "Settings", url: str | None) -> tuple[str, str]:
     Raises:
         ConfigError: no token is known.
     """
-    from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
+    from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 
     base, token = server_url(settings, url), settings.administration_token
     if not token and is_loopback(urlsplit(base).hostname or ""):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from tidelog.base.errors import ConfigError
-from tidelog.base.loopback import is_loopback
+from tidelog.base.net.loopback import is_loopback
 from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
 
 if TYPE_CHECKING:
-    from tidelog.base.channels_settings import App
-    from tidelog.base.settings import Settings
-    from tidelog.base.surface import Surface
+    from tidelog.base.serving.surface import Surface
+    from tidelog.channels.settings import App
+    from tidelog.config.settings import Settings
     from tidelog.store.engine import Extension
     from tidelog.web.server import Mount, Node, Server
 
@@ -73,7 +73,7 @@ def serve(
     )
     import uvloop
 
-    from tidelog.base.credentials import require_credentials
+    from tidelog.config.credentials import require_credentials
     from tidelog.web import logs
 
     require_credentials(settings)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.base import direct
 from tidelog.base.errors import TidelogError
+from tidelog.base.net import direct
 from tidelog.cli.options import ConfigOption, settings_from
 from tidelog.cli.running_server import server_url
 

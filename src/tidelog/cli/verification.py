@@ -19,9 +19,9 @@ LISTED = 20
 
 def verifiers() -> "Mapping[str, Verifier]":
     """What each surface brings to verify its rows."""
-    from tidelog.channels.verifier import verify_channels
-    from tidelog.mesh.verifier import verify_mesh
-    from tidelog.sync.verifier import verify_sync
+    from tidelog.channels.upkeep.verifier import verify_channels
+    from tidelog.mesh.upkeep.verifier import verify_mesh
+    from tidelog.sync.upkeep.verifier import verify_sync
 
     return {"channels": verify_channels, "sync": verify_sync, "mesh": verify_mesh}
 

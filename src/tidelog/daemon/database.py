@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tidelog.base import sqlitefile
 from tidelog.base.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUntrustworthy
-from tidelog.base.queries import load_queries
+from tidelog.base.sql import sqlitefile
+from tidelog.base.sql.queries import load_queries
 
 CACHE_KIB = 8 * 1024
 """Page cache of one file. The daemon runs on every machine, beside what the machine is for."""

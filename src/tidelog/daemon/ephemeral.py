@@ -21,9 +21,9 @@ from msgspec import structs
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.daemon import process
 from tidelog.daemon import settings as daemon_settings
-from tidelog.daemon.joining import Invite, leave, read_invite, register
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.mesh.identity import MemberKey
+from tidelog.daemon.uplink.joining import Invite, leave, read_invite, register
+from tidelog.mesh.protocol.identity import MemberKey
 
 INVITE_VARIABLE = "TIDELOG_INVITE"
 """Where the invite comes from: arguments of a process that runs for hours can be read by others."""

@@ -20,34 +20,37 @@ from msgspec import Struct
 
 from tidelog.base.errors import StoreDamaged, StoreError, TidelogError
 from tidelog.base.ids import parse_ulid
-from tidelog.base.sqlitefile import DirectoryLock
-from tidelog.daemon import hook_files, names, recovery, token_file
-from tidelog.daemon import inbox as inboxes
-from tidelog.daemon import outbox as outboxes
-from tidelog.daemon.api import Api
+from tidelog.base.sql.sqlitefile import DirectoryLock
 from tidelog.daemon.clock import DaemonClock
 from tidelog.daemon.continuous_integration import is_ci
-from tidelog.daemon.directory import Directory
-from tidelog.daemon.events import Events
-from tidelog.daemon.hook_files import Hook
-from tidelog.daemon.hooks import Hooks
-from tidelog.daemon.inbox import Inbox
-from tidelog.daemon.ipc import SOCKET_NAME, IpcServer
+from tidelog.daemon.hooks import files as hook_files
+from tidelog.daemon.hooks.files import Hook
+from tidelog.daemon.hooks.hooks import Hooks
+from tidelog.daemon.inbox import inbox as inboxes
+from tidelog.daemon.inbox.inbox import Inbox
+from tidelog.daemon.inbox.receiver import RebuildMarker, Receiver
+from tidelog.daemon.ipc import token_file
+from tidelog.daemon.ipc.api import Api
+from tidelog.daemon.ipc.events import Events
+from tidelog.daemon.ipc.server import SOCKET_NAME, IpcServer
+from tidelog.daemon.ipc.token_file import TokenFile
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.names import Names
-from tidelog.daemon.outbox import Outbox
-from tidelog.daemon.pressure import Level, Pressure
-from tidelog.daemon.receiver import RebuildMarker, Receiver
+from tidelog.daemon.outbox import outbox as outboxes
+from tidelog.daemon.outbox import recovery
+from tidelog.daemon.outbox.outbox import Outbox
+from tidelog.daemon.outbox.pressure import Level, Pressure
+from tidelog.daemon.outbox.worker import Worker
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.daemon.token_file import TokenFile
-from tidelog.daemon.uplink import Displaced, Uplink
-from tidelog.daemon.uplink_protocol import BrokerUnreachable
-from tidelog.daemon.worker import Worker
-from tidelog.mesh import wire
-from tidelog.mesh.identity import MemberKey, read_key
-from tidelog.mesh.negotiation import NegotiationFailed, Parameters
-from tidelog.mesh.policy import MaxAgeRefused
-from tidelog.mesh.wire import FrameInvalid
+from tidelog.daemon.uplink import names
+from tidelog.daemon.uplink.directory import Directory
+from tidelog.daemon.uplink.names import Names
+from tidelog.daemon.uplink.uplink import Displaced, Uplink
+from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.mesh.protocol import wire
+from tidelog.mesh.protocol.identity import MemberKey, read_key
+from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
+from tidelog.mesh.protocol.policy import MaxAgeRefused
+from tidelog.mesh.protocol.wire import FrameInvalid
 
 KEY_NAME = "key.json"
 LOCK_NAME = "lock"

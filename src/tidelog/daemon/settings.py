@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from tidelog.base import config
-from tidelog.base.config import Loaded
-from tidelog.base.setting_kinds import Bytes, Count, Milliseconds, Section
-from tidelog.daemon.address import dialled
-from tidelog.mesh.negotiation import REQUIRED
-from tidelog.mesh.policy import REQUEST_TIMEOUT_MS
-from tidelog.mesh.slug import PATTERN as SLUG_PATTERN
+from tidelog.base.settings import reading as config
+from tidelog.base.settings.kinds import Bytes, Count, Milliseconds, Section
+from tidelog.base.settings.reading import Loaded
+from tidelog.daemon.uplink.address import dialled
+from tidelog.mesh.protocol.negotiation import REQUIRED
+from tidelog.mesh.protocol.policy import REQUEST_TIMEOUT_MS
+from tidelog.mesh.protocol.slug import PATTERN as SLUG_PATTERN
 
 FILE_NAME = "daemon.toml"
 """In the data directory."""

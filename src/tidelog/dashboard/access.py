@@ -10,8 +10,8 @@ from enum import Enum
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
 
-from tidelog.base.settings import Settings
-from tidelog.base.surface import HttpRequest
+from tidelog.base.serving.surface import HttpRequest
+from tidelog.config.settings import Settings
 from tidelog.dashboard.sessions import SESSION_SECONDS, Ended, Sessions, Tries, is_same
 
 COOKIE = "tidelog_dashboard"

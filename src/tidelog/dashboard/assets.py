@@ -3,7 +3,7 @@
 import hashlib
 from importlib.resources import files
 
-from tidelog.base.surface import HttpRequest, HttpResponse
+from tidelog.base.serving.surface import HttpRequest, HttpResponse
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UnsetType
 
-from tidelog.base.settings import Settings
-from tidelog.channels.history import HistoryReader, Window, pages_of
-from tidelog.channels.names import split_stream, stream_name
-from tidelog.channels.query import MAX_INTEGER
-from tidelog.channels.texts import read_version_page
-from tidelog.channels.version import Projector, Version, position_of
+from tidelog.channels.front.history import HistoryReader, Window, pages_of
+from tidelog.channels.front.texts import read_version_page
+from tidelog.channels.protocol.names import split_stream, stream_name
+from tidelog.channels.protocol.query import MAX_INTEGER
+from tidelog.channels.protocol.version import Projector, Version, position_of
+from tidelog.config.settings import Settings
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import TidelogError
-from tidelog.base.frame import text_frame
-from tidelog.base.surface import Outlet
+from tidelog.base.net.frame import text_frame
+from tidelog.base.serving.surface import Outlet
 from tidelog.dashboard.access import Access
 from tidelog.dashboard.entries import Filter, listed, shown
 from tidelog.dashboard.samples import Sample, Samples

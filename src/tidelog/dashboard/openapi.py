@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.base.openapi import TEXT, WHOLE, Operation, Parameter, Schema, Security, record
+from tidelog.base.serving.openapi import TEXT, WHOLE, Operation, Parameter, Schema, Security, record
 from tidelog.dashboard.access import COOKIE, PATH
 
 API = f"{PATH}/api"

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from tidelog.base.errors import TidelogError
 
 if TYPE_CHECKING:
-    from tidelog.client.mesh_http import Reply
+    from tidelog.client.mesh.http import Reply
 
 MAX_DAEMONS = 50
 MAX_ROWS = 200
@@ -39,13 +39,13 @@ class OutboxView:
         self._home = home
 
     def _found_in(self) -> Path:
-        from tidelog.client import mesh_place
+        from tidelog.client.mesh import place as mesh_place
 
         return self._home or mesh_place.home()
 
     def _places(self) -> dict[str, Path]:
         """The directories of daemons by their names."""
-        from tidelog.client.mesh_place import KEY_NAME
+        from tidelog.client.mesh.place import KEY_NAME
 
         try:
             found = sorted(path.parent for path in self._found_in().glob(f"*/{KEY_NAME}"))
@@ -55,7 +55,7 @@ class OutboxView:
 
     def signature(self) -> Hashable:
         """Changes when a daemon comes, goes, or writes to its outbox."""
-        from tidelog.client.mesh_place import SOCKET_NAME
+        from tidelog.client.mesh.place import SOCKET_NAME
 
         return tuple(
             (name, _changed_at(place / _WRITTEN), _changed_at(place / SOCKET_NAME))
@@ -97,8 +97,8 @@ class OutboxView:
 
     async def _ask(self, name: str, method: str, path: str, body: object = None) -> "Reply":
         """Ask a daemon of the list; a name that is not in it, such as `..`, leads nowhere."""
-        from tidelog.client import mesh_place
-        from tidelog.client.mesh_http import DaemonUnavailable
+        from tidelog.client.mesh import place as mesh_place
+        from tidelog.client.mesh.http import DaemonUnavailable
 
         place = self._places().get(name)
         if place is None:

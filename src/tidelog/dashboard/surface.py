@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tidelog import __version__
-from tidelog.base.surface import (
+from tidelog.base.serving.surface import (
     Admit,
     Conversation,
     Endpoint,
@@ -44,7 +44,7 @@ from tidelog.web.server import Node
 
 if TYPE_CHECKING:
     from tidelog.channels.surface import ChannelsSurface
-    from tidelog.client.mesh_http import Reply
+    from tidelog.client.mesh.http import Reply
     from tidelog.mesh.surface import MeshSurface
     from tidelog.sync.surface import SyncSurface
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from tidelog.base.direct_socket import connect
+from tidelog.base.net.direct_socket import connect
 from tidelog.client import ChannelClient, ChannelPublisher
-from tidelog.client.channel import Channel
+from tidelog.client.channels.client import Channel
 from tidelog.demo.narration import Claim, Narrator
 from tidelog.demo.patience import until
 from tidelog.demo.stage import APP_ID, APP_KEY, Stage

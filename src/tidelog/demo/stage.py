@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from tidelog.base import direct
 from tidelog.base.errors import TidelogError
-from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN
+from tidelog.base.net import direct
+from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.testing.process import ServerProcess
 
 APP_ID = APP_KEY = "demo"

@@ -10,7 +10,7 @@ from tidelog.client import SyncClient
 from tidelog.demo.narration import Claim, Narrator
 from tidelog.demo.patience import until
 from tidelog.demo.stage import MODEL, PARTITION, Stage
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 
 SHARED = ("Paint the hull", "Mend the net", "Fill the tank")
 OF_ADA = ("Buy rope", "Oil the winch", "Call the pilot")

@@ -29,7 +29,7 @@ from tidelog.base.errors import (
 )
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.announcements import Announcements
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
 from tidelog.log.entry import Entry

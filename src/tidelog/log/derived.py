@@ -12,9 +12,9 @@ before it is called damaged.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from tidelog.base.data.incarnation import FORMER_INCARNATIONS
+from tidelog.base.data.seal import seal
 from tidelog.base.errors import StoreError
-from tidelog.base.incarnation import FORMER_INCARNATIONS
-from tidelog.base.seal import seal
 from tidelog.store.catalogue import sealed_tables
 from tidelog.store.engine import Store
 from tidelog.store.rows import Key, Row

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tidelog.log.digest import body_digest, entry_digest
+from tidelog.base.data.digest import body_digest, entry_digest
 from tidelog.store.rows import Entry
 
 __all__ = ["Draft", "Entry", "digest_after", "place"]

@@ -15,7 +15,7 @@ This module is pure. Use it so:
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidelog.base.incarnation import FORMER_INCARNATIONS, Incarnation
+from tidelog.base.data.incarnation import FORMER_INCARNATIONS, Incarnation
 
 __all__ = ["FORMER_INCARNATIONS", "Incarnation", "Incarnations"]
 

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, Span, StatusCode, Tracer, get_tracer, set_
 from tidelog.base.clock import ServerClock
 from tidelog.base.errors import TidelogError
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer, _Decided
 from tidelog.log.decision import Answer, Failure, Item, Request, View
 from tidelog.log.entry import Entry

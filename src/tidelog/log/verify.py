@@ -4,8 +4,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from tidelog.base.data.digest import body_digest
 from tidelog.base.errors import StoreError
-from tidelog.log.digest import body_digest
 from tidelog.log.entry import digest_after
 from tidelog.store.engine import GENESIS_DIGEST, PAGE_ENTRIES, Store
 from tidelog.store.rows import Entry, Head

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from tidelog.base.clock import ServerClock
-from tidelog.base.settings import Settings
-from tidelog.base.surface import Endpoint, Route
+from tidelog.base.serving.surface import Endpoint, Route
 from tidelog.log.committer import Committer
-from tidelog.mesh.chores import Chores
-from tidelog.mesh.delivery import PushDelivery
-from tidelog.mesh.endings import Endings
-from tidelog.mesh.http import MeshHttp
-from tidelog.mesh.public_hosts import PublicHosts
-from tidelog.mesh.retention import Retention
-from tidelog.mesh.rules import SURFACE
-from tidelog.mesh.service import MeshService
-from tidelog.mesh.webhooks import Webhooks
+from tidelog.mesh.decide.rules import SURFACE
+from tidelog.mesh.front.delivery import PushDelivery
+from tidelog.mesh.front.http import MeshHttp
+from tidelog.mesh.front.public_hosts import PublicHosts
+from tidelog.mesh.front.service import MeshService
+from tidelog.mesh.settings import ServerSettings
+from tidelog.mesh.upkeep.chores import Chores
+from tidelog.mesh.upkeep.endings import Endings
+from tidelog.mesh.upkeep.retention import Retention
+from tidelog.mesh.upkeep.webhooks import Webhooks
 from tidelog.store.engine import Store
 
 
@@ -30,7 +30,7 @@ class MeshSurface:
 
     @classmethod
     async def open(
-        cls, committer: Committer, store: Store, settings: Settings, clock: ServerClock
+        cls, committer: Committer, store: Store, settings: ServerSettings, clock: ServerClock
     ) -> "MeshSurface":
         """The broker on a running committer."""
         mesh = settings.mesh

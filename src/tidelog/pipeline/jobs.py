@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.pipeline.store_address import StoreAddress
-    from tidelog.sync.profiles import Model
+    from tidelog.sync.protocol.profiles import Model
 
 Mode = Literal["full", "new", "current"]
 """`full`: all of it was made. `new`: what had changed. `current`: nothing had."""

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tidelog.base import direct
 from tidelog.base.errors import TidelogError
+from tidelog.base.net import direct
 from tidelog.pipeline.lake import Lake, forgotten_partitions
 
 TIMEOUT_SECONDS = 60.0

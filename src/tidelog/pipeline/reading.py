@@ -82,7 +82,7 @@ def read(
 
 
 def _configured_lake() -> Path:
-    from tidelog.base.config import load
+    from tidelog.config.settings import load
 
     return load({}, os.environ, None).settings.lake_path
 

@@ -12,7 +12,7 @@ from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog.base import sqlitefile
+from tidelog.base.data.incarnation import FORMER_INCARNATIONS
 from tidelog.base.errors import (
     ConfigError,
     SchemaTooNew,
@@ -21,7 +21,7 @@ from tidelog.base.errors import (
     StoreInUse,
     StoreUnavailable,
 )
-from tidelog.base.incarnation import FORMER_INCARNATIONS
+from tidelog.base.sql import sqlitefile
 from tidelog.store.catalogue import require_schema, tables
 from tidelog.store.engine import NO_DRIVER, NO_URL, builtin_queries, migrations, new_incarnation
 from tidelog.store.newfile import cannot_write, new_file, require_free

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog.base import sqlitefile
 from tidelog.base.errors import StoreDamaged
+from tidelog.base.sql import sqlitefile
 from tidelog.store.engine import builtin_queries, migrations
 from tidelog.store.rows import SEAL, SealedTable
 

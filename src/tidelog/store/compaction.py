@@ -18,9 +18,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog.base import sqlitefile
 from tidelog.base.errors import StoreUnavailable
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.sql import sqlitefile
 from tidelog.store.backup import connect_postgresql
 from tidelog.store.catalogue import require_schema, tables
 from tidelog.store.engine import builtin_queries, migrations

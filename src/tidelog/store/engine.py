@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple, Protocol
 
+from tidelog.base.data.incarnation import Incarnation
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.base.incarnation import Incarnation
-from tidelog.base.queries import load_queries
+from tidelog.base.sql.queries import load_queries
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,

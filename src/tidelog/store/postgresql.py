@@ -9,6 +9,8 @@ from typing import Any
 
 import asyncpg
 
+from tidelog.base.data.incarnation import Incarnation
+from tidelog.base.data.nultext import MARK, escape, unescape
 from tidelog.base.errors import (
     ConfigError,
     DataError,
@@ -19,9 +21,7 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.base.incarnation import Incarnation
-from tidelog.base.nultext import MARK, escape, unescape
-from tidelog.base.sqlitefile import too_new
+from tidelog.base.sql.sqlitefile import too_new
 from tidelog.store.engine import (
     ANNOUNCED_MS,
     GENESIS_DIGEST,
@@ -90,7 +90,7 @@ driver's own `DataError` is a subclass of its `InterfaceError`, so this is asked
 def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
     """Rows as one array per column, which is how they reach the server in one round trip.
 
-    A key may hold U+0000, which PostgreSQL's text cannot: see `tidelog.base.nultext`.
+    A key may hold U+0000, which PostgreSQL's text cannot: see `tidelog.base.data.nultext`.
     """
     if not rows:
         return [()] * width

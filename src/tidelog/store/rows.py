@@ -160,7 +160,7 @@ class Effects(Struct):
 
 
 SEAL = "seal"
-"""The column that holds a row's seal (`tidelog.base.seal`)."""
+"""The column that holds a row's seal (`tidelog.base.data.seal`)."""
 
 
 class SealedTable(NamedTuple):

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidelog.base import sqlitefile
+from tidelog.base.data.incarnation import Incarnation
 from tidelog.base.errors import (
     DataError,
     StoreDamaged,
@@ -22,7 +22,7 @@ from tidelog.base.errors import (
     StoreUntrustworthy,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.base.incarnation import Incarnation
+from tidelog.base.sql import sqlitefile
 from tidelog.store.engine import (
     GENESIS_DIGEST,
     MAX_ID,

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tidelog.base.errors import ConfigError
-from tidelog.sync.fault import Fault
-from tidelog.sync.profiles import ROOT
-from tidelog.sync.tree import TreeState
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.profiles import ROOT
+from tidelog.sync.protocol.tree import TreeState
 
 __all__ = ["Access", "Event", "Fault", "Identity", "Plugin", "State"]
 

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from tidelog.base.clock import Clock
-from tidelog.base.settings import Settings
-from tidelog.base.surface import Endpoint, Route
+from tidelog.base.serving.surface import Endpoint, Route
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
-from tidelog.sync.admin import Admin
-from tidelog.sync.openapi import described
-from tidelog.sync.polling import Polling
-from tidelog.sync.rules import SURFACE
-from tidelog.sync.service import SyncService
+from tidelog.sync.decide.rules import SURFACE
+from tidelog.sync.front.admin import Admin
+from tidelog.sync.front.openapi import described
+from tidelog.sync.front.polling import Polling
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.settings import ServerSettings
 
 
 class SyncSurface:
@@ -26,7 +26,7 @@ class SyncSurface:
 
     @classmethod
     async def open(
-        cls, committer: Committer, store: Store, settings: Settings, clock: Clock
+        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
     ) -> "SyncSurface":
         """Sync on a running committer."""
         service = await SyncService.open(committer, store, settings.sync, clock)

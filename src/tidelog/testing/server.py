@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from tidelog.base.clock import ServerClock
-from tidelog.base.settings import Limits, Settings
+from tidelog.base.settings.limits import Limits
+from tidelog.config.settings import Settings
 from tidelog.store.engine import Extension
 from tidelog.testing.probe.service import EXTENSION, ProbeService
 from tidelog.web.server import Mount, Node, Server

@@ -19,8 +19,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from tidelog.base import direct
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
+from tidelog.base.net import direct
 from tidelog.testing.process import CREDENTIALS
 
 SECRET = "conformance-secret-at-least-32-bytes"  # noqa: S105 - the fixtures' own

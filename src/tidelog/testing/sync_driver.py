@@ -15,10 +15,10 @@ from uuid import uuid4
 import orjson
 
 from tidelog.base.clock import SystemClock
-from tidelog.client.sync_core import SyncCore
-from tidelog.client.sync_output import Send
-from tidelog.client.sync_store import StoredEvent, SyncStore
-from tidelog.sync.profiles import Model
+from tidelog.client.sync.core import SyncCore
+from tidelog.client.sync.output import Send
+from tidelog.client.sync.store import StoredEvent, SyncStore
+from tidelog.sync.protocol.profiles import Model
 
 Json = dict[str, Any]
 

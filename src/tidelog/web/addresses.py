@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from tidelog.base.allowance import Allowance
-from tidelog.base.guest import ANYBODY, Guest
-from tidelog.base.settings import PerAddress, networks
+from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.settings.limits import PerAddress, networks
 
 MAX_RESTING = 10_000
 """Addresses without a connection that are remembered for what they did before; one more forgets

@@ -21,8 +21,8 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
-from tidelog.base.surface import HttpRequest, HttpResponse, Route
+from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
+from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.cycle import Cycle
 from tidelog.web.handshake import TOO_MANY_FAILURES, refuse

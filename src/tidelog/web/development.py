@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidelog.base.loopback import is_loopback
-from tidelog.base.surface import (
+from tidelog.base.net.loopback import is_loopback
+from tidelog.base.serving.surface import (
     Conversation,
     Endpoint,
     Handle,

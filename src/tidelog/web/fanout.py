@@ -12,7 +12,7 @@ from collections import deque
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 
 _log = logging.getLogger("tidelog.web")
 

@@ -10,7 +10,7 @@ import httptools
 import msgspec
 from msgspec import Struct
 
-from tidelog.base.surface import HttpResponse
+from tidelog.base.serving.surface import HttpResponse
 
 _CLOSE = (b"connection", b"close")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

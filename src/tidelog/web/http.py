@@ -13,9 +13,9 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.cycle import Cycle

@@ -19,7 +19,7 @@ from typing import Final
 # 1 MiB takes 0.03 ms with it and 4 ms with arithmetic on Python integers.
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
-from tidelog.base.frame import BINARY, CLOSE, PING, PONG, TEXT
+from tidelog.base.net.frame import BINARY, CLOSE, PING, PONG, TEXT
 
 CONTINUATION: Final = 0x0
 

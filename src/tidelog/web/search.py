@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tidelog.base.openapi import TEXT, WHOLE, Operation, Parameter, bearer, listing, record
-from tidelog.base.settings import Settings
-from tidelog.base.surface import Endpoint, HttpRequest, HttpResponse, Route, is_bearer
-from tidelog.channels.names import stream_name
-from tidelog.channels.version import number_of
+from tidelog.base.serving.openapi import TEXT, WHOLE, Operation, Parameter, bearer, listing, record
+from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.channels.protocol.names import stream_name
+from tidelog.channels.protocol.version import number_of
+from tidelog.config.settings import Settings
 from tidelog.pipeline.index import (
     MAX_HITS,
     MAX_QUERY_CHARACTERS,

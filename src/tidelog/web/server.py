@@ -17,9 +17,9 @@ from tidelog.base.clock import ServerClock, SystemClock
 from tidelog.base.errors import ConfigError, StoreError
 from tidelog.base.ids import UlidFactory
 from tidelog.base.metrics import Metrics
-from tidelog.base.openapi import FLAG, TEXT, WHOLE, Operation, document, record
-from tidelog.base.settings import Settings
-from tidelog.base.surface import HttpRequest, HttpResponse, Route, Surface
+from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document, record
+from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
+from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
 from tidelog.store.engine import Extension, Store

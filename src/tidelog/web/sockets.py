@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 
 _SWEEP_MAX_SECONDS = 1.0
 """The longest time between two sweeps, and so the accuracy of long timeouts."""

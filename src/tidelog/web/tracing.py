@@ -21,8 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tidelog import __version__
-from tidelog.base.settings import Tracing as TracingSettings
-from tidelog.base.surface import (
+from tidelog.base.serving.surface import (
     Conversation,
     Endpoint,
     Handle,
@@ -32,6 +31,7 @@ from tidelog.base.surface import (
     Route,
     Upgrade,
 )
+from tidelog.config.settings import Tracing as TracingSettings
 from tidelog.log.traced import quiet_span
 
 EXPORT_SECONDS = 5.0

@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
-from tidelog.base.frame import CLOSE, PING, PONG, TEXT, close_frame, frame
-from tidelog.base.guest import ANYBODY, Guest
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
-from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.base.net.frame import CLOSE, PING, PONG, TEXT, close_frame, frame
+from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.base.settings.limits import Limits
 from tidelog.web import handshake
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import UNAUTHORIZED

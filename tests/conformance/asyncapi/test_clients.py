@@ -15,11 +15,11 @@ from support import wire_schema
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_peer import ADMIN_TOKEN, BrokerAt
 from support.overheard import Overheard
-from tidelog.base.settings import Settings
-from tidelog.base.settings import Sync as SyncSettings
 from tidelog.cli.serve import _mount_channels, _mount_mesh, _mount_sync
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
-from tidelog.sync.profiles import Model
+from tidelog.config.settings import Settings
+from tidelog.sync.protocol.profiles import Model
+from tidelog.sync.settings import SyncSettings
 from tidelog.testing.server import running_server
 
 SECRET = "a secret of more than thirty-two bytes"

@@ -13,8 +13,8 @@ import yaml
 
 from support import wire_schema
 from support.node import installed
-from tidelog.mesh import wire as mesh_wire
-from tidelog.sync.wire import CLIENT_TYPES
+from tidelog.mesh.protocol import wire as mesh_wire
+from tidelog.sync.protocol.wire import CLIENT_TYPES
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parent / "sync"

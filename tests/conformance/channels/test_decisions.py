@@ -20,8 +20,8 @@ from support.channels_peer import (
     refused,
     unique,
 )
-from tidelog.base.channels_settings import App
-from tidelog.channels.history import HistoryReader
+from tidelog.channels.front.history import HistoryReader
+from tidelog.channels.settings import App
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

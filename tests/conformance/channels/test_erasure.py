@@ -23,10 +23,11 @@ from support.channels_peer import (
     unique,
 )
 from tidelog.base.errors import StoreUnavailable
-from tidelog.channels import erasing, floors
-from tidelog.channels.erasing import Erasing
-from tidelog.channels.erasures import Erasure
-from tidelog.channels.verifier import verify_channels
+from tidelog.channels.decide import floors
+from tidelog.channels.decide.erasures import Erasure
+from tidelog.channels.upkeep import erasing
+from tidelog.channels.upkeep.erasing import Erasing
+from tidelog.channels.upkeep.verifier import verify_channels
 from tidelog.log.derived import verify_rows
 from tidelog.log.verify import verify
 from tidelog.store.engine import Store

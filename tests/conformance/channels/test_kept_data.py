@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.channels_peer import Api, ChannelsNode, Peer, channels_server, unique
-from tidelog.base.settings import Limits
-from tidelog.channels.verifier import verify_channels
+from tidelog.base.settings.limits import Limits
+from tidelog.channels.upkeep.verifier import verify_channels
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -67,7 +67,7 @@ async def ended(api: Api, channel: str, serial: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def quick_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests move the server's time, and wait in their own."""
-    from tidelog.channels import streams
+    from tidelog.channels.upkeep import streams
 
     monkeypatch.setattr(streams, "SWEEP_SECONDS", 0.05)
 

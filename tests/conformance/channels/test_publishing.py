@@ -31,7 +31,7 @@ from support.channels_peer import (
     refused,
     unique,
 )
-from tidelog.base.channels_settings import App
+from tidelog.channels.settings import App
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

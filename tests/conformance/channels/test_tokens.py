@@ -25,7 +25,7 @@ from support.channels_peer import (
     token,
     unique,
 )
-from tidelog.channels import revocations
+from tidelog.channels.decide import revocations
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

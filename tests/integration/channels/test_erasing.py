@@ -17,7 +17,7 @@ from support.channels_peer import (
     until,
 )
 from support.command import tidelog
-from tidelog.channels import erasing
+from tidelog.channels.upkeep import erasing
 
 TOKEN = "an admin token of some length"
 PATH = "/channels/admin/forget"

@@ -19,7 +19,7 @@ from support.balancer import Balancer
 from support.channels_peer import APP, V2_QUERY, Api, Peer, handshake, ok, refused, until
 from support.channels_process import channels_process, sdk_client, subscribed
 from support.command import tidelog
-from tidelog.base import sqlitefile
+from tidelog.base.sql import sqlitefile
 from tidelog.client import ChannelClient
 from tidelog.client.backoff import Backoff
 from tidelog.store.engine import migrations

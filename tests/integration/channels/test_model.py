@@ -28,7 +28,9 @@ from support.channels_peer import (
     unique,
 )
 from support.channels_raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
-from tidelog.channels import attaching, delivery, erasing, states, texts
+from tidelog.channels.decide import states
+from tidelog.channels.front import attaching, delivery, texts
+from tidelog.channels.upkeep import erasing
 from tidelog.cli.verification import verify_store
 from tidelog.testing.clock import FakeClock
 

@@ -36,7 +36,8 @@ from support.channels_raw import (
     signed_target,
 )
 from support.channels_world import World, check_requests, fold_of, status_of
-from tidelog.channels import attaching, delivery, states, texts
+from tidelog.channels.decide import states
+from tidelog.channels.front import attaching, delivery, texts
 from tidelog.testing.clock import FakeClock
 
 PROGRAMS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "20")) // 10)

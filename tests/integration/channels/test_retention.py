@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from support.channels_peer import ChannelsNode, channels_server, message_path
-from tidelog.channels import retention as module
-from tidelog.channels import states, texts
+from tidelog.channels.decide import states
+from tidelog.channels.front import texts
+from tidelog.channels.upkeep import retention as module
 from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
 

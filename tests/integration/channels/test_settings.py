@@ -7,8 +7,8 @@ from typing import Any, get_args, get_type_hints
 from msgspec import Struct
 
 import tidelog.channels
-from tidelog.base.settings import Settings
 from tidelog.client import ChannelPublisher
+from tidelog.config.settings import Settings
 from tidelog.testing.process import CREDENTIALS, ServerProcess
 
 NAMED = re.compile(r'"((?:channels|apps)\.[a-z_.]+)"')
@@ -32,7 +32,7 @@ def test_every_setting_that_an_error_names_exists() -> None:
     [folder] = tidelog.channels.__path__
     named = {
         name
-        for file in Path(folder).glob("*.py")
+        for file in Path(folder).rglob("*.py")
         for name in NAMED.findall(file.read_text(encoding="utf-8"))
     }
     assert {"channels.versioned_messages.enabled", "apps.enable_client_messages"} <= named

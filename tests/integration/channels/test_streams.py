@@ -14,7 +14,7 @@ import pytest
 from support.channels_peer import ChannelsNode, channels_server, unique
 from support.command import tidelog
 from support.nodes import Witness
-from tidelog.channels import streams as module
+from tidelog.channels.upkeep import streams as module
 from tidelog.store.engine import builtin_queries
 from tidelog.testing.clock import FakeClock
 

@@ -15,7 +15,7 @@ import pytest
 from support.mesh_broker import SLUG
 from support.mesh_daemon import eventually
 from support.mesh_real import TOPIC, RealMesh
-from tidelog.client.mesh_blocking import BlockingMeshClient
+from tidelog.client.mesh.blocking import BlockingMeshClient
 from tidelog.daemon.continuous_integration import VARIABLES
 
 PATIENCE_S = 60.0

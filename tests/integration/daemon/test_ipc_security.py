@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from support.local_daemon import LocalDaemon, running, until, with_ipc
-from tidelog.daemon import token_file
-from tidelog.daemon.uplink_protocol import NoUplink
-from tidelog.mesh.negotiation import REQUIRED
+from tidelog.daemon.ipc import token_file
+from tidelog.daemon.uplink.uplink_protocol import NoUplink
+from tidelog.mesh.protocol.negotiation import REQUIRED
 
 SEND = b'{"to":"topic:alerts","message":"x"}'
 POST = b"POST /v1/send HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(SEND)

@@ -13,7 +13,7 @@ from msgspec import structs
 from support import mesh_cases
 from support.local_daemon import BOB, SETTINGS, LocalDaemon, running, until, with_ipc
 from tidelog.daemon.settings import OutboxSettings
-from tidelog.mesh.fingerprint import make_envelope
+from tidelog.mesh.protocol.fingerprint import make_envelope
 
 SEND = {"to": "topic:alerts", "message": "disk 91% on db-3"}
 OTHER = {**SEND, "message": "disk 92% on db-3"}

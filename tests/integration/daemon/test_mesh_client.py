@@ -14,8 +14,8 @@ import pytest
 from support.mesh_broker import ScriptedBroker, running
 from support.mesh_daemon import DaemonProcess, eventually
 from tidelog.client import BlockingMeshClient, DaemonUnavailable, MeshClient, MeshRefused
-from tidelog.client.mesh import BEGINNING
-from tidelog.daemon.inbox import START
+from tidelog.client.mesh.client import BEGINNING
+from tidelog.daemon.inbox.inbox import START
 
 TIDELOG = (sys.executable, "-m", "tidelog")
 

@@ -16,7 +16,7 @@ from support.local_daemon import LocalDaemon, running, until
 from tidelog.base import faultpoint
 from tidelog.base.errors import StoreUntrustworthy
 from tidelog.base.faultpoint import VARIABLE
-from tidelog.daemon.outbox import Accept
+from tidelog.daemon.outbox.outbox import Accept
 
 SEND = {"to": "topic:alerts", "message": "m" * 5000}
 

@@ -15,12 +15,13 @@ import pytest_asyncio
 from support.dashboard import Desk, desk
 from support.local_daemon import LocalDaemon
 from support.sync_peer import SECRET, connected, note, write_model
-from tidelog.base.settings import DEVELOPMENT_ADMIN_TOKEN, Sync
 from tidelog.client import ChannelPublisher
+from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.dashboard.channel_view import MAX_TEXT, PAGE_MESSAGES
 from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
 from tidelog.dashboard.pipeline_view import PipelineView
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.sync.settings import SyncSettings as Sync
 
 SLUG = "harbour"
 STREAM = "channels/app-id/room"

@@ -10,7 +10,7 @@ import pytest
 from support.catalogue import Database
 from support.nodes import Node, running_node
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreUnavailable
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log import announcements as module
 from tidelog.store import postgresql as engine_module
 from tidelog.store import postgresql_listener as listener_module

@@ -20,7 +20,7 @@ from tidelog.base.errors import (
     StoreUntrustworthy,
     TidelogError,
 )
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.decision import Accept, Failure, Names, Refuse, RowChange, View
 from tidelog.log.entry import Draft
 from tidelog.log.request import Submission, submit_and_wait

@@ -10,7 +10,7 @@ import pytest
 from support.catalogue import Database
 from support.nodes import Node, put_item, running_node, verdict
 from tidelog.base.errors import HistoryReplaced, ShuttingDown, StoreUnavailable
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.decision import Failure
 from tidelog.log.incarnation import Incarnation
 from tidelog.store import Store

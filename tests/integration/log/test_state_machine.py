@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from support.nodes import LOG_ID, Node, Witness, joined, put_item, verdict, whole_log
 from tidelog.base.errors import DataError, StoreInUse
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.decision import Failure
 from tidelog.store import open_store
 from tidelog.store.rows import Entry

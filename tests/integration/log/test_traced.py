@@ -13,7 +13,7 @@ from opentelemetry.trace import StatusCode
 
 from support.nodes import Node, joined, put_item, running_node
 from tidelog.base.errors import QueueFull
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.log.traced import LAST, TracedCommitter
 
 POISON = 2**63

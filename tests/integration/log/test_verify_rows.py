@@ -19,7 +19,7 @@ from support.catalogue import Database
 from support.channels_peer import channels_server
 from support.full_store import fill
 from tidelog.base.errors import StoreDamaged
-from tidelog.channels import erasing
+from tidelog.channels.upkeep import erasing
 from tidelog.cli.main import app
 from tidelog.cli.verification import Verdict, verify_store
 from tidelog.store import open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.mesh_peer import Broker, Member, Wire, envelope, fingerprint, running_broker, unique
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.protocol.identity import MemberKey
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.cli.verification import verify_store
-from tidelog.mesh.identity import MemberKey
-from tidelog.mesh.verifier import verify_mesh
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.upkeep.verifier import verify_mesh
 
 
 @pytest_asyncio.fixture

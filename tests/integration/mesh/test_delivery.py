@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from support.mesh_peer import Broker, Json, Member, Wire, envelope, running_broker, unique
 from tidelog.base import faultpoint
-from tidelog.mesh.delivery import PushDelivery
+from tidelog.mesh.front.delivery import PushDelivery
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.mesh_peer import Broker, Member, Wire, running_broker, unique
-from tidelog.mesh import wire
-from tidelog.mesh.identity import hello_message
+from tidelog.mesh.protocol import wire
+from tidelog.mesh.protocol.identity import hello_message
 
 
 @asynccontextmanager
@@ -107,7 +107,7 @@ async def test_tokens_name_their_broker(tmp_path: Path, caplog: pytest.LogCaptur
     async with scene(tmp_path) as (broker, ana):
         assert (await ana.request("GET", "/topics", token=ana.token())).status_code == 200
         token = ana.token(host="evil.example:443")
-        with caplog.at_level(logging.WARNING, "tidelog.mesh.service"):
+        with caplog.at_level(logging.WARNING, "tidelog.mesh.front.service"):
             answer = await ana.request("GET", "/topics", token=token)
         assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated")
         assert "evil.example:443, which is not in mesh.public_hosts" in answer.json()["detail"]

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
-from tidelog.base import sqlitefile
+from tidelog.base.sql import sqlitefile
 from tidelog.cli.verification import verify_store
-from tidelog.mesh import endings
+from tidelog.mesh.upkeep import endings
 from tidelog.store.engine import migrations
 
 BEFORE = 10

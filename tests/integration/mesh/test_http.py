@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from support.mesh_peer import ADMIN_TOKEN, Broker, Json, Member, envelope, running_broker, unique
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

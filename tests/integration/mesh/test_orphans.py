@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.cli.main import app
-from tidelog.mesh import orphans
-from tidelog.mesh.orphans import RULES, Finding, find_orphans
-from tidelog.mesh.rules import DAY_MS
+from tidelog.mesh.decide.rules import DAY_MS
+from tidelog.mesh.upkeep import orphans
+from tidelog.mesh.upkeep.orphans import RULES, Finding, find_orphans
 from tidelog.testing.clock import FakeClock
 
 

@@ -19,10 +19,10 @@ from tidelog.log.decision import Accept, Names, RowChange, View
 from tidelog.log.entry import Draft
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import empty_bodies
-from tidelog.mesh.identity import MemberKey
-from tidelog.mesh.limiter import Taken, Verdict
-from tidelog.mesh.policy import status_after
-from tidelog.mesh.rules import Mesh, stream_name
+from tidelog.mesh.decide.limiter import Taken, Verdict
+from tidelog.mesh.decide.rules import Mesh, stream_name
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.protocol.policy import status_after
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tidelog.client import ChannelClient, SyncClient
-from tidelog.daemon.address import dialled
-from tidelog.daemon.directory import Directory
-from tidelog.daemon.names import Names
-from tidelog.daemon.uplink import Uplink
-from tidelog.daemon.uplink_protocol import BrokerUnreachable
-from tidelog.mesh.identity import MemberKey, write_key
+from tidelog.daemon.uplink.address import dialled
+from tidelog.daemon.uplink.directory import Directory
+from tidelog.daemon.uplink.names import Names
+from tidelog.daemon.uplink.uplink import Uplink
+from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.mesh.protocol.identity import MemberKey, write_key
 from tidelog.pipeline.publish import PublishError, _put
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 
 STATUSES = (301, 302, 303, 307, 308)
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
-from tidelog.mesh.retention import FINISHED_MS, Retention
-from tidelog.mesh.rules import DAY_MS
+from tidelog.mesh.decide.rules import DAY_MS
+from tidelog.mesh.upkeep.retention import FINISHED_MS, Retention
 from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
 
@@ -275,7 +275,7 @@ async def test_rows_of_finished_deliveries_go(scene: Scene) -> None:
     await scene.retention.tick()
     assert len(await scene.column("status", "delivery_queue")) == 5
     scene.clock.advance(1)
-    with patch("tidelog.mesh.retention.SWEEP_ROWS", 2):
+    with patch("tidelog.mesh.upkeep.retention.SWEEP_ROWS", 2):
         await scene.retention.tick()
     assert await scene.column("status", "delivery_queue") == ["pending"] * 2
     assert await scene.findings() == 0

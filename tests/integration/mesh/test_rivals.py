@@ -6,7 +6,7 @@ import time
 import pytest
 
 from support.mesh_peer import Broker, Member, Wire, envelope, unique
-from tidelog.mesh.negotiation import CONNECTION_POLICIES
+from tidelog.mesh.protocol.negotiation import CONNECTION_POLICIES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

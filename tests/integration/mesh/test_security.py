@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from support import other_user
 from support.mesh_peer import ADMIN_TOKEN, BrokerAt, Member, Wire, envelope, unique
-from tidelog.mesh.identity import MemberKey
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.process import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

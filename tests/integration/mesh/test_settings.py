@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from support.mesh_peer import Broker, Wire, envelope, running_broker, unique
-from tidelog.mesh.orphans import find_orphans
-from tidelog.mesh.rules import DAY_MS
-from tidelog.mesh.slug import is_slug
+from tidelog.mesh.decide.rules import DAY_MS
+from tidelog.mesh.protocol.slug import is_slug
+from tidelog.mesh.upkeep.orphans import find_orphans
 from tidelog.testing.clock import FakeClock
 
 DEFAULTS = {

@@ -17,8 +17,8 @@ import pytest_asyncio
 
 from support.markdown import Document
 from support.mesh_peer import Broker, Json, Member, envelope, running_broker, unique
-from tidelog.mesh.webhook_client import PostFailed, is_public, post
-from tidelog.mesh.webhooks import MAX_ATTEMPTS, Webhooks, backoff_ms
+from tidelog.mesh.upkeep.webhook_client import PostFailed, is_public, post
+from tidelog.mesh.upkeep.webhooks import MAX_ATTEMPTS, Webhooks, backoff_ms
 from tidelog.testing.clock import FakeClock
 
 SECRET = "a secret of sixteen or more"

@@ -18,8 +18,8 @@ import pytest
 from support.backups import command, files_in, run_sql, silent
 from support.catalogue import Database
 from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
-from tidelog.base import sqlitefile
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
+from tidelog.base.sql import sqlitefile
 from tidelog.log.entry import Draft, place
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore

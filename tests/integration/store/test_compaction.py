@@ -17,9 +17,9 @@ import pytest
 from support.backups import silent
 from support.channels_peer import channels_server, ok, unique
 from support.command import tidelog
-from tidelog.base import sqlitefile
 from tidelog.base.errors import StoreInUse, StoreUnavailable
 from tidelog.base.faultpoint import VARIABLE
+from tidelog.base.sql import sqlitefile
 from tidelog.log.verify import verify
 from tidelog.store import compaction, open_store
 from tidelog.store.catalogue import tables

@@ -14,7 +14,7 @@ import pytest
 
 from support.nodes import put_item, running_node
 from tidelog.base.errors import StoreDamaged, StoreInUse, StoreUnavailable
-from tidelog.base.sqlitefile import DirectoryLock
+from tidelog.base.sql.sqlitefile import DirectoryLock
 from tidelog.store import Store, open_store
 from tidelog.store.sqlite import APPLICATION_ID
 from tidelog.testing.process import CREDENTIALS, ServerProcess
@@ -238,7 +238,7 @@ async def test_a_locked_file_is_not_called_damaged(
     store_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told to restore a backup because another program has the file open."""
-    monkeypatch.setattr("tidelog.base.sqlitefile.BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr("tidelog.base.sql.sqlitefile.BUSY_TIMEOUT_MS", 50)
     with closing(sqlite3.connect(store_file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreUnavailable, match="locked") as refusal:

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from support.catalogue import Database
-from tidelog.channels.verifier import verify_channels
+from tidelog.channels.upkeep.verifier import verify_channels
 from tidelog.store import open_store
 from tidelog.store.engine import MAX_ID, Store, builtin_queries, migrations
 from tidelog.store.postgresql import to_columns

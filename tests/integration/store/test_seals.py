@@ -6,9 +6,9 @@ import asyncpg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidelog.base import sqlitefile
-from tidelog.base.nultext import escape
-from tidelog.base.seal import Value, seal
+from tidelog.base.data.nultext import escape
+from tidelog.base.data.seal import Value, seal
+from tidelog.base.sql import sqlitefile
 from tidelog.store import open_store
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -28,8 +28,8 @@ from support.sync_peer import (
 )
 from tidelog.base.clock import SystemClock
 from tidelog.base.errors import StoreUnavailable
-from tidelog.base.settings import Sync as SyncSettings
-from tidelog.sync.service import SyncService
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.settings import SyncSettings
 from tidelog.testing.process import ServerProcess
 
 ROUTES = [

@@ -19,8 +19,8 @@ from support.backups import command
 from support.sync_peer import EVENT, MODEL, SECRET, connected, envelope, note, token, write_model
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync_output import Change
-from tidelog.sync.profiles import Model
+from tidelog.client.sync.output import Change
+from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.postgresql import create_database, drop_database
 from tidelog.testing.process import ServerProcess
 

@@ -22,10 +22,10 @@ from support.sync_peer import (
     sync_server,
     token,
 )
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
-from tidelog.sync.profiles import Model
+from tidelog.sync.protocol.profiles import Model
 
 WAIT_SECONDS = 60
 PAGE_BYTES = 1_048_576

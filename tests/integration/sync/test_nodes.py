@@ -25,10 +25,10 @@ from support.sync_peer import (
     token,
 )
 from tidelog.base.errors import StoreDamaged, StoreUnavailable
-from tidelog.base.settings import Limits
-from tidelog.sync import model_version as version_module
-from tidelog.sync.nodes import OtherNodes
-from tidelog.sync.wire import SUPERSEDED
+from tidelog.base.settings.limits import Limits
+from tidelog.sync.decide import model_version as version_module
+from tidelog.sync.front.nodes import OtherNodes
+from tidelog.sync.protocol.wire import SUPERSEDED
 
 HEADERS = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 

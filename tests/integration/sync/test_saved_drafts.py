@@ -13,9 +13,9 @@ from support.sync_peer import MODEL, TREE, connected, outcome, sync_server, toke
 from tidelog.base.errors import StoreUnavailable, TidelogError
 from tidelog.cli.main import app
 from tidelog.client import SavedDrafts, SyncClient
-from tidelog.client.sync_messages import Commit
-from tidelog.client.sync_store import SyncStore
-from tidelog.sync.profiles import Model
+from tidelog.client.sync.messages import Commit
+from tidelog.client.sync.store import SyncStore
+from tidelog.sync.protocol.profiles import Model
 
 DRAFTS = 100
 

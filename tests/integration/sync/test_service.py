@@ -36,10 +36,10 @@ from support.sync_peer import (
 )
 from tidelog.base.clock import SystemClock
 from tidelog.base.errors import DataError, StoreUnavailable
-from tidelog.base.settings import Limits
-from tidelog.base.settings import Sync as SyncSettings
-from tidelog.sync import service as service_module
-from tidelog.sync.service import SyncService
+from tidelog.base.settings.limits import Limits
+from tidelog.sync.front import service as service_module
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.settings import SyncSettings
 
 
 class Tampered:

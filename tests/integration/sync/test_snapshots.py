@@ -22,9 +22,9 @@ from support.sync_peer import (
     token,
 )
 from tidelog.client import SyncClient
-from tidelog.client.sync_changes import Changes
-from tidelog.sync import snapshots
-from tidelog.sync.profiles import Model
+from tidelog.client.sync.changes import Changes
+from tidelog.sync.front import snapshots
+from tidelog.sync.protocol.profiles import Model
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 """Asks for a page of `p` from 0."""

@@ -10,7 +10,7 @@ import pytest
 
 from support.channels_peer import Api, message_path
 from support.command import tidelog
-from tidelog.base.settings import DEVELOPMENT_APP
+from tidelog.config.settings import DEVELOPMENT_APP
 from tidelog.testing.process import ServerProcess
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.testing.process import ServerProcess
 from tidelog.testing.server import running_server
 from tidelog.web.server import Server

@@ -17,10 +17,10 @@ from websockets.http11 import Response
 from websockets.protocol import Event
 from websockets.uri import parse_uri
 
-from tidelog.base.frame import BINARY, CLOSE, TEXT, frame, text_frame
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
-from tidelog.base.surface import Endpoint, Outlet, Upgrade
+from tidelog.base.net.frame import BINARY, CLOSE, TEXT, frame, text_frame
+from tidelog.base.serving.surface import Endpoint, Outlet, Upgrade
+from tidelog.base.settings.limits import Limits
 from tidelog.web.fanout import Fanout
 from tidelog.web.websocket import WebSocketService
 from unit.web.recording import client_frame

@@ -14,9 +14,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from support.channels_peer import APP, V2_QUERY
 from support.sync_peer import SECRET
-from tidelog.base.channels_settings import Channels
-from tidelog.base.settings import PerAddress, Settings, Sync
+from tidelog.base.settings.limits import PerAddress
+from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
+from tidelog.config.settings import Settings
+from tidelog.sync.settings import SyncSettings as Sync
 from tidelog.testing.server import running_server
 from tidelog.web.server import Server
 

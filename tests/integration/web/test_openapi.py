@@ -6,10 +6,11 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tidelog.base.channels_settings import Channels
-from tidelog.base.settings import Settings, Sync
-from tidelog.channels.http import NOT_OFFERED
+from tidelog.channels.front.http import NOT_OFFERED
+from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
+from tidelog.config.settings import Settings
+from tidelog.sync.settings import SyncSettings as Sync
 from tidelog.testing.server import running_server
 
 PARAMETER = re.compile(r"\{\w+\}")

@@ -20,9 +20,10 @@ from websockets.exceptions import ConnectionClosed
 from support import channels_peer
 from support.storm import HttpClient, read_log
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import Limits, Settings
-from tidelog.base.surface import Endpoint, HttpRequest, HttpResponse, Route
+from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route
+from tidelog.base.settings.limits import Limits
 from tidelog.cli.serve import _surfaces
+from tidelog.config.settings import Settings
 from tidelog.testing.process import ServerProcess
 from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server

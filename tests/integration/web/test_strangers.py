@@ -18,11 +18,13 @@ from support import channels_peer
 from support.channels_peer import APP
 from support.channels_raw import signed_target
 from support.sync_peer import SECRET, token
-from tidelog.base.settings import Limits, Settings, Sync
-from tidelog.channels.attaching import Attaching
+from tidelog.base.settings.limits import Limits
+from tidelog.channels.front.attaching import Attaching
 from tidelog.cli.serve import _surfaces
-from tidelog.mesh.service import MeshService
+from tidelog.config.settings import Settings
+from tidelog.mesh.front.service import MeshService
 from tidelog.store.rows import Head
+from tidelog.sync.settings import SyncSettings as Sync
 from tidelog.testing.server import running_server
 from tidelog.web.http import LimitedHttp
 from tidelog.web.server import Server

@@ -35,8 +35,8 @@ from integration.web.live import (
     echo,
     run,
 )
-from tidelog.base.frame import BINARY, CLOSE, PING, PONG, TEXT
-from tidelog.base.settings import Limits
+from tidelog.base.net.frame import BINARY, CLOSE, PING, PONG, TEXT
+from tidelog.base.settings.limits import Limits
 from tidelog.web.reader import CONTINUATION
 from unit.web.recording import client_frame
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.base import authority
+from tidelog.base.net import authority
 
 SPELLINGS = {
     "broker.example:443": ["broker.example:443", "Broker.Example:443", "broker.example.:443"],

@@ -15,9 +15,9 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidelog.base.canonical import canonical, fingerprint, fingerprint_bytes
+from tidelog.base.data.canonical import canonical, fingerprint, fingerprint_bytes
+from tidelog.base.data.strictjson import read
 from tidelog.base.errors import NotCanonicalizable
-from tidelog.base.strictjson import read
 
 ANY_TEXT = st.text(st.characters(exclude_categories=[]))
 """Lone surrogates included."""

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, field
 
-from tidelog.base.channels_settings import History
-from tidelog.base.config import Loaded, Shown, describe, load, load_as
 from tidelog.base.errors import ConfigError
-from tidelog.base.setting_kinds import Secret, Section
-from tidelog.base.settings import Settings
+from tidelog.base.settings.kinds import Secret, Section
+from tidelog.base.settings.reading import Loaded, Shown, describe, load_as
+from tidelog.channels.settings import History
+from tidelog.config.settings import Settings, load
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,11 @@ import secrets
 
 import pytest
 
-from tidelog.base.channels_settings import App, Channels, FirstApp
-from tidelog.base.credentials import MIN_SECRET_LENGTH, credential_problems, require_credentials
 from tidelog.base.errors import ConfigError
-from tidelog.base.settings import Settings, Sync
+from tidelog.channels.settings import App, Channels, FirstApp
+from tidelog.config.credentials import MIN_SECRET_LENGTH, credential_problems, require_credentials
+from tidelog.config.settings import Settings
+from tidelog.sync.settings import SyncSettings as Sync
 
 TOKEN = "jB0qN-6e8zYw3vKx_admin"
 SECRET = "Zr4t7Lw1Pq9s_Mh2-secret"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.base.direct import instead
+from tidelog.base.net.direct import instead
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.nultext import MARK, escape, unescape
+from tidelog.base.data.nultext import MARK, escape, unescape
 
 TEXT = st.text(alphabet=st.sampled_from(["\0", MARK, "0", "1", "a"]))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.base.queries import load_queries
+from tidelog.base.sql.queries import load_queries
 from tidelog.store.engine import builtin_queries
 from tidelog.testing.probe.service import EXTENSION
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from tidelog.base.channels_settings import (
+from tidelog.base.errors import ConfigError
+from tidelog.base.settings.kinds import Section, mask_of, masked
+from tidelog.base.settings.limits import Limits
+from tidelog.channels.settings import (
     AiTransport,
     App,
     Channels,
@@ -16,9 +19,9 @@ from tidelog.base.channels_settings import (
     History,
     VersionedMessages,
 )
-from tidelog.base.errors import ConfigError
-from tidelog.base.setting_kinds import Section, mask_of, masked
-from tidelog.base.settings import DEVELOPMENT_APP, Limits, Postgresql, Settings, Sync
+from tidelog.config.settings import DEVELOPMENT_APP, Settings
+from tidelog.store.settings import Postgresql
+from tidelog.sync.settings import SyncSettings as Sync
 
 SECTIONS = [
     Settings,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.base import sqlitefile
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreInUse, StoreUnavailable
+from tidelog.base.sql import sqlitefile
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     """A process that was killed holds nothing."""
     path = tmp_path / "lock"
     script = (
-        "import pathlib, sys, time; from tidelog.base.sqlitefile import DirectoryLock\n"
+        "import pathlib, sys, time; from tidelog.base.sql.sqlitefile import DirectoryLock\n"
         "lock = DirectoryLock(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(

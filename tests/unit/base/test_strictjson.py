@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidelog.base import strictjson
+from tidelog.base.data import strictjson
+from tidelog.base.data.strictjson import read
 from tidelog.base.errors import InvalidJson
-from tidelog.base.strictjson import read
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = (

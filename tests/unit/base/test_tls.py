@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.base import tls
-from tidelog.mesh.webhook_client import PostFailed, post
+from tidelog.base.net import tls
+from tidelog.mesh.upkeep.webhook_client import PostFailed, post
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from tidelog.base.channels_settings import App
-from tidelog.base.surface import HttpRequest, HttpResponse, Route
-from tidelog.channels.histories import Histories
-from tidelog.channels.http import Service
-from tidelog.channels.messages import Messages
-from tidelog.channels.requests import MutationResult, Published
+from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
+from tidelog.channels.front.histories import Histories
+from tidelog.channels.front.http import Service
+from tidelog.channels.front.messages import Messages
+from tidelog.channels.protocol.requests import MutationResult, Published
+from tidelog.channels.settings import App
 from tidelog.web.routing import Paths
 
 APP = App(id="a1", key="k1", secret="s1")
@@ -20,7 +20,7 @@ RESULT = MutationResult("v9", 18, 44)
 
 
 class Recording:
-    """Stands for `tidelog.channels.http.Service`."""
+    """Stands for `tidelog.channels.front.http.Service`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

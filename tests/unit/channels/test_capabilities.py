@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.channels_settings import History
-from tidelog.channels.capabilities import (
+from tidelog.channels.protocol.capabilities import (
     MAX_PATTERNS,
     OPERATIONS,
     UNUSED_OPERATIONS,
@@ -21,6 +20,7 @@ from tidelog.channels.capabilities import (
     keeps_history,
     matches,
 )
+from tidelog.channels.settings import History
 
 DEFAULTS = ("subscribe", "publish", "history", "presence")
 MUTATIONS = sorted(OPERATIONS - set(DEFAULTS))

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidelog.channels import wire
-from tidelog.channels.delivery import Delivery
+from tidelog.channels.front.delivery import Delivery
+from tidelog.channels.protocol import wire
 from tidelog.log.entry import Entry
 
 

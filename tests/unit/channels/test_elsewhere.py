@@ -1,7 +1,7 @@
 """What other nodes tell, without nodes: who is where, what was missed, what silence takes."""
 
-from tidelog.channels import elsewhere as module
-from tidelog.channels.elsewhere import Difference, Elsewhere, Part, Presence, in_parts
+from tidelog.channels.front import elsewhere as module
+from tidelog.channels.front.elsewhere import Difference, Elsewhere, Part, Presence, in_parts
 
 ROOM = "channels/tide/presence-a"
 LAB = "channels/tide/presence-b"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tidelog.channels import fault
-from tidelog.channels.fault import Fault
+from tidelog.channels.protocol import fault
+from tidelog.channels.protocol.fault import Fault
 
 CLASSES = [
     (fault.feature_disabled("X", "s"), 422, "feature_disabled"),

@@ -1,7 +1,7 @@
 """The last versions of channels, in memory."""
 
-from tidelog.channels.delivery import HotBuffer
-from tidelog.channels.version import CREATE, Version
+from tidelog.channels.front.delivery import HotBuffer
+from tidelog.channels.protocol.version import CREATE, Version
 
 
 def version(serial: int) -> Version:

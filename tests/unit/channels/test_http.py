@@ -5,13 +5,13 @@ import json
 import pytest
 
 from tidelog.base.allowance import Allowance
-from tidelog.base.channels_settings import App, Channels, History, VersionedMessages
 from tidelog.base.errors import QueueFull
-from tidelog.base.surface import HttpResponse
-from tidelog.channels import fault
-from tidelog.channels.http import ChannelsHttp
-from tidelog.channels.query import HistoryQuery
-from tidelog.channels.requests import Change, Published, VersionsQuery
+from tidelog.base.serving.surface import HttpResponse
+from tidelog.channels.front.http import ChannelsHttp
+from tidelog.channels.protocol import fault
+from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.requests import Change, Published, VersionsQuery
+from tidelog.channels.settings import App, Channels, History, VersionedMessages
 from tidelog.testing.clock import FakeClock
 from unit.channels.recording_service import APP, RESULT, Recording, call, signed_query
 

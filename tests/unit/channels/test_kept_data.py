@@ -3,10 +3,18 @@
 import pytest
 from msgspec import UNSET, Raw, UnsetType
 
-from tidelog.channels import texts as module
-from tidelog.channels.states import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
-from tidelog.channels.texts import Texts
-from tidelog.channels.version import APPEND, CREATE, DELETE, UPDATE, Version, fold, origin_of
+from tidelog.channels.decide.states import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
+from tidelog.channels.front import texts as module
+from tidelog.channels.front.texts import Texts
+from tidelog.channels.protocol.version import (
+    APPEND,
+    CREATE,
+    DELETE,
+    UPDATE,
+    Version,
+    fold,
+    origin_of,
+)
 
 SERIAL = f"{0:020d}:log:{1:020d}"
 
@@ -124,7 +132,7 @@ class Reads:
         self.of: list[int] = []
 
     async def __call__(self, version: Version) -> bytes | None:
-        """See `tidelog.channels.texts.Read`."""
+        """See `tidelog.channels.front.texts.Read`."""
         self.of.append(version.committed_id)
         said = SAID[version.committed_id - 1]
         return None if said is None else b'"%s"' % said.encode()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.channels.names import (
+from tidelog.channels.protocol.names import (
     CHARACTERS,
     ChannelKind,
     is_cache,

@@ -7,12 +7,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tidelog.base.channels_settings import Channels
-from tidelog.base.openapi import document
-from tidelog.base.surface import Route
-from tidelog.channels.http import NOT_OFFERED, ChannelsHttp
-from tidelog.channels.proxy import Proxy
-from tidelog.sync.openapi import OPERATIONS as SYNC_OPERATIONS
+from tidelog.base.serving.openapi import document
+from tidelog.base.serving.surface import Route
+from tidelog.channels.front.http import NOT_OFFERED, ChannelsHttp
+from tidelog.channels.front.proxy import Proxy
+from tidelog.channels.settings import Channels
+from tidelog.sync.front.openapi import OPERATIONS as SYNC_OPERATIONS
 from tidelog.testing.clock import FakeClock
 from unit.channels.recording_service import APP, Recording
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tidelog.base.channels_settings import App, Channels, History, VersionedMessages
-from tidelog.base.surface import HttpResponse
-from tidelog.channels import fault
-from tidelog.channels.proxy import Proxy
-from tidelog.channels.query import HistoryQuery
-from tidelog.channels.requests import Change, Published
+from tidelog.base.serving.surface import HttpResponse
+from tidelog.channels.front.proxy import Proxy
+from tidelog.channels.protocol import fault
+from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.requests import Change, Published
+from tidelog.channels.settings import App, Channels, History, VersionedMessages
 from unit.channels.recording_service import APP, RESULT, Recording, call
 
 VERSIONED = VersionedMessages(enabled=True)

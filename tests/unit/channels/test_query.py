@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.channels.query import (
+from tidelog.channels.protocol.query import (
     DIRECTIONS,
     MAX_CURSOR_BYTES,
     MAX_FRAME_LIMIT,

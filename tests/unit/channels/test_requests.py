@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.channels_settings import Channels
-from tidelog.channels import requests
-from tidelog.channels.extras import compact
-from tidelog.channels.fault import Fault
-from tidelog.channels.query import HistoryQuery
-from tidelog.channels.requests import Change, Mutation, Patch, Publication
+from tidelog.channels.protocol import requests
+from tidelog.channels.protocol.extras import compact
+from tidelog.channels.protocol.fault import Fault
+from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.requests import Change, Mutation, Patch, Publication
+from tidelog.channels.settings import Channels
 
 LIMITS = Channels()
 

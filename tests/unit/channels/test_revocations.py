@@ -2,10 +2,10 @@
 
 import pytest
 
-from tidelog.channels import revocations as module
-from tidelog.channels.capabilities import Capabilities
-from tidelog.channels.revocations import REVOKED_MS, Revocation, Revocations
-from tidelog.channels.tokens import Claims
+from tidelog.channels.decide import revocations as module
+from tidelog.channels.decide.revocations import REVOKED_MS, Revocation, Revocations
+from tidelog.channels.protocol.capabilities import Capabilities
+from tidelog.channels.protocol.tokens import Claims
 
 NOW = 1_760_000_000_000
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.channels_settings import App, Channels, ConnectionRecovery, History
-from tidelog.channels.actions import (
+from tidelog.channels.protocol.actions import (
     Action,
     ClientEvent,
     Close,
@@ -26,12 +25,13 @@ from tidelog.channels.actions import (
     TokenAccepted,
     Unsubscribe,
 )
-from tidelog.channels.capabilities import Actor
-from tidelog.channels.query import HistoryQuery
-from tidelog.channels.session import MAX_HISTORY_READS, MESSAGES, Session, refusal
-from tidelog.channels.signatures import sign
-from tidelog.channels.tokens import verify
-from tidelog.channels.wire import V1, V2, Version
+from tidelog.channels.protocol.capabilities import Actor
+from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.session import MAX_HISTORY_READS, MESSAGES, Session, refusal
+from tidelog.channels.protocol.signatures import sign
+from tidelog.channels.protocol.tokens import verify
+from tidelog.channels.protocol.wire import V1, V2, Version
+from tidelog.channels.settings import App, Channels, ConnectionRecovery, History
 
 APP = App(
     id="a", key="k", secret="s3cret", enable_client_messages=True, enable_user_authentication=True

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.channels_settings import App
-from tidelog.channels.fault import Fault
-from tidelog.channels.signatures import (
+from tidelog.channels.protocol.fault import Fault
+from tidelog.channels.protocol.signatures import (
     MAX_AGE_SECONDS,
     is_channel_auth,
     is_signin_auth,
     sign,
     signed_by,
 )
+from tidelog.channels.settings import App
 
 APP = App(id="a1", key="k1", secret="s\u00e9cret")
 OTHER = App(id="a2", key="k2", secret="other")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.channels import states as module
-from tidelog.channels.states import States
+from tidelog.channels.decide import states as module
+from tidelog.channels.decide.states import States
 from tidelog.log.tail import Tail
 from tidelog.store.rows import Row
 

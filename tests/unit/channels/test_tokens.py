@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.channels_settings import App
-from tidelog.channels.capabilities import Capabilities
-from tidelog.channels.signatures import sign
-from tidelog.channels.tokens import MAX_TOKEN_BYTES, Claims, TokenRefused, is_id, verify
+from tidelog.channels.protocol.capabilities import Capabilities
+from tidelog.channels.protocol.signatures import sign
+from tidelog.channels.protocol.tokens import MAX_TOKEN_BYTES, Claims, TokenRefused, is_id, verify
+from tidelog.channels.settings import App
 
 APP = App(id="a", key="k", secret="a secret of more than thirty-two bytes")
 NOW = 1_760_000_000.5

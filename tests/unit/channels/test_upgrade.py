@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.channels_settings import App
-from tidelog.base.surface import HttpResponse
-from tidelog.channels.tokens import TokenRefused
-from tidelog.channels.upgrade import Options, claims_of, parse_upgrade
-from tidelog.channels.wire import V1, V2
+from tidelog.base.serving.surface import HttpResponse
+from tidelog.channels.protocol.tokens import TokenRefused
+from tidelog.channels.protocol.upgrade import Options, claims_of, parse_upgrade
+from tidelog.channels.protocol.wire import V1, V2
+from tidelog.channels.settings import App
 
 APP = App(id="a", key="k", secret="s")
 

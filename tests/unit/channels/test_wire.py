@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.base.errors import InvalidJson
-from tidelog.channels import wire
-from tidelog.channels.wire import V1, V2, Version
+from tidelog.channels.protocol import wire
+from tidelog.channels.protocol.wire import V1, V2, Version
 
 VERSIONS: tuple[Version, ...] = (V1, V2)
 

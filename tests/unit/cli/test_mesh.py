@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli.main import app
-from tidelog.mesh.identity import is_signed, join_message, read_key
+from tidelog.mesh.protocol.identity import is_signed, join_message, read_key
 
 runner = CliRunner()
 

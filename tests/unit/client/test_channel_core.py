@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidelog.base.errors import TidelogError
-from tidelog.client.channel_core import (
+from tidelog.client.channels.core import (
     MAX_OUTBOX,
     RESUME_CHANNELS,
     Authorization,
@@ -19,7 +19,7 @@ from tidelog.client.channel_core import (
     Subscription,
     SubscriptionRefused,
 )
-from tidelog.client.channel_message import BadFrame, Reset
+from tidelog.client.channels.message import BadFrame, Reset
 
 STREAM = "s-1"
 

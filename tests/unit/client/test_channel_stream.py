@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.client import channel_stream as module
-from tidelog.client.channel_http import PublishRefused
-from tidelog.client.channel_publisher import Receipt
-from tidelog.client.channel_stream import (
+from tidelog.client.channels import stream as module
+from tidelog.client.channels.http import PublishRefused
+from tidelog.client.channels.publisher import Receipt
+from tidelog.client.channels.stream import (
     EAGER_APPENDS,
     FIRST_CHARACTERS,
     MessageStream,

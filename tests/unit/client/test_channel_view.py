@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.client import channel_view
-from tidelog.client.channel_message import BadFrame, Message, read_operation
-from tidelog.client.channel_view import MAX_PASSING, ChannelView, Verdict
+from tidelog.client.channels import view as channel_view
+from tidelog.client.channels.message import BadFrame, Message, read_operation
+from tidelog.client.channels.view import MAX_PASSING, ChannelView, Verdict
 
 STREAM = "s-1"
 

@@ -10,13 +10,13 @@ import pytest
 
 from tidelog.client import DaemonUnavailable, MeshClient, MeshRefused
 from tidelog.client.backoff import Backoff
-from tidelog.client.mesh_http import Endpoint
-from tidelog.daemon.events import Port, encode
-from tidelog.daemon.http import Request, Response, Stream, answer, refuse
-from tidelog.daemon.ipc import IpcServer
+from tidelog.client.mesh.http import Endpoint
+from tidelog.daemon.ipc.events import Port, encode
+from tidelog.daemon.ipc.http import Request, Response, Stream, answer, refuse
+from tidelog.daemon.ipc.server import IpcServer
+from tidelog.daemon.ipc.token_file import TokenFile
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.settings import IpcSettings
-from tidelog.daemon.token_file import TokenFile
 
 QUEUED = {"client_message_id": "k", "status": "queued"}
 QUICK = Backoff(first=0.01, most=0.02)

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from tidelog.client import sync_changes
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
-from tidelog.client.sync_blocking import BlockingSyncClient
-from tidelog.client.sync_changes import Changes
-from tidelog.client.sync_core import SyncCore
-from tidelog.client.sync_messages import Json
-from tidelog.client.sync_output import Change
-from tidelog.sync.profiles import Model
+from tidelog.client.sync import changes as sync_changes
+from tidelog.client.sync.blocking import BlockingSyncClient
+from tidelog.client.sync.changes import Changes
+from tidelog.client.sync.client import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
+from tidelog.client.sync.core import SyncCore
+from tidelog.client.sync.messages import Json
+from tidelog.client.sync.output import Change
+from tidelog.sync.protocol.profiles import Model
 
 MODEL = Model.parse({"settings": {"kind": "value", "actions": ["set"]}}, {}, 3)
 QUICK = Backoff(first=0.01, most=0.02)

@@ -8,13 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from tidelog.client import sync_core, sync_cycle
-from tidelog.client.sync_core import SyncCore
-from tidelog.client.sync_messages import Commit, Json
-from tidelog.client.sync_output import EVENTS, Change, Close, Send
-from tidelog.client.sync_store import StoredEvent, SyncStore
-from tidelog.sync.fault import Fault
-from tidelog.sync.profiles import Model
+from tidelog.client.sync import core as sync_core
+from tidelog.client.sync import cycle as sync_cycle
+from tidelog.client.sync.core import SyncCore
+from tidelog.client.sync.messages import Commit, Json
+from tidelog.client.sync.output import EVENTS, Change, Close, Send
+from tidelog.client.sync.store import StoredEvent, SyncStore
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.clock import FakeClock
 
 MODEL = Model.parse(

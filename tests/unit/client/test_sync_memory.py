@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tidelog.client import SyncClient
-from tidelog.client.sync_changes import Changes
-from tidelog.client.sync_link import Inbox
-from tidelog.client.sync_messages import Commit, Json, Limits
-from tidelog.client.sync_output import Change
-from tidelog.client.sync_queue import SubmitQueue
-from tidelog.client.sync_store import SyncStore
-from tidelog.client.sync_view import Views, folds_for
-from tidelog.sync import tree
-from tidelog.sync.profiles import CANONICAL, COMPATIBILITY, Model
+from tidelog.client.sync.changes import Changes
+from tidelog.client.sync.link import Inbox
+from tidelog.client.sync.messages import Commit, Json, Limits
+from tidelog.client.sync.output import Change
+from tidelog.client.sync.queue import SubmitQueue
+from tidelog.client.sync.store import SyncStore
+from tidelog.client.sync.view import Views, folds_for
+from tidelog.sync.protocol import tree
+from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY, Model
 
 MIB = 1024**2
 MODEL = Model.parse(

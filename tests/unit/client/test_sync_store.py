@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.base.errors import QueueFull, StoreDamaged, StoreInUse, StoreUnavailable
-from tidelog.client import sync_store
-from tidelog.client.sync_messages import Commit, Decision, Json
-from tidelog.client.sync_store import IntegrityViolation, SyncStore
+from tidelog.client.sync import store as sync_store
+from tidelog.client.sync.messages import Commit, Decision, Json
+from tidelog.client.sync.store import IntegrityViolation, SyncStore
 
 
 def value(name: str, given: object = 1) -> Json:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.daemon.directory import Directory
-from tidelog.daemon.names import Names
-from tidelog.daemon.uplink_protocol import BrokerUnreachable
-from tidelog.mesh.identity import MemberKey, verify_token
+from tidelog.daemon.uplink.directory import Directory
+from tidelog.daemon.uplink.names import Names
+from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.mesh.protocol.identity import MemberKey, verify_token
 
 ALICE, BOB = "a" * 64, "b" * 64
 

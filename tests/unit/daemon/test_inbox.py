@@ -10,9 +10,9 @@ import pytest
 from msgspec import Raw
 
 from support.local_daemon import BOB, delivery
-from tidelog.base.queries import load_queries
+from tidelog.base.sql.queries import load_queries
 from tidelog.daemon.database import StorageBusy, StorageFull
-from tidelog.daemon.inbox import (
+from tidelog.daemon.inbox.inbox import (
     KEPT_MS,
     SEEN_MS,
     VACUUM_EVERY_MS,
@@ -26,6 +26,12 @@ from tidelog.testing.clock import FakeClock
 OTHER = "c1" * 32
 DAY_MS = 86_400_000
 Open = Callable[[], Inbox]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that may jump."""
+    return FakeClock()
 
 
 @pytest.fixture

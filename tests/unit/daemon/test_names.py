@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.daemon import names as module
 from tidelog.daemon.database import StorageFull
-from tidelog.daemon.names import Names
+from tidelog.daemon.uplink import names as module
+from tidelog.daemon.uplink.names import Names
 
 ALICE, BOB = "a" * 64, "b" * 64
 

@@ -1,6 +1,6 @@
 """The outbox never forgets an id, and every change of a row is a compare-and-set (mesh 5)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,17 +9,47 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreUnavailable
-from tidelog.daemon.outbox import MAX_DELAY_MS, Accept, Outbox, OutboxRefused, Settlement
-from tidelog.daemon.pressure import Level, Pressure
+from tidelog.daemon.outbox.outbox import MAX_DELAY_MS, Accept, Outbox, OutboxRefused, Settlement
+from tidelog.daemon.outbox.pressure import Level, Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
-from tidelog.mesh.fingerprint import make_envelope
-from tidelog.mesh.negotiation import Parameters
-from tidelog.mesh.policy import MaxAgeRefused, Verdict
+from tidelog.mesh.protocol.fingerprint import make_envelope
+from tidelog.mesh.protocol.negotiation import Parameters
+from tidelog.mesh.protocol.policy import MaxAgeRefused, Verdict
 from tidelog.testing.clock import FakeClock
 
 HOUR_MS = 3_600_000
 ANA, BOB = "a0" * 32, "b0" * 32
-Open = Callable[..., Outbox]
+Open = Callable[[], Outbox]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that may jump."""
+    return FakeClock()
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
+    """Opens the same file again and again, as restarts do."""
+    opened: list[Outbox] = []
+
+    def open_() -> Outbox:
+        for earlier in opened:
+            earlier.close()
+        limits = OutboxSettings(max_queue_size=100)
+        pressure = Pressure(limits, DiskSettings(), tmp_path, clock.now_ms, lambda _: 10**12)
+        opened.append(Outbox(tmp_path / "outbox.db", pressure, clock))
+        return opened[-1]
+
+    yield open_
+    for outbox in opened:
+        outbox.close()
+
+
+@pytest.fixture
+def outbox(reopen: Open) -> Outbox:
+    """An empty outbox."""
+    return reopen()
 
 
 def accept(outbox: Outbox, *ids: str, content: bytes = b"f") -> list[int]:

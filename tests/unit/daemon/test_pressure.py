@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.daemon.pressure import Level, Pressure, Stock
+from tidelog.daemon.outbox.pressure import Level, Pressure, Stock
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
 
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tidelog.base.errors import StoreUnavailable, StoreUntrustworthy
-from tidelog.daemon.events import Events
-from tidelog.daemon.inbox import Inbox
+from tidelog.daemon.inbox.inbox import Inbox
+from tidelog.daemon.inbox.receiver import RebuildMarker, Receiver
+from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.receiver import RebuildMarker, Receiver
-from tidelog.mesh import wire
+from tidelog.mesh.protocol import wire
 
 ME, OTHER = "a" * 64, "b" * 64
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tidelog.base.errors import StoreDamaged, StoreInUse, TidelogError
-from tidelog.base.sqlitefile import DirectoryLock
-from tidelog.daemon.outbox import Accept, Outbox
-from tidelog.daemon.pressure import Pressure
-from tidelog.daemon.recovery import Report, recover, refuse_unfinished
+from tidelog.base.sql.sqlitefile import DirectoryLock
+from tidelog.daemon.outbox.outbox import Accept, Outbox
+from tidelog.daemon.outbox.pressure import Pressure
+from tidelog.daemon.outbox.recovery import Report, recover, refuse_unfinished
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
-from tidelog.mesh.fingerprint import make_envelope
+from tidelog.mesh.protocol.fingerprint import make_envelope
 
 ROWS = 400
 PAGE = 4096

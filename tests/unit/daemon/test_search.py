@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 
 from support.local_daemon import delivery
-from tidelog.daemon.inbox import KEPT_MS, VACUUM_EVERY_MS, Inbox
-from tidelog.daemon.search import words_in
+from tidelog.daemon.inbox.inbox import KEPT_MS, VACUUM_EVERY_MS, Inbox
+from tidelog.daemon.inbox.search import words_in
 from tidelog.testing.clock import FakeClock
 
 Open = Callable[[bool], Inbox]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Stands still."""
+    return FakeClock()
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.base import config
 from tidelog.base.errors import ConfigError
+from tidelog.config.settings import load as load_server
 from tidelog.daemon.settings import load
-from tidelog.mesh.slug import is_slug
+from tidelog.mesh.protocol.slug import is_slug
 
 
 def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_the_server_ignores_the_daemons_variables(
 ) -> None:
     """Both programs may live in one environment."""
     monkeypatch.chdir(tmp_path)
-    config.load({}, {"TIDELOG_DAEMON_MESH": "ops"}, None)
+    load_server({}, {"TIDELOG_DAEMON_MESH": "ops"}, None)

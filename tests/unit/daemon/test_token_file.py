@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.daemon.token_file import GRACE_MS, TokenFile, rotate
+from tidelog.daemon.ipc.token_file import GRACE_MS, TokenFile, rotate
 
 
 def test_a_token_is_made_once(tmp_path: Path) -> None:

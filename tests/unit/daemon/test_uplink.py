@@ -9,14 +9,14 @@ import pytest
 
 from support.mesh_broker import SLUG, ScriptedBroker
 from tidelog.base.errors import StoreUnavailable
-from tidelog.daemon.address import dialled
-from tidelog.daemon.uplink import Uplink
-from tidelog.daemon.uplink_protocol import BrokerUnreachable
-from tidelog.mesh import negotiation, wire
-from tidelog.mesh.fingerprint import Envelope, make_envelope
-from tidelog.mesh.identity import MemberKey
-from tidelog.mesh.negotiation import NegotiationFailed, Parameters
-from tidelog.mesh.policy import MaxAgeRefused
+from tidelog.daemon.uplink.address import dialled
+from tidelog.daemon.uplink.uplink import Uplink
+from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.mesh.protocol import negotiation, wire
+from tidelog.mesh.protocol.fingerprint import Envelope, make_envelope
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
+from tidelog.mesh.protocol.policy import MaxAgeRefused
 
 
 class Recorder:

@@ -12,14 +12,14 @@ import pytest
 from support import mesh_cases
 from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox import Accept, Outbox, Row, Settlement
-from tidelog.daemon.pressure import Pressure
+from tidelog.daemon.outbox.outbox import Accept, Outbox, Row, Settlement
+from tidelog.daemon.outbox.pressure import Pressure
+from tidelog.daemon.outbox.worker import Worker
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
-from tidelog.daemon.uplink import Answer
-from tidelog.daemon.worker import Worker
-from tidelog.mesh import policy
-from tidelog.mesh.fingerprint import make_envelope
-from tidelog.mesh.negotiation import Parameters
+from tidelog.daemon.uplink.uplink import Answer
+from tidelog.mesh.protocol import policy
+from tidelog.mesh.protocol.fingerprint import make_envelope
+from tidelog.mesh.protocol.negotiation import Parameters
 from tidelog.testing.clock import FakeClock
 
 DAY_MS = 86_400_000
@@ -50,6 +50,12 @@ class RecordingUplink:
         await self.gate.wait()
         self._at_once -= 1
         return self.answer(client_message_id) if callable(self.answer) else self.answer
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Stands still."""
+    return FakeClock()
 
 
 @pytest.fixture
@@ -111,7 +117,7 @@ async def test_a_duplicate_is_done_and_counted(
     is_there = case["body"]["history_available"]
     uplink.answer = Answer(code=case["status"], duplicate=True, history_available=is_there)
     accept(outbox, "a")
-    with caplog.at_level(logging.INFO, "tidelog.daemon.worker"):
+    with caplog.at_level(logging.INFO, "tidelog.daemon.outbox.worker"):
         await work(
             Worker(outbox, uplink, metrics), lambda: row(outbox, "a").status == case["daemon"]
         )
@@ -256,7 +262,7 @@ async def test_a_result_that_cannot_be_stored_is_kept(
         return settle(settlements)
 
     monkeypatch.setattr(outbox, "settle", failing)
-    monkeypatch.setattr("tidelog.daemon.worker.STORE_RETRY_S", 0.01)
+    monkeypatch.setattr("tidelog.daemon.outbox.worker.STORE_RETRY_S", 0.01)
     await work(Worker(outbox, uplink, DaemonMetrics()), lambda: row(outbox, "a").status == "done")
     assert len(uplink.sent) == 1
 

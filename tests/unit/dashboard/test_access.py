@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidelog.base.settings import Settings
-from tidelog.base.surface import HttpRequest
+from tidelog.base.serving.surface import HttpRequest
+from tidelog.config.settings import Settings
 from tidelog.dashboard.access import (
     COOKIE,
     Access,

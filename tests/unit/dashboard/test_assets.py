@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from tidelog.base.surface import HttpRequest
+from tidelog.base.serving.surface import HttpRequest
 from tidelog.dashboard.assets import POLICY, Assets
 
 STATIC = files("tidelog.dashboard") / "static"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tidelog.log.digest import SIZE_BYTES, body_digest, entry_digest
+from tidelog.base.data.digest import SIZE_BYTES, body_digest, entry_digest
 from tidelog.log.entry import Draft, place
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Entry

@@ -15,18 +15,19 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from support.markdown import Document, code
-from tidelog.base.settings import Mesh as BrokerSettings
 from tidelog.cli.main import app
-from tidelog.daemon import hook_files, hook_run
-from tidelog.daemon import hooks as hooks_module
-from tidelog.daemon.api import Api
+from tidelog.daemon.hooks import files as hook_files
+from tidelog.daemon.hooks import hooks as hooks_module
+from tidelog.daemon.hooks import run as hook_run
+from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.mesh import negotiation, policy, wire
-from tidelog.mesh.fingerprint import make_envelope
-from tidelog.mesh.openapi import MESH, OPERATIONS
-from tidelog.mesh.orphans import RULES
-from tidelog.mesh.settings import NAMES as MESH_SETTINGS
+from tidelog.mesh.decide.mesh_settings import NAMES as MESH_SETTINGS
+from tidelog.mesh.front.openapi import MESH, OPERATIONS
+from tidelog.mesh.protocol import negotiation, policy, wire
+from tidelog.mesh.protocol.fingerprint import make_envelope
+from tidelog.mesh.settings import MeshSettings as BrokerSettings
+from tidelog.mesh.upkeep.orphans import RULES
 from tidelog.web.reader import TOO_BIG
 
 PROTOCOL = Document("protocol/mesh.md")
@@ -170,7 +171,7 @@ REFUSALS = ("refusal", "refuse", "RequestRefused", "OutboxRefused")
 def codes_in(*folders: str) -> Iterator[str]:
     """Every error code that a refusal in these folders is made with."""
     for folder in folders:
-        for file in sorted((SOURCE / folder).glob("*.py")):
+        for file in sorted((SOURCE / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or len(node.args) < 2:
                     continue
@@ -313,7 +314,7 @@ def test_the_endpoints_of_the_daemon() -> None:
     """Section 3.2 has every path of the IPC."""
     [rows] = PROTOCOL.tables("3.2")
     documented = {text.split()[-1] for endpoint, *_ in rows for text in code(endpoint)}
-    source = ast.parse((SOURCE / "daemon/api.py").read_text(encoding="utf-8"))
+    source = ast.parse((SOURCE / "daemon/ipc/api.py").read_text(encoding="utf-8"))
     served = {
         node.value
         for node in ast.walk(source)

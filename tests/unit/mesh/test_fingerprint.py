@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import mesh_cases
-from tidelog.mesh.fingerprint import (
+from tidelog.mesh.protocol.fingerprint import (
     Envelope,
     RequestRefused,
     choose_client_message_id,

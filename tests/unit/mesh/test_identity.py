@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.mesh.identity import (
+from tidelog.mesh.protocol.identity import (
     KeyRefused,
     MemberKey,
     TokenRefused,

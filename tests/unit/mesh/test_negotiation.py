@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from support import mesh_cases
-from tidelog.mesh import negotiation
-from tidelog.mesh.negotiation import NegotiationFailed, Parameters, answer, judge, offered
-from tidelog.mesh.policy import max_age_hours
+from tidelog.mesh.protocol import negotiation
+from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters, answer, judge, offered
+from tidelog.mesh.protocol.policy import max_age_hours
 
 CASES_REQUIRE = (negotiation.DEDUPE,)
 """The cases are of a daemon that does not know the policies for concurrent connections."""

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from support import mesh_cases
-from tidelog.mesh import negotiation
-from tidelog.mesh.policy import (
+from tidelog.mesh.protocol import negotiation
+from tidelog.mesh.protocol.policy import (
     STATUSES,
     TRANSITIONS,
     Existing,

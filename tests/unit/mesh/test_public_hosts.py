@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.mesh.public_hosts import Local, PublicHosts
+from tidelog.mesh.front.public_hosts import Local, PublicHosts
 
 
 @pytest.mark.parametrize(

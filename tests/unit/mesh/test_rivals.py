@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidelog.mesh.negotiation import CONNECTION_POLICIES, ConnectionPolicy
-from tidelog.mesh.rivals import MAX_INSTANCE_CHARACTERS, Verdict, instance_in, judge
+from tidelog.mesh.protocol.negotiation import CONNECTION_POLICIES, ConnectionPolicy
+from tidelog.mesh.protocol.rivals import MAX_INSTANCE_CHARACTERS, Verdict, instance_in, judge
 
 VERDICTS: dict[ConnectionPolicy, Verdict] = {
     "prefer_newest": Verdict.NEWER_STAYS,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tidelog.mesh import wire
-from tidelog.mesh.answers import Reply
-from tidelog.mesh.identity import MemberKey
-from tidelog.mesh.rules import Member, Mesh
-from tidelog.mesh.session import (
+from tidelog.mesh.decide.rules import Member, Mesh
+from tidelog.mesh.protocol import wire
+from tidelog.mesh.protocol.answers import Reply
+from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.protocol.session import (
     Accept,
     Acknowledge,
     Action,

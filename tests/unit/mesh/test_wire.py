@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from tidelog.mesh import wire
-from tidelog.mesh.fingerprint import make_envelope, read_envelope
+from tidelog.mesh.protocol import wire
+from tidelog.mesh.protocol.fingerprint import make_envelope, read_envelope
 
 
 def test_a_send_carries_the_stored_payload_unchanged() -> None:

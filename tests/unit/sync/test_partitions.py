@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.sync.fault import Fault
-from tidelog.sync.partitions import (
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.partitions import (
     MAX_NAME_BYTES,
     MAX_PARTITIONS,
     event_faults,

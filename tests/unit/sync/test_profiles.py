@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.base.errors import ConfigError
-from tidelog.sync.fault import Fault
-from tidelog.sync.profiles import (
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.profiles import (
     CANONICAL,
     COMPATIBILITY,
     MAX_INTEGER,

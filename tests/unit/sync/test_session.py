@@ -8,11 +8,17 @@ from typing import Any
 import jwt
 import pytest
 
-from tidelog.base.settings import Sync as SyncSettings
-from tidelog.sync.actions import Action, Close, Connected, Send, Submit, Sync
-from tidelog.sync.profiles import TREE_ACTIONS, Model
-from tidelog.sync.session import INBOX_BYTES, INBOX_MESSAGES, QUEUED_BYTES, QUEUED_MESSAGES, Session
-from tidelog.sync.tokens import Tokens
+from tidelog.sync.protocol.actions import Action, Close, Connected, Send, Submit, Sync
+from tidelog.sync.protocol.profiles import TREE_ACTIONS, Model
+from tidelog.sync.protocol.session import (
+    INBOX_BYTES,
+    INBOX_MESSAGES,
+    QUEUED_BYTES,
+    QUEUED_MESSAGES,
+    Session,
+)
+from tidelog.sync.protocol.tokens import Tokens
+from tidelog.sync.settings import SyncSettings
 
 SECRET = "a secret of more than thirty-two bytes"
 EXPIRES_AT = int(time.time()) + 100_000

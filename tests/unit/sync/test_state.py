@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from tidelog.base.settings import Sync as SyncSettings
 from tidelog.log.tail import Tail
-from tidelog.sync.profiles import Model
-from tidelog.sync.state import States
-from tidelog.sync.tree import STATE_BYTES, VALUE_BYTES
+from tidelog.sync.decide.state import States
+from tidelog.sync.protocol.profiles import Model
+from tidelog.sync.protocol.tree import STATE_BYTES, VALUE_BYTES
+from tidelog.sync.settings import SyncSettings
 
 MODEL = Model.parse({"t": {"kind": "tree", "actions": ["treePush"]}}, {}, 1)
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from jwt.algorithms import get_default_algorithms
 
 from tidelog.base.errors import ConfigError
-from tidelog.sync.tokens import Claims, TokenRefused, Tokens
+from tidelog.sync.protocol.tokens import Claims, TokenRefused, Tokens
 
 SECRET = "a secret of more than thirty-two bytes"
 LATER = int(time.time()) + 1000

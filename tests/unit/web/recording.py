@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tidelog.base.surface import Outlet
+from tidelog.base.serving.surface import Outlet
 
 
 def client_frame(

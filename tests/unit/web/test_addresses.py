@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tidelog.base.errors import ConfigError
-from tidelog.base.guest import ANYBODY
-from tidelog.base.settings import PerAddress
+from tidelog.base.serving.guest import ANYBODY
+from tidelog.base.settings.limits import PerAddress
 from tidelog.web import addresses as module
 from tidelog.web.addresses import Addresses
 

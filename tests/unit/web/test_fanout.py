@@ -10,7 +10,7 @@ import pytest
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
+from tidelog.base.settings.limits import Limits
 from tidelog.web.fanout import Fanout, Spout
 from unit.web.recording import RecordingTransport
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.base.frame import BINARY, CLOSE, PING, PONG, TEXT
+from tidelog.base.net.frame import BINARY, CLOSE, PING, PONG, TEXT
 from tidelog.web.reader import CONTINUATION, FrameReader, Violation, close_code
 from unit.web.recording import client_frame
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.base.frame import BINARY, CLOSE, PING, PONG, TEXT, text_frame
 from tidelog.base.metrics import Metrics
-from tidelog.base.settings import Limits
-from tidelog.base.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.base.net.frame import BINARY, CLOSE, PING, PONG, TEXT, text_frame
+from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.base.settings.limits import Limits
 from tidelog.web.fanout import Fanout
 from tidelog.web.websocket import WebSocketService
 from unit.web.recording import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidelog.log.digest import body_digest
+from tidelog.base.data.digest import body_digest
 from tidelog.pipeline.checks import answers
 from tidelog.pipeline.checks.answers import Server
 from tidelog.pipeline.checks.evidence import Evidence, take

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from tidelog.log.digest import body_digest, entry_digest
+from tidelog.base.data.digest import body_digest, entry_digest
 from tidelog.pipeline.checks.evidence import Evidence
 from tidelog.pipeline.checks.finding import FIRST_FINDINGS, Finding, Verdict
 from tidelog.pipeline.store_address import GENESIS_DIGEST

@@ -483,7 +483,7 @@ def _snapshots(view: View) -> "Pair | str":
 
     from tidelog.pipeline.jobs import tellable_events
     from tidelog.pipeline.transforms.snapshots import snapshots
-    from tidelog.sync.profiles import TREE_ACTIONS
+    from tidelog.sync.protocol.profiles import TREE_ACTIONS
 
     if view.model is None:
         return "no model was given"

@@ -14,8 +14,8 @@ from pyspark.sql import functions as sql
 
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.transforms.shape import shaped
-from tidelog.sync.profiles import COMPATIBILITY, TREE_ACTIONS, Model, Target
-from tidelog.sync.tree import TreeState
+from tidelog.sync.protocol.profiles import COMPATIBILITY, TREE_ACTIONS, Model, Target
+from tidelog.sync.protocol.tree import TreeState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

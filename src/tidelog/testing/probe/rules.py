@@ -2,8 +2,8 @@
 
 from msgspec import Struct, json
 
-from tidelog.base import strictjson
-from tidelog.base.canonical import fingerprint
+from tidelog.base.data import strictjson
+from tidelog.base.data.canonical import fingerprint
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
 from tidelog.log.entry import Draft

@@ -16,9 +16,8 @@ from tidelog.base.errors import (
     ShuttingDown,
     StoreUnavailable,
 )
-from tidelog.base.frame import text_frame
-from tidelog.base.queries import load_queries
-from tidelog.base.surface import (
+from tidelog.base.net.frame import text_frame
+from tidelog.base.serving.surface import (
     Admit,
     Conversation,
     Endpoint,
@@ -30,6 +29,7 @@ from tidelog.base.surface import (
     Upgrade,
     guarded,
 )
+from tidelog.base.sql.queries import load_queries
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure
 from tidelog.log.entry import Entry

@@ -1,0 +1,1 @@
+"""Values and their bytes: strict and canonical JSON, digests, seals."""

@@ -1,0 +1,1 @@
+"""Connections that we open, and the frames of those that we serve."""

@@ -1,0 +1,1 @@
+"""What the web room and a surface know of each other, and how they describe themselves."""

@@ -1,0 +1,1 @@
+"""Kinds of settings, how settings are read, and the limits that no surface owns."""

@@ -1,0 +1,1 @@
+"""SQLite files and packaged statements."""

@@ -1,0 +1,1 @@
+"""What the owner of the log decides about messages, and the state it decides by."""

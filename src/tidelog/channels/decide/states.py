@@ -1,0 +1,683 @@
+"""What decisions look at: the state of channels and of messages, derived from the log and cached.
+
+A state is loaded before the request that needs it is queued, follows the tail from then on, and may
+be forgotten whenever nobody holds it: the store has everything. States run ahead of the commit by
+the batch being decided, so nothing here is ever shown to a client but what `delivered_*` say.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from tidelog.channels.protocol.version import (
+    APPEND,
+    Version,
+    decode_version,
+    fold,
+    join_text,
+    origin_of,
+    stored_version,
+)
+from tidelog.log.tail import Tail
+from tidelog.store.engine import Store
+from tidelog.store.rows import Row
+
+MAX_IDLE_CHANNELS = 10_000
+"""Channel states kept though nobody uses them; some hundred bytes each."""
+
+MAX_IDLE_MESSAGES = 10_000
+
+UNFOLDED_VERSIONS = 512
+"""Versions after which a message is folded and written back: a page of a hundred messages never
+reads more than fifty thousand rows."""
+
+UNFOLDED_BYTES = 4096
+"""A message is written back when more was appended than was folded, but not for less than this:
+so every appended byte is written at most twice more, however long the message grows."""
+
+ENDED_VERSIONS = 32
+ENDED_SHARE = 8
+"""A message that begins or ends to be a stream is written back for so many versions, or if one byte
+in so many is new: it is read more often from now on, and its status may change again at once."""
+
+FRAGMENT_BYTES = 120
+"""What a fragment weighs in memory besides its text."""
+
+_COLLAPSE_AT = 2048
+_COLLAPSE_TO = 1024
+"""Fragments kept apart after a collapse: more than one batch can append and take back."""
+
+
+REFRESH_TRIES = 10
+REFRESH_SECONDS = 0.02
+"""How often, and with what pause, a moment is waited for in which a channel stands still."""
+
+
+class ChannelState:
+    """One channel: its counters, and how far this node has delivered it."""
+
+    __slots__ = (
+        "delivered_history",
+        "delivered_serial",
+        "epoch",
+        "erased_through",
+        "held",
+        "history_floor",
+        "history_serial",
+        "open_streams",
+        "pins",
+        "ready",
+        "replay_floor",
+        "serial",
+        "stream",
+    )
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.serial = 0
+        """The last delivery serial that is included here."""
+        self.history_serial = 0
+        self.history_floor = 0
+        """History up to here was purged."""
+        self.replay_floor = 0
+        """Versions up to this delivery serial were emptied; what is after them can be replayed."""
+        self.epoch = 0
+        """How often the history was reset; the `stream_id` depends on it."""
+        self.erased_through = 0
+        """The last message up to which everything is erased."""
+        self.open_streams = 0
+        self.delivered_serial = 0
+        """The last delivery serial that left this node's tail."""
+        self.delivered_history = 0
+        self.pins = 0
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.held: list[Version] = []
+        """Versions that left the tail while this was being loaded."""
+
+    @property
+    def floors(self) -> tuple[int, int, int, int]:
+        """Epoch, history floor, replay floor and `erased_through`: all of them only rise."""
+        return self.epoch, self.history_floor, self.replay_floor, self.erased_through
+
+    @floors.setter
+    def floors(self, floors: tuple[int, int, int, int]) -> None:
+        self.epoch, self.history_floor, self.replay_floor, self.erased_through = floors
+
+    def advance(self, version: Version) -> Callable[[], None]:
+        """Include the next version; returns how to take it back."""
+        before = (self.serial, self.history_serial, self.open_streams)
+        self.serial = version.delivery_serial
+        self.history_serial = max(self.history_serial, version.history_serial)
+        self.open_streams += version.opens
+
+        def take_back() -> None:
+            self.serial, self.history_serial, self.open_streams = before
+
+        return take_back
+
+    def delivered(self, version: Version) -> None:
+        """A version left the tail; what this node decided itself is already included."""
+        if version.delivery_serial > self.serial:
+            self.advance(version)
+        if version.delivery_serial > self.delivered_serial:
+            self.delivered_serial = version.delivery_serial
+            self.delivered_history = max(self.delivered_history, version.history_serial)
+
+
+class MessageState:
+    """One message: its latest version, and its data in a form that grows without being copied."""
+
+    __slots__ = (
+        "_base",
+        "_base_id",
+        "_fragments",
+        "counted",
+        "exists",
+        "folded_bytes",
+        "latest",
+        "number",
+        "pins",
+        "stream",
+        "unfolded",
+        "unfolded_bytes",
+    )
+
+    def __init__(self, stream: str, number: int, latest: Version) -> None:
+        self.stream = stream
+        self.number = number
+        """`committed_id` of its create."""
+        self.latest = latest
+        """Folded, but without data: that is here."""
+        self.counted = 0
+        """What it takes in the sum of the cache."""
+        self.exists = True
+        """False once it was purged, or if its create was never committed."""
+        self.pins = 0
+        self.folded_bytes = 0
+        """Size of the state that is stored; 0 if none is."""
+        self.unfolded = 1
+        """Versions since."""
+        self.unfolded_bytes = 0
+        self._base: bytes | None = None
+        self._base_id = latest.committed_id
+        self._fragments: list[tuple[int, bytes]] = []
+        self._set(latest)
+
+    def _set(self, version: Version) -> None:
+        self._base = None if isinstance(version.data, UnsetType) else bytes(version.data)
+        self._base_id = version.committed_id
+        self._fragments = []
+        self.latest = msgspec.structs.replace(version, data=UNSET)
+
+    @property
+    def size(self) -> int:
+        """About the bytes it holds."""
+        return self.latest.data_bytes + 512 + FRAGMENT_BYTES * len(self._fragments)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the data is a string."""
+        return bool(self._fragments) or (self._base is not None and self._base[:1] == b'"')
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is any data; a message may have been cleared."""
+        return bool(self._fragments) or self._base is not None
+
+    def data_at(self, committed_id: int) -> bytes | None:
+        """All the data after that version as JSON; None if there is none, or it is not known."""
+        if committed_id < self._base_id:
+            return None
+        fragments = [text for at, text in self._fragments if at <= committed_id]
+        if not fragments:
+            return self._base
+        return join_text(fragments if self._base is None else [self._base, *fragments])
+
+    def knows(self, committed_id: int) -> bool:
+        """Whether `data_at` can say what the data was then."""
+        return self._base_id <= committed_id <= self.latest.committed_id
+
+    def folded(self) -> Version:
+        """The message as it is, with its data."""
+        data = self.data_at(self.latest.committed_id)
+        return msgspec.structs.replace(self.latest, data=UNSET if data is None else Raw(data))
+
+    def after(self, version: Version) -> Version:
+        """The message as `version` will leave it, with its data."""
+        after = fold(self.folded(), (version,))
+        assert after is not None  # noqa: S101 - there is at least `version`
+        return after
+
+    def is_fold_due(self, version: Version) -> bool:
+        """Whether the state after `version` should be stored with it."""
+        added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+        return self._is_fold_due(added, version.data_bytes, is_other_status=version.opens != 0)
+
+    def _is_fold_due(self, added: int, data_bytes: int, *, is_other_status: bool) -> bool:
+        unfolded_bytes = self.unfolded_bytes + added
+        is_much = unfolded_bytes * ENDED_SHARE >= max(data_bytes, 1)
+        return (
+            self.unfolded + 1 >= UNFOLDED_VERSIONS
+            or unfolded_bytes > max(self.folded_bytes, UNFOLDED_BYTES)
+            or (is_other_status and (is_much or self.unfolded + 1 >= ENDED_VERSIONS))
+        )
+
+    def bytes_to_write(self, added: int, *, is_other_status: bool) -> int:
+        """About the data that a change which adds so many bytes makes the store write."""
+        after = self.latest.data_bytes + added
+        is_due = self._is_fold_due(added, after, is_other_status=is_other_status)
+        return added + (after if is_due else 0)
+
+    def advance(self, version: Version, *, is_folded: bool) -> Callable[[], None]:
+        """Include the next version; returns how to take it back."""
+        latest, base, base_id, fragments = self.latest, self._base, self._base_id, self._fragments
+        counts = (self.folded_bytes, self.unfolded, self.unfolded_bytes)
+        added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+        if version.kind == APPEND:
+            if added:
+                fragments.append((version.committed_id, bytes(version.data)))  # type: ignore[arg-type]
+            self.latest = _counted(version, latest)
+            if len(fragments) >= _COLLAPSE_AT:
+                self._collapse()
+        elif version.keeps_data:
+            self.latest = _counted(version, latest)
+        else:
+            self._set(_counted(version, latest))
+        if is_folded:
+            self.folded_bytes, self.unfolded, self.unfolded_bytes = self.latest.data_bytes, 0, 0
+        else:
+            self.unfolded += 1
+            self.unfolded_bytes += added
+
+        def take_back() -> None:
+            if version.kind == APPEND:
+                if added:
+                    self._fragments.pop()
+            elif not version.keeps_data:
+                self._base, self._base_id, self._fragments = base, base_id, fragments
+            self.latest = latest
+            self.folded_bytes, self.unfolded, self.unfolded_bytes = counts
+
+        return take_back
+
+    def _collapse(self) -> None:
+        old, kept = self._fragments[:-_COLLAPSE_TO], self._fragments[-_COLLAPSE_TO:]
+        self._base = self.data_at(old[-1][0])
+        self._base_id = old[-1][0]
+        self._fragments = kept
+
+
+def _counted(version: Version, before: Version) -> Version:
+    return msgspec.structs.replace(
+        version,
+        data=version.data if version.kind != APPEND else UNSET,
+        data_of=0 if version.says_all else origin_of(version) or origin_of(before),
+        versions=before.versions + 1,
+        appends=before.appends + (version.kind == APPEND),
+        published_at=before.published_at,
+    )
+
+
+class Created:
+    """A `StateChange`: a channel has a new message."""
+
+    __slots__ = ("_channel", "_number", "_states", "_version")
+
+    def __init__(self, states: "States", channel: ChannelState, version: Version) -> None:
+        self._states = states
+        self._channel = channel
+        self._number = version.committed_id
+        self._version = version
+
+    def apply(self) -> Callable[[], None]:
+        """See `StateChange.apply`."""
+        undo = self._channel.advance(self._version)
+        published = msgspec.structs.replace(self._version, published_at=self._version.committed_at)
+        message = MessageState(self._channel.stream, self._number, published)
+        self._states.add(message)
+
+        def take_back() -> None:
+            message.exists = False
+            self._states.drop(self._number)
+            undo()
+
+        return take_back
+
+
+class Changed:
+    """A `StateChange`: a message has a new version."""
+
+    __slots__ = ("_channel", "_is_folded", "_message", "_version")
+
+    def __init__(
+        self, channel: ChannelState, message: MessageState, version: Version, *, is_folded: bool
+    ) -> None:
+        self._channel = channel
+        self._message = message
+        self._version = version
+        self._is_folded = is_folded
+
+    def apply(self) -> Callable[[], None]:
+        """See `StateChange.apply`."""
+        undo_channel = self._channel.advance(self._version)
+        undo_message = self._message.advance(self._version, is_folded=self._is_folded)
+
+        def take_back() -> None:
+            undo_message()
+            undo_channel()
+
+        return take_back
+
+
+class _Load:
+    """A message that is being loaded, and for how many."""
+
+    __slots__ = ("state", "task", "waiting")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[MessageState | None]
+        self.state: MessageState | None = None
+        """Set when it is there, and pinned for each that waits."""
+        self.waiting = 0
+
+
+class States:
+    """The caches of both, bounded."""
+
+    def __init__(self, store: Store, tail: Tail, max_text_bytes: int) -> None:
+        self._store = store
+        self._tail = tail
+        self._room = max_text_bytes
+        self._channels: dict[str, ChannelState] = {}
+        self._idle: OrderedDict[str, ChannelState] = OrderedDict()
+        """Those of them that nobody holds, the least recently used first: what is subscribed to is
+        never looked through for what may be forgotten."""
+        self._messages: OrderedDict[int, MessageState] = OrderedDict()
+        self._loading: dict[int, list[Version]] = {}
+        """Messages being loaded, and what left the tail meanwhile."""
+        self._erased: set[int] = set()
+        """Messages being loaded that were erased meanwhile: what was read is not kept."""
+        self._loads: dict[int, _Load] = {}
+        self._text_bytes = 0
+
+    # Channels.
+
+    def channel(self, stream: str) -> ChannelState | None:
+        """The state of a channel if it is loaded; pins it, see `release`."""
+        state = self._channels.get(stream)
+        if state is None or not state.ready.done():
+            return None
+        self._pin(state)
+        return state
+
+    async def load_channel(self, stream: str) -> ChannelState:
+        """The state of a channel, pinned; see `release`."""
+        state = self._channels.get(stream)
+        if state is None:
+            state = self._channels[stream] = ChannelState(stream)
+            self._pin(state)
+            await self._read_channel(state)
+        else:
+            self._pin(state)
+            try:
+                if not state.ready.done():
+                    await asyncio.shield(state.ready)
+            except BaseException:
+                self.release(state)
+                raise
+        return state
+
+    def _pin(self, state: ChannelState) -> None:
+        state.pins += 1
+        if state.pins == 1:
+            self._idle.pop(state.stream, None)
+
+    async def _read_channel(self, state: ChannelState) -> None:
+        try:
+            position = self._tail.position
+            [row] = await self._store.rows("channels_channel", (state.stream, position))
+            (
+                state.epoch,
+                state.history_serial,
+                state.history_floor,
+                state.replay_floor,
+                state.open_streams,
+                state.serial,
+                state.delivered_serial,
+                undelivered,
+                state.erased_through,
+            ) = row
+            state.delivered_history = state.history_serial - undelivered
+            for version in state.held:
+                state.delivered(version)
+            state.held.clear()
+            state.ready.set_result(None)
+        except BaseException as error:
+            self._channels.pop(state.stream, None)
+            if not state.ready.done():
+                state.ready.set_exception(error)
+                state.ready.exception()  # nobody else may be waiting
+            raise
+
+    def release(self, state: ChannelState) -> None:
+        """The counterpart of `channel` and `load_channel`."""
+        state.pins -= 1
+        if state.pins == 0 and self._channels.get(state.stream) is state:
+            self._idle[state.stream] = state
+            if len(self._idle) > MAX_IDLE_CHANNELS:
+                stream, _ = self._idle.popitem(last=False)
+                del self._channels[stream]
+
+    def streams(self) -> list[str]:
+        """The channels whose state is kept."""
+        return list(self._channels)
+
+    async def refresh(self, stream: str) -> None:
+        """What the log does not tell has changed: epoch, floors, streams that are gone.
+
+        A state that nobody holds is forgotten. Epoch and floors only rise, so they are right
+        whenever they are read; the open streams are those of a serial, and are taken over only when
+        nothing was decided meanwhile.
+        """
+        for _ in range(REFRESH_TRIES):
+            state = self._channels.get(stream)
+            if state is not None and not state.ready.done():
+                await asyncio.wait([state.ready])
+            if state is None or self._channels.get(stream) is not state:
+                return  # whoever loads it from now on reads what there is now
+            if state.pins == 0:
+                del self._channels[stream]
+                self._idle.pop(stream, None)
+                return
+            [row] = await self._store.rows("channels_channel", (stream, self._tail.position))
+            epoch, _, history_floor, replay_floor, open_streams, serial, *_, erased_through = row
+            state.epoch = max(state.epoch, epoch)
+            state.history_floor = max(state.history_floor, history_floor)
+            state.replay_floor = max(state.replay_floor, replay_floor)
+            state.erased_through = max(state.erased_through, erased_through)
+            if state.serial == serial:
+                state.open_streams = open_streams
+                return
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    # Messages.
+
+    def message(self, number: int) -> MessageState | None:
+        """The state of a message if it is loaded; pins it, see `release_message`."""
+        state = self._messages.get(number)
+        if state is not None:
+            self._messages.move_to_end(number)
+            state.pins += 1
+        return state
+
+    def peek(self, number: int) -> MessageState | None:
+        """The state of a message if it is loaded, not pinned."""
+        return self._messages.get(number)
+
+    async def load_message(self, stream: str, number: int) -> MessageState | None:
+        """The state of a message, pinned; None if there is no such message in that channel."""
+        state = self.message(number)
+        if state is not None:
+            return state
+        load = self._loads.get(number)
+        if load is None:
+            load = self._loads[number] = _Load()
+            load.task = asyncio.create_task(self._read(stream, number, load))
+        load.waiting += 1
+        try:
+            return await asyncio.shield(load.task)
+        except asyncio.CancelledError:
+            load.waiting -= 1
+            if load.state is not None:
+                self.release_message(load.state)
+            raise
+
+    async def _read(self, stream: str, number: int, load: "_Load") -> MessageState | None:
+        try:
+            held = self._loading[number] = []
+            found = await read_message(self._store, stream, number)
+            if found is None or not found[0].is_versioned or number in self._erased:
+                return None
+            latest, unfolded, unfolded_bytes = found
+            state = MessageState(stream, number, latest)
+            state.folded_bytes = max(0, latest.data_bytes - unfolded_bytes)
+            state.unfolded, state.unfolded_bytes = unfolded, unfolded_bytes
+            for version in held:
+                if version.committed_id > state.latest.committed_id:
+                    state.advance(version, is_folded=False)
+            # Before it can be forgotten: whoever came next would be given another state.
+            state.pins = load.waiting
+            load.state = state
+            self.add(state)
+            return state
+        finally:
+            self._erased.discard(number)
+            self._loading.pop(number, None)
+            self._loads.pop(number, None)
+
+    def add(self, state: MessageState) -> None:
+        """Keep a state; forget the least recently used ones if there are too many."""
+        self._messages[state.number] = state
+        self._count(state)
+
+    def _count(self, state: MessageState) -> None:
+        """Take a state that is new or has grown into account."""
+        size = state.size
+        self._text_bytes += size - state.counted
+        state.counted = size
+        if self._text_bytes > self._room or len(self._messages) > MAX_IDLE_MESSAGES:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        self._text_bytes = 0
+        for state in self._messages.values():
+            state.counted = state.size
+            self._text_bytes += state.counted
+        for number, state in tuple(self._messages.items()):
+            if self._text_bytes <= self._room * 3 // 4 and (
+                len(self._messages) <= MAX_IDLE_MESSAGES * 3 // 4
+            ):
+                break
+            if state.pins == 0:
+                self._text_bytes -= state.counted
+                del self._messages[number]
+
+    def release_message(self, state: MessageState) -> None:
+        """The counterpart of `message` and `load_message`."""
+        state.pins -= 1
+        if self._messages.get(state.number) is state:
+            self._count(state)
+
+    def messages_of(self, stream: str, through: int) -> list[int]:
+        """The messages of a channel up to one of them whose state is kept."""
+        return [
+            number
+            for number, state in self._messages.items()
+            if number <= through and state.stream == stream
+        ]
+
+    def forget_messages(self, numbers: Iterable[int]) -> None:
+        """Messages are gone, whichever node saw to that."""
+        for number in numbers:
+            state = self._messages.pop(number, None)
+            if state is not None:
+                state.exists = False
+
+    def forget_idle_messages(self) -> None:
+        """Other nodes may have purged some of them."""
+        for number, state in tuple(self._messages.items()):
+            if state.pins == 0:
+                del self._messages[number]
+
+    def erase(self, number: int) -> Callable[[], None]:
+        """A message is erased: whoever holds it finds it gone; returns how to take that back."""
+        state = self._messages.pop(number, None)
+        if state is not None:
+            state.exists = False
+        if number in self._loading:
+            self._erased.add(number)
+
+        def take_back() -> None:
+            self._erased.discard(number)
+            if state is not None:
+                state.exists = True
+                self._messages[number] = state
+
+        return take_back
+
+    def drop(self, number: int) -> None:
+        """Forget a message that does not exist any more."""
+        self._messages.pop(number, None)
+
+    # The tail.
+
+    def follow(self, stream: str, version: Version, number: int | None) -> ChannelState | None:
+        """A version left the tail: bring the states up to it; returns its channel's, if loaded."""
+        channel = self._channels.get(stream)
+        if channel is not None:
+            if channel.ready.done():
+                channel.delivered(version)
+            else:
+                channel.held.append(version)
+        if number is not None:
+            message = self._messages.get(number)
+            if message is not None:
+                if version.committed_id > message.latest.committed_id:
+                    message.advance(version, is_folded=False)
+                    self._count(message)
+            elif number in self._loading:
+                self._loading[number].append(version)
+        return channel
+
+
+# Reading what is stored.
+
+VERSIONS_PER_READ = 1000
+
+
+def versions_of(rows: Iterable[Row]) -> list[Version]:
+    """Rows of the queries that answer versions."""
+    return [stored_version(*row) for row in rows]
+
+
+async def read_message(store: Store, stream: str, number: int) -> tuple[Version, int, int] | None:
+    """A message as stored and committed, folded; how many versions and bytes were unfolded.
+
+    The stored state may move while its successors are read; then this begins again.
+    """
+    while True:
+        found = await store.rows("channels_message", (stream, number))
+        if not found:
+            return None
+        [(through, state)] = found
+        later = await read_versions(store, number, through)
+        again = await store.rows("channels_message", (stream, number))
+        if again and again[0][0] == through:
+            break
+    base = None if state is None else decode_version(state)
+    latest = fold(base, later)
+    if latest is None:
+        return None
+    size = sum(len(bytes(v.data)) for v in later if not isinstance(v.data, UnsetType))
+    return latest, len(later), size
+
+
+async def read_versions(
+    store: Store, number: int, after: int, through: int = 2**62
+) -> Sequence[Version]:
+    """The versions of a message after `after`, oldest first."""
+    versions: list[Version] = []
+    while True:
+        page = versions_of(
+            await store.rows("channels_versions_after", (number, after, through, VERSIONS_PER_READ))
+        )
+        versions += page
+        if len(page) < VERSIONS_PER_READ:
+            return versions
+        after = page[-1].committed_id
+
+
+async def read_data(store: Store, version: Version) -> bytes | None:
+    """All the data after an append, or after a version that keeps it, as JSON.
+
+    None if the version is gone by now. The base is read last: versions that went meanwhile are in
+    it, and those after it were all there to be read.
+    """
+    number = int(version.message_serial[-20:])
+    later = await read_versions(store, number, version.data_of - 1, version.committed_id)
+    base = None
+    if not (later and later[0].says_all and len(later) < VERSIONS_PER_READ):
+        # What it refers to was purged, or it does not say, or the read was none of one moment.
+        found = await store.rows("channels_base", (number,))
+        if not found:
+            return None
+        base = None if found[0][0] is None else decode_version(found[0][0])
+        after = 0 if base is None else base.committed_id
+        later = [each for each in later if each.committed_id > after]
+    folded = fold(base, later)
+    if folded is None or folded.committed_id != version.committed_id:
+        return None
+    return None if isinstance(folded.data, UnsetType) else bytes(folded.data)

@@ -1,0 +1,1 @@
+"""What serves clients: connections and subscriptions, reads, HTTP routes, delivery."""

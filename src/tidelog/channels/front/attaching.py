@@ -1,0 +1,632 @@
+"""Joining the stream of a channel without a gap and without a duplicate.
+
+Subscribing reads the tail's position and registers the subscription in one step of the event loop:
+what is after that position is live, what is before it can be rewound, resumed or paged through.
+While the past is sent, live frames of that subscription are held (channels 6.2 to 6.4).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import StoreError
+from tidelog.base.net.frame import text_frame
+from tidelog.channels.decide.states import ChannelState, States, versions_of
+from tidelog.channels.front.connection import Connection, ResumedTo
+from tidelog.channels.front.continuity import Continuity, StreamIds
+from tidelog.channels.front.delivery import Delivery, HotBuffer
+from tidelog.channels.front.history import HistoryReader, Place, Window, pages_of
+from tidelog.channels.front.hub import Channel, Hub, Subscription
+from tidelog.channels.front.texts import Texts
+from tidelog.channels.protocol import fault, wire
+from tidelog.channels.protocol.actions import Position, ReadHistory, Resume, Rewind, Subscribe
+from tidelog.channels.protocol.capabilities import keeps_history
+from tidelog.channels.protocol.names import is_cache, kind_of, needs_auth, stream_name
+from tidelog.channels.protocol.query import MAX_INTEGER
+from tidelog.channels.protocol.version import Projector, Version, version_of
+from tidelog.channels.settings import Channels as ChannelsSettings
+from tidelog.channels.settings import set_by
+from tidelog.log.committer import Committer
+from tidelog.store.engine import Store
+
+_log = logging.getLogger(__name__)
+
+
+PUSHED_BYTES = 1_048_576
+PUSHED_FRAMES = 256
+"""Pushed to a socket at once, or a single frame; then it is waited until the socket has taken them:
+a healthy peer that is sent a long past must not look like one that does not read. Well below
+`limits.send_buffer_bytes` and `send_buffer_messages`."""
+
+
+class Sending:
+    """Frames of the past on their way to one connection, no faster than its socket takes them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._bytes = 0
+        self._frames = 0
+
+    async def push(self, frame: bytes) -> None:
+        """Send the next one."""
+        is_full = self._bytes + len(frame) > PUSHED_BYTES or self._frames == PUSHED_FRAMES
+        if self._frames and is_full:
+            self._bytes = self._frames = 0
+            await self._connection.drained()
+        self._connection.push(frame)
+        self._bytes += len(frame)
+        self._frames += 1
+
+
+class _Refusal(NamedTuple):
+    """Why a subscribe is refused though the client may subscribe."""
+
+    text: str
+    setting: str
+    kind: str = "ChannelError"
+    status: int = 400
+
+
+class Attaching:
+    """Subscribes connections and sends them the past."""
+
+    def __init__(
+        self,
+        *,
+        hub: Hub,
+        states: States,
+        store: Store,
+        committer: Committer,
+        clock: Clock,
+        settings: ChannelsSettings,
+        projector: Projector,
+        stream_ids: StreamIds,
+        continuity: Continuity,
+        delivery: Delivery,
+        history: HistoryReader,
+        hot: HotBuffer | None,
+    ) -> None:
+        self._hub = hub
+        self._states = states
+        self._store = store
+        self._committer = committer
+        self._clock = clock
+        self._settings = settings
+        self._projector = projector
+        self._stream_ids = stream_ids
+        self._continuity = continuity
+        self._delivery = delivery
+        self._history = history
+        self._hot = hot
+        self._filling: dict[Subscription, asyncio.Task[None]] = {}
+        """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
+        delivery.fill = self._fill
+
+    # Subscribe.
+
+    async def subscribe(
+        self, connection: Connection, wanted: Subscribe, *, is_silent: bool = False
+    ) -> None:
+        """Subscribe and say so; `is_silent` for a channel the client has not asked for."""
+        name = wanted.channel
+        stream = stream_name(connection.app.id, name)
+        state: ChannelState | None = None
+        if keeps_history(self._settings.history, name):
+            state = await self._states.load_channel(stream)
+            await self._committer.catch_up()
+        # From here to the first await, nothing can be committed, delivered or closed in between.
+        known = connection.subscriptions.get(name)
+        if connection.is_closed or known is not None:
+            if state is not None:
+                self._states.release(state)
+            if known is not None and not connection.is_closed and not is_silent:
+                known.member = known.member if wanted.member is None else wanted.member
+                connection.session.joined(name, known.member)
+                self._succeeded(connection, known, None)
+            return
+        is_new = self._hub.channel(stream) is None
+        channel = self._hub.open_channel(name, stream)
+        refused = None if is_silent else self._refused(connection, channel, wanted, is_new=is_new)
+        if refused is not None:
+            self._abandon(connection, channel, state, refused)
+            return
+        subscription = Subscription(connection, channel, wanted.member)
+        subscription.is_counted = not is_silent
+        if state is not None:
+            subscription.attach_serial = state.delivered_history
+            if channel.state is None:
+                channel.state = state
+            else:
+                self._states.release(state)
+            subscription.attached_at = state.delivered_serial
+        resumed = connection.resumed.pop(name, None)
+        failed = None if resumed is None else self._lost_since(channel, resumed)
+        if failed is not None:
+            resumed = None
+        if is_cache(name) or resumed is not None or wanted.rewind is not None:
+            subscription.wait()
+        connection.subscriptions[name] = subscription
+        channel.join(subscription)
+        connection.session.joined(name, wanted.member)
+        if not is_silent:
+            self._succeeded(connection, subscription, resumed)
+        if failed is not None:
+            connection.send(wire.resume_failed(failed))
+        if subscription.held is not None:
+            try:
+                await self._send_past(subscription, resumed, wanted.rewind)
+            finally:
+                await self._release(subscription)
+
+    def _lost_since(self, channel: Channel, resumed: ResumedTo) -> wire.Failed | None:
+        """Why what was resumed before the subscribe cannot be continued, if it cannot."""
+        state = channel.state
+        stream_id = self._delivery.stream_id(channel)
+        if state is None or resumed.stream_id != stream_id:
+            return wire.Failed(
+                channel=channel.name,
+                code="stream_reset",
+                reason="stream_id_mismatch",
+                expected_stream_id=resumed.stream_id,
+                current_stream_id=stream_id,
+            )
+        if resumed.serial < state.replay_floor:
+            return wire.Failed(
+                channel=channel.name,
+                code="position_expired",
+                reason="position_before_retained_floor",
+                expected_stream_id=resumed.stream_id,
+                current_stream_id=stream_id,
+                oldest_available_serial=state.replay_floor + 1,
+                newest_available_serial=state.delivered_serial,
+            )
+        return None
+
+    def _refused(
+        self, connection: Connection, channel: Channel, wanted: Subscribe, *, is_new: bool
+    ) -> _Refusal | None:
+        """Why a subscribe is one too many, if it is; else it counts for its address."""
+        settings = self._settings
+        if (
+            wanted.member is not None
+            and not channel.has_member(wanted.member.user_id)
+            and len(channel.infos()) >= settings.max_presence_members
+        ):
+            text = f"channel '{channel.name}' has as many members as it may have"
+            return _Refusal(text, "channels.max_presence_members", "PresenceFull", 403)
+        if is_new and self._hub.channel_count(connection.app.id) > settings.max_channels_per_app:
+            text = "the app has as many channels as it may have"
+            return _Refusal(text, "channels.max_channels_per_app")
+        if not connection.guest.subscribe():
+            text = "too many subscriptions from your address"
+            return _Refusal(text, "per_address.max_subscriptions")
+        return None
+
+    def _abandon(
+        self,
+        connection: Connection,
+        channel: Channel,
+        state: ChannelState | None,
+        refused: _Refusal,
+    ) -> None:
+        self._hub.close_channel(channel)
+        if state is not None:
+            self._states.release(state)
+        connection.session.left(channel.name)
+        text = refused.text + set_by(refused.setting)
+        connection.send(wire.error_frame(connection.version, wire.CHANNEL_ERROR, text))
+        error = wire.subscription_error(
+            connection.version, channel.name, text, kind=refused.kind, status=refused.status
+        )
+        connection.send(error)
+
+    def _succeeded(
+        self, connection: Connection, subscription: Subscription, resumed: ResumedTo | None
+    ) -> None:
+        channel = subscription.channel
+        state = channel.state
+        serial = None
+        stream_id = None
+        if state is not None and self._settings.connection_recovery.enabled:
+            serial = state.delivered_serial if resumed is None else resumed.serial
+            stream_id = self._delivery.stream_id(channel)
+        connection.send(
+            wire.subscription_succeeded(
+                connection.version,
+                channel.name,
+                members=channel.infos() if channel.is_presence else None,
+                attach_serial=subscription.attach_serial,
+                stream_id=stream_id,
+                serial=serial,
+            )
+        )
+
+    def unsubscribe(self, connection: Connection, name: str) -> None:
+        """End a subscription, and forget what was resumed for one to come."""
+        connection.resumed.pop(name, None)
+        subscription = connection.subscriptions.pop(name, None)
+        if subscription is not None and subscription.is_counted:
+            connection.guest.unsubscribe()
+        channel = self._hub.channel(stream_name(connection.app.id, name))
+        if channel is None:
+            return
+        channel.leave(connection)
+        if not channel.subscriptions:
+            if channel.state is not None:
+                self._states.release(channel.state)
+                channel.state = None
+            self._hub.close_channel(channel)
+
+    # The past of a new subscription.
+
+    async def _send_past(
+        self, subscription: Subscription, resumed: ResumedTo | None, rewind: Rewind | None
+    ) -> None:
+        channel, connection = subscription.channel, subscription.connection
+        state = channel.state
+        if is_cache(channel.name):
+            await self._send_cached(subscription, resumed)
+        if state is None:
+            return
+        if resumed is not None:
+            await self._catch_up(subscription, resumed)
+        if rewind is not None and not connection.is_closed:
+            await self._rewind(subscription, rewind)
+
+    async def _send_cached(self, subscription: Subscription, resumed: ResumedTo | None) -> None:
+        """The last event that was published over HTTP, or that there is none.
+
+        One that follows the resumed position is about to come in its turn: sent ahead of it, it
+        would move the client's position past what it has not seen.
+        """
+        channel, connection = subscription.channel, subscription.connection
+        since = self._clock.now_ms() - int(self._settings.cache_ttl_seconds * 1000)
+        found: Sequence[Version] = ()
+        if channel.state is not None:
+            found = versions_of(
+                await self._store.rows("channels_last_event", (channel.stream, since))
+            )
+        # What is stored may be ahead of what this node has delivered; that comes live.
+        last = next(
+            (
+                version
+                for version in found
+                if not version.is_client_event
+                and version.delivery_serial <= subscription.attached_at
+            ),
+            None,
+        )
+        live = self._delivery.last_live(channel.stream, since)
+        if live is not None and (last is None or live.committed_at > last.committed_at):
+            last = live
+        if last is None:
+            connection.send(wire.cache_miss(connection.version, channel.name))
+        elif connection.version == wire.V1:
+            connection.send(self._delivery.plain_frame(channel, last))
+        elif last is live:
+            connection.send(self._projector.live_frame(last, channel.name))
+        elif resumed is None or last.delivery_serial <= resumed.serial:
+            connection.send(self._delivery.frame(channel, last))
+
+    async def _catch_up(self, subscription: Subscription, resumed: ResumedTo) -> None:
+        """What follows the position that was resumed before this subscribe (D6)."""
+        channel, connection = subscription.channel, subscription.connection
+        through, stream_id = subscription.attached_at, resumed.stream_id
+        texts = self._delivery.texts(channel.stream)
+        while resumed.serial < through and not connection.is_closed:
+            found = await self._page_after(channel.stream, resumed.serial, through)
+            failed = self._lost_since(channel, resumed)
+            if failed is not None:
+                connection.send(wire.resume_failed(failed))
+                return
+            if not found or not await self._send_versions(
+                connection, channel.name, stream_id, found, texts
+            ):
+                connection.end(wire.RECONNECT)  # emptied on another node: a resume will say so
+                return
+            resumed = ResumedTo(found[-1].delivery_serial, stream_id)
+
+    async def _page_after(self, stream: str, serial: int, through: int) -> Sequence[Version] | None:
+        """The next versions after a serial, as many as are read at once; None if one is gone."""
+        limit = min(through - serial, PUSHED_FRAMES)
+        entries = await self._store.stream_entries(stream, serial, limit=limit)
+        versions = [version for entry in entries if (version := version_of(entry)) is not None]
+        expected = range(serial + 1, serial + 1 + len(entries))
+        is_whole = bool(entries) and [v.delivery_serial for v in versions] == list(expected)
+        return versions if is_whole else None
+
+    async def _send_versions(
+        self,
+        connection: Connection,
+        name: str,
+        stream_id: str,
+        versions: Sequence[Version],
+        texts: Texts,
+    ) -> bool:
+        """Send operations again; False if one of them cannot be told any more."""
+        is_full = connection.append_mode == "full"
+        sending = Sending(connection)
+        for version in versions:
+            frame = await self._delivery.replayed_frame(
+                name, stream_id, version, texts, is_full=is_full
+            )
+            if frame is None:
+                return False
+            await sending.push(frame)
+            if connection.is_closed:
+                break  # nobody is there to be sent the rest
+        await connection.drained()
+        return True
+
+    async def _rewind(self, subscription: Subscription, rewind: Rewind) -> None:
+        channel, connection = subscription.channel, subscription.connection
+        state = channel.state
+        if state is None:
+            return
+        now = self._clock.now_ms()
+        most = self._settings.history.max_page_size
+        asked = most if rewind.count is None else min(rewind.count, most)
+        since = self._history.oldest_time(now)
+        if rewind.seconds is not None:
+            since = max(since, int(now - rewind.seconds * 1000))
+        window = Window(
+            low=state.history_floor + 1,
+            high=MAX_INTEGER,
+            since=since,
+            until=MAX_INTEGER,
+            limit=asked + 1,
+            direction="newest_first",
+        )
+        places = await self._history.places(channel.stream, window)
+        is_cut = len(places) > asked and (rewind.count is None or rewind.count > most)
+        places = places[:asked][::-1]
+        stream_id = self._delivery.stream_id(channel)
+        sending = Sending(connection)
+        shown: dict[str, int] = {}
+        first = state.history_serial + 1
+        last_id = 0
+        for page in pages_of(places):
+            for row in await self._history.between(channel.stream, page, window):
+                version = row.version
+                first = min(first, row.serial)
+                shown[version.message_serial] = version.delivery_serial
+                last_id = max(last_id, version.committed_id)
+                frame = self._projector.frame(version, channel.name, stream_id, is_projection=True)
+                await sending.push(text_frame(frame))
+        await connection.drained()
+        # Rows show the store's latest state. What they show must have left the tail, and so be held
+        # here, before it can be told what of the held frames they stand for.
+        await self._committer.reach(last_id)
+        live_count = await self._release_after(subscription, shown)
+        if connection.is_closed or subscription.channel.state is None:
+            return
+        wanted_more = rewind.count is not None and len(shown) < min(rewind.count, most)
+        is_retained = not (wanted_more and first > 1)
+        connection.send(
+            wire.rewind_complete(
+                channel.name,
+                historical_count=len(shown),
+                live_count=live_count,
+                complete=not is_cut and is_retained,
+                truncated_by_retention=not is_retained,
+                truncated_by_limit=is_cut,
+            )
+        )
+
+    async def _release_after(self, subscription: Subscription, shown: Mapping[str, int]) -> int:
+        """Send what was held and was not `shown` already; returns how much that was.
+
+        A row shows its message as it was when it was read, so it stands for every operation on that
+        message up to then, and for no other.
+        """
+        subscription.drop_held(
+            lambda version: version.delivery_serial <= shown.get(version.message_serial, 0)
+        )
+        return await self._release(subscription)
+
+    # Held frames.
+
+    def _fill(self, subscription: Subscription) -> None:
+        task = asyncio.create_task(self._fill_safely(subscription))
+        self._filling[subscription] = task
+
+        def is_done(task: asyncio.Task[None]) -> None:
+            if self._filling.get(subscription) is task:  # it may have begun to wait again
+                del self._filling[subscription]
+
+        task.add_done_callback(is_done)
+
+    async def _fill_safely(self, subscription: Subscription) -> None:
+        try:
+            await subscription.connection.drained()
+            await self._release(subscription)
+        except StoreError as error:
+            _log.warning("a whole text could not be read: %s", error)
+            subscription.connection.end(wire.RECONNECT)
+
+    async def _release(self, subscription: Subscription) -> int:
+        """Send what is held, then deliver live again; returns how many versions that were."""
+        sent = 0
+        channel, connection = subscription.channel, subscription.connection
+        sending = Sending(connection)
+        passed, texts = subscription.held, self._delivery.texts(channel.stream)
+        while subscription.held and subscription.is_there:
+            if subscription.held is not passed:  # some were dropped: not every version is passed
+                passed, texts = subscription.held, self._delivery.texts(channel.stream)
+            held = subscription.held.popleft()
+            frame, version = held.frame, held.version
+            connection.held_bytes -= held.size
+            if frame is not None:
+                if version is not None:
+                    texts.follow(version)
+            elif version is not None:
+                frame = await self._delivery.replayed_frame(
+                    channel.name, self._delivery.stream_id(channel), version, texts, is_full=True
+                )
+            if frame is None:
+                connection.end(wire.RECONNECT)  # its message is gone: a resume will say so
+                break
+            await sending.push(frame)
+            sent += version is not None
+        subscription.release()
+        return sent
+
+    # Resume.
+
+    async def resume(self, connection: Connection, wanted: Resume) -> None:
+        """Replay what each position misses, then say how it went."""
+        recovered: list[wire.Recovered] = []
+        failed = [
+            wire.Failed(
+                channel=position.channel,
+                code="continuity_unverifiable",
+                reason="not_authorized",
+                expected_stream_id=position.stream_id,
+            )
+            for position in wanted.denied
+        ]
+        for position in (*wanted.denied, *wanted.positions):
+            connection.resumed.pop(position.channel, None)  # the last resume counts
+        holding: list[Subscription] = []
+        try:
+            await self._committer.catch_up()
+            for position in wanted.positions:
+                subscription = connection.subscriptions.get(position.channel)
+                if subscription is not None:
+                    # What is being sent came live before the resume, and goes first.
+                    while (filling := self._filling.get(subscription)) is not None:
+                        await asyncio.wait([filling])
+                    subscription.wait()
+                    holding.append(subscription)
+                outcome = await self._resume_channel(connection, position, subscription)
+                if isinstance(outcome, wire.Failed):
+                    failed.append(outcome)
+                else:
+                    recovered.append(outcome)
+            for failure in failed:
+                connection.send(wire.resume_failed(failure))
+            connection.send(wire.resume_success(recovered, failed))
+        finally:
+            for subscription in holding:
+                await self._release(subscription)
+
+    async def _resume_channel(
+        self, connection: Connection, position: Position, subscription: Subscription | None
+    ) -> wire.Recovered | wire.Failed:
+        name = position.channel
+        stream = stream_name(connection.app.id, name)
+
+        def failure(code: wire.FailureCode, reason: str, state: ChannelState) -> wire.Failed:
+            is_known = subscription is not None
+            return wire.Failed(
+                channel=name,
+                code=code,
+                reason=reason,
+                expected_stream_id=position.stream_id,
+                current_stream_id=self._stream_ids.of(stream, state.epoch) if is_known else None,
+                oldest_available_serial=state.replay_floor + 1 if is_known else None,
+                newest_available_serial=state.delivered_serial if is_known else None,
+            )
+
+        if not keeps_history(self._settings.history, name):
+            return wire.Failed(
+                channel=name,
+                code="continuity_unverifiable",
+                reason="history_disabled",
+                expected_stream_id=position.stream_id,
+            )
+        if subscription is None and not connection.may_remember:
+            return wire.Failed(
+                channel=name,
+                code="continuity_unverifiable",
+                reason="too_many_positions",
+                expected_stream_id=position.stream_id,
+            )
+        try:
+            state = await self._states.load_channel(stream)
+        except StoreError:
+            return wire.Failed(
+                channel=name, code="persistence_unavailable", reason="store_unavailable"
+            )
+        try:
+            stream_id = self._stream_ids.of(stream, state.epoch)
+            try:
+                broken_by = await self._continuity.broken_by(stream, state.epoch, position)
+            except StoreError:
+                return failure("persistence_unavailable", "store_unavailable", state)
+            if broken_by is not None:
+                return wire.Failed(
+                    channel=name,
+                    code="stream_reset",
+                    reason=broken_by,
+                    expected_stream_id=position.stream_id,
+                    current_stream_id=stream_id if subscription is not None else None,
+                )
+            if position.serial > state.delivered_serial:
+                return failure("continuity_unverifiable", "position_ahead_of_stream", state)
+            through = state.delivered_serial
+            missed = through - position.serial
+            if position.serial < state.replay_floor:
+                return failure("position_expired", "position_before_retained_floor", state)
+            if missed > self._settings.connection_recovery.max_buffer_size:
+                return failure("position_expired", "recovery_window_exceeded", state)
+            hot: Sequence[Version] | None = None
+            if self._hot is not None:
+                hot = self._hot.after(stream, position.serial, through, self._clock.now_ms())
+            if hot is None and position.stream_id is None:
+                # A serial alone says nothing about which stream it is of.
+                return failure("continuity_unverifiable", "replay_not_contiguous", state)
+            if subscription is None and needs_auth(kind_of(name)):
+                # A `stream_id` shows that somebody was let in once. What follows the position, and
+                # whether anything does, is for whoever is let in now: see `_catch_up`.
+                connection.resumed[name] = ResumedTo(position.serial, stream_id)
+                return wire.Recovered(name, "cold", 0, None)
+            texts = self._delivery.texts(stream)
+            last, serial = None, position.serial
+            while serial < through and not connection.is_closed:
+                try:
+                    page = hot or await self._page_after(stream, serial, through)
+                    if page is None or not await self._send_versions(
+                        connection, name, stream_id, page, texts
+                    ):
+                        return failure("continuity_unverifiable", "replay_not_contiguous", state)
+                except StoreError:
+                    return failure("persistence_unavailable", "store_unavailable", state)
+                last, serial = page[-1], page[-1].delivery_serial
+            if subscription is None:
+                connection.resumed[name] = ResumedTo(through, stream_id)
+            else:
+                subscription.drop_held(lambda version: version.delivery_serial <= through)
+            at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
+            source: wire.Source = "cold" if hot is None else "hot"
+            return wire.Recovered(name, source, through - position.serial, at)
+        finally:
+            self._states.release(state)
+
+    # History over a socket.
+
+    async def history(self, connection: Connection, wanted: ReadHistory) -> bytes:
+        """A page of history for a subscriber.
+
+        Raises:
+            Fault: what is wrong with the question.
+        """
+        subscription = connection.subscriptions.get(wanted.channel)
+        state = None if subscription is None else subscription.channel.state
+        if subscription is None or state is None:
+            raise fault.invalid_input("history needs a subscription to the channel")
+        if wanted.query.until_attach and subscription.attach_serial is None:
+            raise fault.invalid_input("the subscription has no attach_serial to stop at")
+        channel = subscription.channel
+        place = Place(
+            connection.app.id, channel.name, channel.stream, self._delivery.stream_id(channel)
+        )
+        return await self._history.page(
+            place,
+            state,
+            wanted.query,
+            self._clock.now_ms(),
+            attach_serial=subscription.attach_serial,
+        )

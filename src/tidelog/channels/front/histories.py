@@ -1,0 +1,125 @@
+"""The histories of channels as an app's server sees them: it reads, resets and purges them.
+
+A history is found here by the name of its channel; `history` reads one whose place is known, and
+`floors` decides how far back it goes.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.channels.decide.floors import Floors
+from tidelog.channels.decide.states import ChannelState, States
+from tidelog.channels.front.continuity import StreamIds
+from tidelog.channels.front.history import HistoryReader, Place
+from tidelog.channels.protocol.bodies import PurgeMode
+from tidelog.channels.protocol.names import stream_name
+from tidelog.channels.protocol.query import MAX_INTEGER, HistoryQuery
+from tidelog.channels.protocol.requests import Asked
+from tidelog.channels.settings import App
+from tidelog.channels.upkeep.erasing import Erasing
+from tidelog.log.committer import Committer
+from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.store.engine import Store
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Histories:
+    """The histories of all channels; answers are JSON."""
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        store: Store,
+        states: States,
+        clock: Clock,
+        stream_ids: StreamIds,
+        reader: HistoryReader,
+        erasing: Erasing,
+    ) -> None:
+        self._committer = committer
+        self._store = store
+        self._states = states
+        self._clock = clock
+        self._stream_ids = stream_ids
+        self._reader = reader
+        self._erasing = erasing
+
+    async def page(self, app: App, channel: str, query: HistoryQuery) -> bytes:
+        """A page of history."""
+        place, state = await self._place(app, channel)
+        try:
+            return await self._reader.page(place, state, query, self._clock.now_ms())
+        finally:
+            self._states.release(state)
+
+    async def state(self, app: App, channel: str) -> bytes:
+        """What the history of a channel holds."""
+        place, state = await self._place(app, channel)
+        try:
+            return await self._reader.state(place, state, self._clock.now_ms())
+        finally:
+            self._states.release(state)
+
+    async def reset(self, app: App, channel: str, reason: str, requested_by: str | None) -> bytes:
+        """Begin a new history under a new `stream_id`, and erase what there was."""
+        return await self._raise_floor(
+            app, channel, None, {"reason": reason, "requested_by": requested_by}
+        )
+
+    async def purge(
+        self,
+        app: App,
+        channel: str,
+        mode: PurgeMode,
+        bound: int | None,
+        reason: str,
+        requested_by: str | None,
+    ) -> bytes:
+        """Erase the history before a bound: the serial or time that `mode` names."""
+        floor = MAX_INTEGER
+        if mode == "before_serial" and bound is not None:
+            floor = bound - 1
+        elif mode == "before_time_ms" and bound is not None:
+            stream = stream_name(app.id, channel)
+            [(floor,)] = await self._store.rows("channels_serial_before", (stream, bound))
+        told = {"mode": mode, "reason": reason, "requested_by": requested_by}
+        return await self._raise_floor(app, channel, floor, told)
+
+    async def _place(self, app: App, channel: str) -> tuple[Place, ChannelState]:
+        stream = stream_name(app.id, channel)
+        state = self._states.channel(stream) or await self._states.load_channel(stream)
+        stream_id = self._stream_ids.of(stream, state.epoch)
+        return Place(app.id, channel, stream, stream_id), state
+
+    async def _raise_floor(
+        self, app: App, channel: str, floor: int | None, told: dict[str, Any]
+    ) -> bytes:
+        place, state = await self._place(app, channel)
+        try:
+            before = await self._reader.continuity(place, state, self._clock.now_ms())
+            asked = Asked(told["reason"], told["requested_by"])
+            item = Floors(state, history_floor=floor or 0, is_reset=floor is None, asked=asked)
+            answers = await submit_and_wait(self._committer, item.names(), 256, (item,))
+            [(old_epoch, new_epoch, through)] = without_failure(answers)
+            await self._erasing.erased_through(state.stream, through)
+            is_complete = await self._erasing.finished()
+            after = await self._reader.continuity(place, state, self._clock.now_ms())
+            answer = {
+                "ok": True,
+                "operation": "reset" if floor is None else "purge",
+                "channel": channel,
+                "purged_messages": before["retained_messages"] - after["retained_messages"],
+                "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
+                "complete": is_complete,
+                **told,
+            }
+            if floor is None:
+                answer["previous_stream_id"] = self._stream_ids.of(place.stream, old_epoch)
+                answer["new_stream_id"] = self._stream_ids.of(place.stream, new_epoch)
+            return _encode(answer)
+        finally:
+            self._states.release(state)

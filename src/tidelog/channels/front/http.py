@@ -1,0 +1,372 @@
+"""The signed HTTP API under `/apps`: who asks, what is asked, and the answer in one envelope.
+
+What goes wrong below (a full queue, a store that does not answer, a bug) is raised through here:
+the web room answers it in the same envelope, and counts and logs it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from tidelog.base.allowance import Allowance
+from tidelog.base.clock import Clock
+from tidelog.base.serving.surface import Admit, Handle, HttpRequest, HttpResponse, Route, guarded
+from tidelog.channels.front.histories import Histories
+from tidelog.channels.front.messages import Messages
+from tidelog.channels.front.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
+from tidelog.channels.protocol import fault, requests
+from tidelog.channels.protocol.capabilities import history_off, versions_off
+from tidelog.channels.protocol.fault import Fault
+from tidelog.channels.protocol.names import ChannelKind, kind_of
+from tidelog.channels.protocol.requests import (
+    Action,
+    Mutation,
+    MutationResult,
+    Publication,
+    Published,
+)
+from tidelog.channels.protocol.signatures import Signed, signed_by
+from tidelog.channels.settings import App, Channels
+from tidelog.channels.upkeep.erasing import Erasing
+
+OK = b'{"ok":true}'
+
+NOT_OFFERED = (
+    ("GET", f"{CHANNEL}/presence/history", "Presence history"),
+    ("GET", f"{CHANNEL}/presence/history/{{operation}}", "Presence history"),
+    ("POST", f"{CHANNEL}/presence/history/{{operation}}", "Presence history"),
+    ("GET", f"{MESSAGE}/annotations", "Annotations"),
+    ("POST", f"{MESSAGE}/annotations", "Annotations"),
+    ("DELETE", f"{MESSAGE}/annotations/{{annotation_serial}}", "Annotations"),
+    *(
+        (method, f"{APP}/push{rest}", "Push")
+        for method in ("GET", "POST", "DELETE")
+        for rest in ("/{kind}", "/{kind}/{name}", "/{kind}/{name}/{part}")
+    ),
+)
+"""Routes the SDK knows and this server does not offer."""
+
+Query = Mapping[str, str]
+Handler = Callable[[App, HttpRequest, Query], Awaitable[bytes | Fault]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Service(Protocol):
+    """What the routes ask of channels; answers are ready JSON. A `Fault` is returned or raised."""
+
+    @property
+    def messages(self) -> Messages:
+        """Messages by their serials."""
+
+    @property
+    def histories(self) -> Histories:
+        """Histories by their channels."""
+
+    @property
+    def erasing(self) -> Erasing:
+        """Whoever erases."""
+
+    async def publish(
+        self,
+        app: App,
+        publications: Sequence[Publication],
+        *,
+        request_key: str | None,
+        is_batch: bool,
+    ) -> Published | Fault:
+        """Publish in order; `request_key` covers the whole request."""
+
+    async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
+        """Update, delete or append."""
+
+    async def emit_summary(
+        self, app: App, channel: str, message_serial: str, socket_id: str | None
+    ) -> bytes | Fault:
+        """Send the figures to the subscribers, on behalf of a socket or of the server."""
+
+    def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes | Fault:
+        """Occupied channels."""
+
+    def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes | Fault:
+        """One channel."""
+
+    def channel_users(self, app: App, channel: str) -> bytes | Fault:
+        """Members of a presence channel."""
+
+    async def terminate(self, app: App, user_id: str) -> None:
+        """Close a user's sockets for good."""
+
+    async def force_reconnect(self, app: App, user_id: str) -> None:
+        """Close a user's sockets so that they come back."""
+
+    async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes | Fault:
+        """Revoke a token, or all tokens of a client."""
+
+
+class ChannelsHttp:
+    """The routes under `/apps`."""
+
+    def __init__(
+        self, service: Service, apps: Iterable[App], settings: Channels, clock: Clock
+    ) -> None:
+        self._service = service
+        self._apps = {app.key: app for app in apps}
+        self._settings = settings
+        self._clock = clock
+        self._allowances = {
+            app.key: Allowance(app.max_api_requests_per_minute, clock.now_ms())
+            for app in self._apps.values()
+            if app.max_api_requests_per_minute
+        }
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        handlers: dict[tuple[str, str], Handler] = {
+            ("POST", f"{APP}/events"): self._publish,
+            ("POST", f"{APP}/batch_events"): self._publish_batch,
+            ("GET", f"{APP}/channels"): self._get_channels,
+            ("GET", CHANNEL): self._get_channel,
+            ("GET", f"{CHANNEL}/users"): self._get_users,
+            ("POST", f"{APP}/users/{{user_id}}/terminate_connections"): self._terminate,
+            ("POST", f"{APP}/users/{{user_id}}/force_reconnect"): self._force_reconnect,
+            ("POST", f"{APP}/revocations"): self._revoke,
+            ("POST", f"{APP}/forget"): self._forget,
+            ("GET", f"{APP}/forget"): self._get_forgotten,
+            ("GET", f"{CHANNEL}/history"): self._get_history,
+            ("GET", f"{CHANNEL}/history/state"): self._get_history_state,
+            ("POST", f"{CHANNEL}/history/reset"): self._reset_history,
+            ("POST", f"{CHANNEL}/history/purge"): self._purge_history,
+            ("GET", MESSAGE): self._get_message,
+            ("GET", f"{MESSAGE}/versions"): self._get_versions,
+            ("GET", f"{MESSAGE}/summary"): self._get_summary,
+            ("POST", f"{MESSAGE}/summary"): self._emit_summary,
+            ("POST", f"{MESSAGE}/update"): self._mutation("update"),
+            ("POST", f"{MESSAGE}/delete"): self._mutation("delete"),
+            ("POST", f"{MESSAGE}/append"): self._mutation("append"),
+        }
+        return (
+            *(
+                guarded(method, path, self._signed(handle), OPERATIONS[method, path])
+                for (method, path), handle in handlers.items()
+            ),
+            *(
+                guarded(method, path, self._signed(_not_offered(what)))
+                for method, path, what in NOT_OFFERED
+            ),
+        )
+
+    def _signed(self, handle: Handler) -> Admit:
+        """Only what an app has signed is handled, and only as often as it may ask."""
+        find_app = self._apps.get
+        clock = self._clock
+
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            now_ms = clock.now_ms()
+            try:
+                signed = signed_by(
+                    find_app,
+                    request.params["app_id"],
+                    request.method,
+                    request.raw_path,
+                    request.query_string,
+                    now_ms / 1000,
+                )
+            except Fault as refused:
+                return refused.response()
+            return partial(self._handled, handle, signed, now_ms)
+
+        return admit
+
+    async def _handled(
+        self, handle: Handler, signed: Signed, now_ms: int, request: HttpRequest
+    ) -> HttpResponse:
+        app = signed.app
+        try:
+            signed.check_body(request.body)
+            allowance = self._allowances.get(app.key)
+            if allowance is not None and (seconds := allowance.take(now_ms)):
+                return fault.rate_limited(seconds).response()
+            answer = await handle(app, request, signed.query)
+        except Fault as refused:
+            return refused.response()
+        return answer.response() if isinstance(answer, Fault) else HttpResponse(200, answer)
+
+    async def _publish(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        header_key = requests.parse_header_key(request.header(b"x-idempotency-key"))
+        publication = requests.parse_publication(request.body, header_key, self._settings)
+        published = await self._service.publish(
+            app, (publication,), request_key=publication.idempotency_key, is_batch=False
+        )
+        return published if isinstance(published, Fault) else published.body
+
+    async def _publish_batch(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        header_key = requests.parse_header_key(request.header(b"x-idempotency-key"))
+        publications = requests.parse_batch(request.body, self._settings)
+        published = await self._service.publish(
+            app, publications, request_key=header_key, is_batch=True
+        )
+        return published if isinstance(published, Fault) else published.body
+
+    async def _get_channels(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del request
+        prefix = query.get("filter_by_prefix", "")
+        info = requests.parse_info(query)
+        if "user_count" in info and not prefix.startswith("presence-"):
+            raise fault.invalid_input("user_count needs filter_by_prefix to begin with presence-")
+        return self._service.channels(app, prefix, info)
+
+    async def _get_channel(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        channel = self._channel(request)
+        info = requests.parse_info(query)
+        if "user_count" in info and kind_of(channel) is not ChannelKind.PRESENCE:
+            raise fault.invalid_input("user_count is only known of presence channels")
+        return self._service.channel(app, channel, info)
+
+    async def _get_users(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        channel = self._channel(request)
+        if kind_of(channel) is not ChannelKind.PRESENCE:
+            raise fault.invalid_input("users are only known of presence channels")
+        return self._service.channel_users(app, channel)
+
+    async def _terminate(self, app: App, request: HttpRequest, query: Query) -> bytes:
+        del query
+        requests.parse_socket(request.body)
+        await self._service.terminate(app, request.params["user_id"])
+        return OK
+
+    async def _force_reconnect(self, app: App, request: HttpRequest, query: Query) -> bytes:
+        del query
+        requests.parse_socket(request.body)
+        await self._service.force_reconnect(app, request.params["user_id"])
+        return OK
+
+    async def _revoke(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        given = requests.parse_revocation(request.body)
+        return await self._service.revoke(app, given.jti, given.client_id)
+
+    async def _forget(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        most = self._settings.max_channel_name_bytes
+        target, asked = requests.parse_forget(request.body, most)
+        return _encode(await self._service.erasing.forget(app.id, target, asked))
+
+    async def _get_forgotten(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del request
+        target = requests.parse_forgotten(query, self._settings.max_channel_name_bytes)
+        return _encode(await self._service.erasing.state(app.id, target))
+
+    async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        channel = self._channel_with_history(request)
+        page = requests.parse_history(query, self._settings.history.max_page_size)
+        return await self._service.histories.page(app, channel, page)
+
+    async def _get_history_state(
+        self, app: App, request: HttpRequest, query: Query
+    ) -> bytes | Fault:
+        del query
+        return await self._service.histories.state(app, self._channel_with_history(request))
+
+    async def _reset_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        reset = requests.parse_reset(request.body, request.params["channel"])
+        channel = self._channel_with_history(request)
+        return await self._service.histories.reset(app, channel, reset.reason, reset.requested_by)
+
+    async def _purge_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        purge = requests.parse_purge(request.body, request.params["channel"])
+        channel = self._channel_with_history(request)
+        return await self._service.histories.purge(
+            app, channel, purge.mode, purge.bound, purge.reason, purge.requested_by
+        )
+
+    async def _get_message(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        return await self._service.messages.item(app, *self._place(request))
+
+    async def _get_versions(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        channel, message_serial = self._place(request)
+        page = requests.parse_versions(query, self._settings.versioned_messages.max_page_size)
+        return await self._service.messages.versions(app, channel, message_serial, page)
+
+    async def _get_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        return await self._service.messages.summary(app, *self._place(request))
+
+    async def _emit_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+        del query
+        socket_id = requests.parse_socket(request.body)
+        return await self._service.emit_summary(app, *self._place(request), socket_id)
+
+    def _mutation(self, action: Action) -> Handler:
+        async def mutate(app: App, request: HttpRequest, query: Query) -> bytes | Fault:
+            del query
+            params = request.params
+            mutation = requests.parse_mutation(
+                action, params["channel"], params["message_serial"], request.body
+            )
+            self._place(request)
+            result = await self._service.mutate(app, mutation)
+            return result if isinstance(result, Fault) else mutation_body(mutation, result)
+
+        return mutate
+
+    def _channel(self, request: HttpRequest) -> str:
+        channel = request.params["channel"]
+        requests.check_channel(channel, self._settings.max_channel_name_bytes)
+        return channel
+
+    def _channel_with_history(self, request: HttpRequest) -> str:
+        channel = self._channel(request)
+        if setting := history_off(self._settings.history, channel):
+            raise fault.history_disabled(channel, setting)
+        return channel
+
+    def _place(self, request: HttpRequest) -> tuple[str, str]:
+        """Channel and serial of the path, in the order of checks of channels 5.7."""
+        place = (request.params["channel"], request.params["message_serial"])
+        check_place(self._settings, *place)
+        return place
+
+
+def check_place(settings: Channels, channel: str, message_serial: str) -> None:
+    """Refuse a place where there can be no message.
+
+    Raises:
+        Fault: No channel has this name, or it has no versions, or no message has this serial.
+    """
+    requests.check_channel(channel, settings.max_channel_name_bytes)
+    if setting := versions_off(settings, channel):
+        raise fault.feature_disabled(channel, setting)
+    requests.check_serial("message_serial", message_serial)
+
+
+def mutation_body(mutation: Mutation, result: MutationResult) -> bytes:
+    """The answer to a mutation (channels 5.7)."""
+    return _encode(
+        {
+            "channel": mutation.channel,
+            "message_serial": mutation.message_serial,
+            "action": mutation.action,
+            "accepted": True,
+            "version_serial": result.version_serial,
+            "history_serial": result.history_serial,
+            "delivery_serial": result.delivery_serial,
+            "status": "duplicate" if result.is_duplicate else "applied",
+        }
+    )
+
+
+def _not_offered(what: str) -> Handler:
+    async def refuse(app: App, request: HttpRequest, query: Query) -> Fault:
+        del app, request, query
+        return fault.not_offered(f"{what}: not offered by this server")
+
+    return refuse

@@ -1,0 +1,137 @@
+"""What a channels node tells the others, and how that is written."""
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.channels.front.elsewhere import Part, Presence
+from tidelog.channels.front.hub import SocketFacts
+from tidelog.channels.protocol.version import Version
+
+
+class Alive(Struct, tag=True, frozen=True):
+    """Nothing has happened."""
+
+
+class TellAll(Struct, tag=True, frozen=True):
+    """The sender wants all facts of a node; of every node if none is named."""
+
+    node: str | None = None
+
+
+class Joined(Struct, tag=True, frozen=True):
+    """A user's first socket on that node joined a channel."""
+
+    user: Presence
+
+
+class Left(Struct, tag=True, frozen=True):
+    """A user's last socket on that node left a channel."""
+
+    stream: str
+    user_id: str
+
+
+class Updated(Struct, tag=True, frozen=True):
+    """A user changed its info."""
+
+    stream: str
+    user_id: str
+    user_info: bytes
+
+
+class Counted(Struct, tag=True, frozen=True):
+    """Channels and their subscriptions on that node."""
+
+    counts: tuple[tuple[str, int], ...]
+
+
+class Live(Struct, tag=True, frozen=True):
+    """An event that nothing is kept of."""
+
+    stream: str
+    version: Version
+
+
+class Summary(Struct, tag=True, frozen=True):
+    """The summary of a message, for the subscribers of its channel."""
+
+    stream: str
+    summary: bytes
+
+
+class EndUser(Struct, tag=True, frozen=True):
+    """A user's connections are to be closed."""
+
+    app_id: str
+    user_id: str
+    code: int
+
+
+class Revoked(Struct, tag=True, frozen=True):
+    """Tokens were revoked; the store says which."""
+
+
+class HistoryChanged(Struct, tag=True, frozen=True):
+    """Epochs or floors of channels are others, and messages are gone."""
+
+    streams: tuple[str, ...]
+    gone: tuple[int, ...] = ()
+
+
+class Erased(Struct, tag=True, frozen=True):
+    """Messages of channels are erased: all up to one, some, or those of a client."""
+
+    streams: tuple[str, ...]
+    messages: tuple[int, ...] = ()
+    through: int = 0
+    """The last one, if it is all of them."""
+    prefix: str = ""
+    client_id: str = ""
+    """Of an app whose streams begin with the prefix; empty if that is not how they were found."""
+
+
+class WhoIs(Struct, tag=True, frozen=True):
+    """The sender wants to know who a socket is."""
+
+    question: int
+    app_id: str
+    socket_id: str
+
+
+class ThisIs(Struct, tag=True, frozen=True):
+    """The answer to a node's question; no socket if it is not connected there."""
+
+    asker: str
+    question: int
+    socket: SocketFacts | None
+
+
+Message = (
+    Alive
+    | TellAll
+    | Part
+    | Joined
+    | Left
+    | Updated
+    | Counted
+    | Live
+    | Summary
+    | EndUser
+    | Revoked
+    | HistoryChanged
+    | Erased
+    | WhoIs
+    | ThisIs
+)
+
+
+class Told(Struct, frozen=True):
+    """What a node tells, numbered: whoever misses one notices."""
+
+    node: str
+    number: int
+    message: Message
+
+
+encode_told = msgspec.json.Encoder().encode
+decode_told = msgspec.json.Decoder(Told).decode

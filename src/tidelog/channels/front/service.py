@@ -1,0 +1,556 @@
+"""The channels service: the only file of it that touches both the log and connections."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.channels.decide.receipts import batch_scope
+from tidelog.channels.decide.rules import (
+    Mode,
+    Mutate,
+    Publish,
+    PublishAnswer,
+    PublishContext,
+    Target,
+)
+from tidelog.channels.decide.states import ChannelState, MessageState, States
+from tidelog.channels.front.attaching import Attaching
+from tidelog.channels.front.connection import Connection
+from tidelog.channels.front.continuity import Continuity, StreamIds
+from tidelog.channels.front.delivery import Delivery, HotBuffer, live_version
+from tidelog.channels.front.elsewhere import Elsewhere
+from tidelog.channels.front.histories import Histories
+from tidelog.channels.front.history import HistoryReader
+from tidelog.channels.front.hub import Hub
+from tidelog.channels.front.leaving import Leaving
+from tidelog.channels.front.messages import Messages
+from tidelog.channels.front.node_messages import EndUser, HistoryChanged, Live, Revoked, Summary
+from tidelog.channels.front.nodes import Nodes
+from tidelog.channels.front.occupancy import Occupancy
+from tidelog.channels.protocol import fault, wire
+from tidelog.channels.protocol.actions import ClientEvent, Subscribe
+from tidelog.channels.protocol.capabilities import Actor, keeps_history, versions_off
+from tidelog.channels.protocol.fault import Fault
+from tidelog.channels.protocol.names import USER_PREFIX, name_fault, stream_name
+from tidelog.channels.protocol.requests import (
+    Change,
+    Mutation,
+    MutationResult,
+    Publication,
+    Published,
+)
+from tidelog.channels.protocol.tokens import Claims
+from tidelog.channels.protocol.upgrade import parse_upgrade
+from tidelog.channels.protocol.version import SURFACE, Projector, position_of
+from tidelog.channels.settings import App, ServerSettings
+from tidelog.channels.upkeep.erasing import Erasing
+from tidelog.channels.upkeep.retention import Retention
+from tidelog.channels.upkeep.revoking import Revoking
+from tidelog.channels.upkeep.streams import Streams
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Answer, Failure, Names, Refuse, View
+from tidelog.log.request import Submission, submit_and_wait, without_failure
+from tidelog.store.engine import Store
+
+SWEEP_SECONDS = 1.0
+"""How often timeouts are looked at, at most; their accuracy."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Nothing:
+    """An item without an effect: whoever submits it is answered after what waits already."""
+
+    def decide(self, view: View) -> Refuse:
+        """See `Item.decide`."""
+        del view
+        return Refuse(None)
+
+
+class ChannelsService:
+    """Channels on one node."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        settings: ServerSettings,
+        clock: Clock,
+        log_id: str,
+    ) -> None:
+        self.settings = settings.channels
+        self.committer = committer
+        self.store = store
+        self.clock = clock
+        self._apps_by_key = {app.key: app for app in settings.served_apps}
+        self._apps_by_id = {app.id: app for app in settings.served_apps}
+        self._tag = log_id.lower()
+        self._projector = Projector(self._tag)
+        self._states = States(store, committer.tail, self.settings.max_cached_text_bytes)
+        self.hub = Hub(Elsewhere())
+        self._occupancy = Occupancy(self.hub)
+        recovery = self.settings.connection_recovery
+        hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
+        self._stream_ids = StreamIds(
+            log_id, committer.incarnations, lambda app_id: self._apps_by_id[app_id].secret
+        )
+        self._delivery = Delivery(
+            self.hub,
+            self._states,
+            store,
+            self._projector,
+            self._stream_ids,
+            hot if recovery.enabled else None,
+        )
+        history = HistoryReader(store, self._projector, self.settings.history)
+        self.messages = Messages(store, self._projector, self._tag)
+        self.attaching = Attaching(
+            hub=self.hub,
+            states=self._states,
+            store=store,
+            committer=committer,
+            clock=clock,
+            settings=self.settings,
+            projector=self._projector,
+            stream_ids=self._stream_ids,
+            continuity=Continuity(store, committer.incarnations, self._stream_ids, hot.at),
+            delivery=self._delivery,
+            history=history,
+            hot=hot if recovery.enabled else None,
+        )
+        self._leaving = Leaving(self.attaching.unsubscribe)
+        self._revoking = Revoking(committer, store, clock, self.hub)
+        self._nodes = Nodes(
+            committer.announcements,
+            is_shared=store.is_shared,
+            hub=self.hub,
+            delivery=self._delivery,
+            states=self._states,
+            revoking=self._revoking,
+        )
+        self.erasing = Erasing(
+            committer, store, self._states, log_tag=self._tag, tell=self._nodes.tell_erased
+        )
+        self.histories = Histories(
+            committer=committer,
+            store=store,
+            states=self._states,
+            clock=clock,
+            stream_ids=self._stream_ids,
+            reader=history,
+            erasing=self.erasing,
+        )
+        self._sweep: asyncio.TimerHandle | None = None
+        self.retention = Retention(
+            committer,
+            store,
+            self._states,
+            clock,
+            self.settings.versioned_messages,
+            lambda streams, gone: self._nodes.tell(HistoryChanged(streams, gone)),
+            self._revoking,
+        )
+        self.streams = Streams(
+            committer,
+            store,
+            self._states,
+            clock,
+            self.settings.ai_transport,
+            log_tag=self._tag,
+            is_limited=self._is_limited,
+        )
+        committer.tail.subscribe(SURFACE, self._delivery.sink)
+
+    @classmethod
+    async def open(
+        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
+    ) -> "ChannelsService":
+        """Channels on a running committer."""
+        head = await store.head()
+        service = cls(committer, store, settings, clock, head.log_id)
+        await service._revoking.read()
+        await service.retention.open()
+        if service.settings.versioned_messages.enabled:
+            service.streams.start()
+        service.erasing.start()
+        await service._nodes.start()
+        return service
+
+    @property
+    def apps(self) -> Mapping[str, App]:
+        """By key."""
+        return self._apps_by_key
+
+    # Connections.
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        return (
+            Endpoint(
+                "/app/{key}",
+                self._accept,
+                max_message_bytes=self.settings.max_message_bytes,
+                heartbeat=False,
+                slow_consumer_code=wire.OVER_CAPACITY,
+                shutdown_code=wire.RECONNECT,
+            ),
+        )
+
+    def _accept(self, upgrade: Upgrade) -> Conversation | HttpResponse:
+        options = parse_upgrade(upgrade.query_string)
+        if isinstance(options, HttpResponse):
+            return options
+        app = self._apps_by_key.get(upgrade.params["key"])
+        return Connection(self, app, options, self._new_socket_id(app), upgrade.guest)
+
+    def _new_socket_id(self, app: App | None) -> str:
+        while True:
+            number = int.from_bytes(os.urandom(8), "big")
+            socket_id = f"{number >> 32}.{number & 0xFFFFFFFF}"
+            if app is None or self.hub.socket(app.id, socket_id) is None:
+                return socket_id
+
+    def refusal_code(self, app: App | None) -> int | None:
+        """Why a connection to an app does not begin, if it does not (D15)."""
+        if app is None:
+            return wire.APP_UNKNOWN
+        if not app.enabled:
+            return wire.APP_DISABLED
+        if self.hub.count(app.id) >= app.max_connections:
+            return wire.OVER_QUOTA
+        return None
+
+    def opened(self, connection: Connection) -> None:
+        """Watch over a connection."""
+        self.hub.add(connection)
+        if self._sweep is None:
+            self._schedule_sweep()
+
+    def _schedule_sweep(self) -> None:
+        shortest = min(self.settings.activity_timeout_seconds, self.settings.pong_timeout_seconds)
+        pause = min(SWEEP_SECONDS, shortest / 4)
+        self._sweep = asyncio.get_running_loop().call_later(pause, self._look_after)
+
+    def _look_after(self) -> None:
+        now = asyncio.get_running_loop().time()
+        alive = False
+        for connection in self.hub:
+            alive = True
+            connection.look_after(now)
+        self._sweep = None
+        if alive:
+            self._schedule_sweep()
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection at once, and its subscriptions in time."""
+        self.hub.remove(connection)
+        self._leaving.add(connection)
+
+    def unsubscribe(self, connection: Connection, channel: str) -> None:
+        """End a subscription."""
+        self.attaching.unsubscribe(connection, channel)
+
+    async def signed_in(self, connection: Connection, user_id: str) -> None:
+        """A connection is a user's: it gets what is sent to that user from now on."""
+        self.hub.signed_in(connection, user_id)
+        channel = USER_PREFIX + user_id
+        if name_fault(channel, self.settings.max_channel_name_bytes) is None:
+            wanted = Subscribe(channel, None, None)
+            await self.attaching.subscribe(connection, wanted, is_silent=True)
+
+    async def terminate(self, app: App, user_id: str) -> None:
+        """Close a user's connections for good, on every node."""
+        await self._end_user(app, user_id, wire.UNAUTHORIZED)
+
+    async def force_reconnect(self, app: App, user_id: str) -> None:
+        """Close a user's connections, on every node; they come back at once."""
+        await self._end_user(app, user_id, wire.RECONNECT)
+
+    async def _end_user(self, app: App, user_id: str, code: int) -> None:
+        self.hub.end_user(app.id, user_id, code)
+        await self._nodes.tell(EndUser(app.id, user_id, code))
+
+    async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
+        """Revoke tokens, on every node: one, or all that a client has now.
+
+        Stored when it returns. `closed_connections` counts those of this node: the others close
+        theirs when they hear of it, which nobody waits for.
+        """
+        named = (("jti", jti), ("client_id", client_id))
+        closed = await self._revoking.revoke(
+            app.id, [(kind, value) for kind, value in named if value is not None]
+        )
+        # A node that cannot be told finds it in the store.
+        await asyncio.wait([self._nodes.tell(Revoked())])
+        return _encode(
+            {"revoked_jti": jti, "revoked_client_id": client_id, "closed_connections": closed}
+        )
+
+    def is_revoked(self, app: App, claims: Claims) -> bool:
+        """Whether a token was revoked: itself, or its client since it was issued."""
+        return self._revoking.covers(app.id, claims)
+
+    # Publishing.
+
+    def _mode(self, channel: str, publication: Publication) -> Mode:
+        if publication.is_ephemeral or not keeps_history(self.settings.history, channel):
+            return "live"
+        return "versioned" if self.settings.versioned_messages.enabled else "history"
+
+    def _is_limited(self, channel: str) -> bool:
+        prefixes = self.settings.ai_transport.channels
+        return not prefixes or channel.startswith(tuple(prefixes))
+
+    async def _targets(
+        self, app: App, publication: Publication, pinned: list[ChannelState]
+    ) -> tuple[Target, ...]:
+        targets = []
+        for name in publication.channels:
+            stream = stream_name(app.id, name)
+            mode = self._mode(name, publication)
+            state = None
+            if mode != "live":
+                state = self._states.channel(stream) or await self._states.load_channel(stream)
+                pinned.append(state)
+            targets.append(
+                Target(
+                    channel=name,
+                    stream=stream,
+                    mode=mode,
+                    state=state,
+                    message_id=publication.message_id or wire.new_message_id(),
+                    counts=self._occupancy.counts(stream, publication.info),
+                    is_limited=self._is_limited(name),
+                    versions_off=versions_off(self.settings, name),
+                )
+            )
+        return tuple(targets)
+
+    async def publish(
+        self,
+        app: App,
+        publications: Sequence[Publication],
+        *,
+        request_key: str | None,
+        is_batch: bool,
+    ) -> Published | Fault:
+        """Publish, all in one request; see `Publish` for what that means."""
+        pinned: list[ChannelState] = []
+        key = (batch_scope(app.id), request_key) if is_batch and request_key else None
+        ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
+        context = PublishContext(count=len(publications), is_batch=is_batch, key=key, ttl_ms=ttl_ms)
+        try:
+            items = []
+            for index, publication in enumerate(publications):
+                publisher = None
+                if publication.socket_id is not None:
+                    publisher = await self._nodes.socket(app.id, publication.socket_id)
+                items.append(
+                    Publish(
+                        publication,
+                        await self._targets(app, publication, pinned),
+                        app_id=app.id,
+                        context=context,
+                        index=index,
+                        states=self._states,
+                        log_tag=self._tag,
+                        limits=self.settings.ai_transport,
+                        ttl_ms=ttl_ms,
+                        client_id=None if publisher is None else publisher.actor.client_id,
+                    )
+                )
+            answers = await self._commit(items, key)
+        finally:
+            for state in pinned:
+                self._states.release(state)
+        body = b"{}"
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Fault):
+                return answer.at(index) if is_batch else answer
+            body = answer.body or body
+        return Published(body)
+
+    async def _commit(
+        self, items: Sequence[Publish], key: tuple[str, str] | None
+    ) -> Sequence[PublishAnswer | Fault]:
+        """Submit publishes and wait; what is not kept is delivered in its turn.
+
+        No entry carries that to the other nodes, so it is done when they are told.
+        """
+        names = [item.names() for item in items]
+        union = Names(
+            dedupe=tuple(k for n in names for k in n.dedupe) + (() if key is None else (key,)),
+            streams=tuple(stream for n in names for stream in n.streams),
+        )
+        size = 256 + sum(_size(item.publication) for item in items)
+        answered: asyncio.Future[Sequence[Answer | Failure]]
+        answered = asyncio.get_running_loop().create_future()
+        told: list[asyncio.Future[int]] = []
+
+        def hand_over(answers: Sequence[Answer | Failure]) -> None:
+            for answer in answers:
+                if isinstance(answer, PublishAnswer):
+                    for event in answer.live:
+                        version = live_version(event, self.clock.now_ms())
+                        self._delivery.live(event.target.stream, version)
+                        told.append(self._nodes.tell(Live(event.target.stream, version)))
+            if not answered.done():
+                answered.set_result(answers)
+
+        self.committer.submit(Submission(union, size, items, hand_over))
+        answers = without_failure(await answered)
+        for each in told:
+            await each
+        return answers
+
+    async def client_event(self, connection: Connection, event: ClientEvent) -> Fault | None:
+        """Publish an event that a client sent to a channel it is subscribed to."""
+        app, session = connection.app, connection.session
+        echoes = connection.version == wire.V2 and session.echo
+        publication = Publication(
+            name=event.event,
+            data=event.data,
+            data_bytes=len(event.data),
+            channels=(event.channel,),
+            socket_id=None if echoes else connection.socket_id,
+        )
+        pinned: list[ChannelState] = []
+        ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
+        try:
+            item = Publish(
+                publication,
+                await self._targets(app, publication, pinned),
+                app_id=app.id,
+                context=PublishContext(count=1, is_batch=False, key=None, ttl_ms=ttl_ms),
+                index=0,
+                states=self._states,
+                log_tag=self._tag,
+                limits=self.settings.ai_transport,
+                ttl_ms=ttl_ms,
+                client_id=session.client_id,
+                attributed_to=event.user_id,
+                is_client_event=True,
+            )
+            [answer] = await self._commit([item], None)
+        finally:
+            for state in pinned:
+                self._states.release(state)
+        return answer if isinstance(answer, Fault) else None
+
+    # Mutations.
+
+    async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
+        """Append the next version of a message."""
+        stream = stream_name(app.id, mutation.channel)
+        number = position_of(mutation.message_serial, self._tag)
+        if number is None:
+            return fault.not_found(mutation.message_serial, mutation.channel)
+        channel = self._states.channel(stream) or await self._states.load_channel(stream)
+        message: MessageState | None = None
+        try:
+            message = self._states.message(number) or (
+                await self._states.load_message(stream, number)
+            )
+            if message is None or message.latest.message_serial != mutation.message_serial:
+                return fault.not_found(mutation.message_serial, mutation.channel)
+            item = Mutate(
+                mutation,
+                author=app.id,
+                stream=stream,
+                channel=channel,
+                message=message,
+                actor=await self._actor(app, mutation.socket_id, mutation.client_id),
+                message_id=wire.new_message_id(),
+                log_tag=self._tag,
+                limits=self.settings.ai_transport,
+                is_limited=self._is_limited(mutation.channel),
+                is_shared=self.store.is_shared,
+            )
+            size = _bytes_to_write(mutation, message)
+            answers = await submit_and_wait(self.committer, item.names(), size, (item,))
+            [answer] = without_failure(answers)
+            result: MutationResult | Fault = answer
+            return result
+        except Fault as refused:
+            return refused
+        finally:
+            self._states.release(channel)
+            if message is not None:
+                self._states.release_message(message)
+
+    async def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
+        """In whose name a request acts: points 1 to 3 of 7.3; None for the app's own server."""
+        if socket_id is None:
+            return None
+        socket = await self._nodes.socket(app.id, socket_id)
+        if socket is None:
+            raise fault.auth_failed(f"Mutation actor socket '{socket_id}' is not connected")
+        if socket.version != wire.V2:
+            raise fault.auth_failed("Mutation actor socket must use protocol V2")
+        actor = socket.actor
+        if client_id is not None:
+            if actor.client_id is None:
+                raise fault.auth_failed(
+                    "Mutation actor socket is not signed in with an identified client"
+                )
+            if actor.client_id != client_id:
+                raise fault.auth_failed(
+                    f"Requested client_id '{client_id}' does not match authenticated actor "
+                    f"'{actor.client_id}'"
+                )
+        return actor
+
+    # Summaries.
+
+    async def emit_summary(
+        self, app: App, channel: str, message_serial: str, socket_id: str | None
+    ) -> bytes:
+        """Send the summary to the V2 subscribers of its channel, after what waits already."""
+        latest = await self.messages.latest(app, channel, message_serial)
+        actor = await self._actor(app, socket_id, None)
+        if actor is not None and not (
+            actor.capabilities is not None
+            and actor.capabilities.allows("message_update_any", channel)
+        ):
+            raise fault.auth_failed(
+                f"Connection is not allowed to summary message on channel '{channel}'"
+            )
+        summary = self._projector.summary(latest)
+        await submit_and_wait(self.committer, Names(), 64, (Nothing(),))
+        stream = stream_name(app.id, channel)
+        self._delivery.summary(stream, summary)
+        await self._nodes.tell(Summary(stream, summary))
+        return summary
+
+    # Who is there.
+
+    def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes:
+        """The occupied channels."""
+        return self._occupancy.channels(app.id, prefix, info)
+
+    def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes:
+        """One channel."""
+        return self._occupancy.channel(stream_name(app.id, channel), info)
+
+    def channel_users(self, app: App, channel: str) -> bytes:
+        """The members of a presence channel."""
+        return self._occupancy.users(stream_name(app.id, channel))
+
+
+def _bytes_to_write(mutation: Mutation, message: MessageState) -> int:
+    """About what a change makes the store write."""
+    extras = mutation.patch.extras
+    is_other_status = not isinstance(extras, Change)
+    size = 512 + (len(extras) if isinstance(extras, bytes) else 0)
+    size += len(mutation.metadata or b"") + len(mutation.description or "")
+    return size + message.bytes_to_write(mutation.data_bytes, is_other_status=is_other_status)
+
+
+def _size(publication: Publication) -> int:
+    """About what a publish holds in memory while it waits."""
+    each = len(publication.data) + len(publication.extras or b"") + 256
+    return each * len(publication.channels)

@@ -1,0 +1,430 @@
+"""Versions that are too old, keys that have expired and old revocations go (channels 5.11, D18).
+
+Before the oldest versions of a message go, what they made of it is stored as the base that the
+newer ones build on; a message whose every version goes is gone itself. Numbering goes on.
+
+Retention walks along the log once. How far it has come is stored with what it removes, so a restart
+goes on from there, and nodes that share a store share the work.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
+from tidelog.channels.decide.states import (
+    VERSIONS_PER_READ,
+    ChannelState,
+    States,
+    read_versions,
+    versions_of,
+)
+from tidelog.channels.protocol.version import EVENT, decode_version, encode_version, fold
+from tidelog.channels.settings import VersionedMessages
+from tidelog.channels.upkeep.revoking import Revoking
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
+from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.log.retention import PRUNE_ENTRIES, come_through, empty_bodies, through_name
+from tidelog.store.engine import PAGE_BYTES, Store
+
+_log = logging.getLogger(__name__)
+
+NAME = "channels"
+"""Of this walk among those that are stored."""
+
+EXPIRED_KEYS = 1000
+"""Keys removed in one step."""
+
+SCANNED_ENTRIES = 10_000
+"""Entries of the log that one read looks through, of whatever surface."""
+
+REST_SECONDS = 1.0
+"""Pause after `purge_tick_versions`, if more are due."""
+
+
+class _Expired(NamedTuple):
+    committed_id: int
+    stream: str
+    serial: int
+    message: int
+    kind: str
+    size_bytes: int
+
+
+class _Old(NamedTuple):
+    """The old versions of one message."""
+
+    message: int
+    stream: str
+    is_versioned: bool
+    through: int
+    """The last one of them."""
+    base: bytes | None = None
+    """What they made of the message; None if it has no others and goes with them."""
+    size_bytes: int = 0
+    """Of its data then."""
+
+
+class Purge:
+    """One step of retention: a run of old versions, over all channels."""
+
+    def __init__(
+        self,
+        states: States,
+        start: int,
+        found: Sequence[_Expired],
+        old: Sequence[_Old],
+    ) -> None:
+        """`found` are all that is old after the position `start`, up to the last of them."""
+        self._states = states
+        self._start = start
+        self._ids = [each.committed_id for each in found]
+        self._serials: dict[str, list[int]] = {}
+        """The delivery serials that go, ascending, by stream."""
+        for each in found:
+            self._serials.setdefault(each.stream, []).append(each.serial)
+        self._kept = [each for each in old if each.base is not None]
+        self._gone = [each for each in old if each.base is None]
+        self.unknown: list[str] = []
+        """Streams whose state was not in memory when it was decided."""
+
+    def names(self) -> Names:
+        """How far retention has come, and where the messages end that are to go."""
+        ends = (("channels_end", (each.message,)) for each in self._gone)
+        return Names(rows=(through_name(NAME), *ends))
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """See `Item.decide`; the answer is 0 if what was found is no longer how it is."""
+        if come_through(view.rows(*through_name(NAME))) != self._start:
+            return Refuse(0)  # another node was here
+        opened: dict[str, int] = {}
+        for each in self._gone:
+            last, is_open, _ = view.rows("channels_end", (each.message,))[0]
+            cached = self._states.peek(each.message)
+            if cached is not None:  # this batch may have changed it
+                last, is_open = cached.latest.committed_id, cached.latest.is_open
+            if last is not None and last > each.through:
+                return Refuse(0)  # it got a new version, and stays
+            opened[each.stream] = opened.get(each.stream, 0) + int(is_open)
+        # Statements of a kind together: an engine writes each run of them at once.
+        rows = [
+            *self._emptied(),
+            *(
+                RowChange("channels_set_floors", (stream, 0, 0, serials[-1]))
+                for stream, serials in self._serials.items()
+            ),
+            *(
+                RowChange("channels_remove_versions", (each.message, each.through))
+                for each in (*self._kept, *self._gone)
+            ),
+            *(RowChange("channels_remove_message", (each.message,)) for each in self._gone),
+            *(
+                RowChange("channels_set_base", (old.message, old.base, old.through, old.size_bytes))
+                for old in self._kept
+            ),
+            *(RowChange("channels_remove_receipts", (each,)) for each in self._ids),
+            RowChange("note_retention", (NAME, self._ids[-1])),
+        ]
+        change = _Purged(self, opened)
+        return Accept(len(self._ids), rows=tuple(rows), states=(change,))
+
+    def _emptied(self) -> list[RowChange]:
+        rows = []
+        for stream, serials in self._serials.items():
+            for floor in range(serials[0] - 1, serials[-1], PRUNE_ENTRIES):
+                through = min(serials[-1], floor + PRUNE_ENTRIES)
+                rows.append(empty_bodies(stream, floor, through))
+        return rows
+
+    def rise(self, opened: Mapping[str, int]) -> Callable[[], None]:
+        """Bring what is in memory up to this; returns how to take it back."""
+        self.unknown = []
+        before: list[tuple[ChannelState, int, int]] = []
+        for stream, serials in self._serials.items():
+            state = self._states.channel(stream)
+            if state is None:
+                self.unknown.append(stream)
+                continue
+            self._states.release(state)
+            before.append((state, state.replay_floor, state.open_streams))
+            state.replay_floor = max(state.replay_floor, serials[-1])
+            state.open_streams -= opened.get(stream, 0)
+        undo = [self._states.erase(each.message) for each in self._gone if each.is_versioned]
+
+        def take_back() -> None:
+            for restore in undo:
+                restore()
+            for state, replay_floor, open_streams in before:
+                state.replay_floor, state.open_streams = replay_floor, open_streams
+
+        return take_back
+
+
+class _Purged:
+    """A `StateChange`: floors of channels rise and messages are gone."""
+
+    __slots__ = ("_opened", "_purge")
+
+    def __init__(self, purge: Purge, opened: Mapping[str, int]) -> None:
+        """`opened` is how many streams go that are open, by channel."""
+        self._purge = purge
+        self._opened = opened
+
+    def apply(self) -> Callable[[], None]:
+        """See `StateChange.apply`."""
+        return self._purge.rise(self._opened)
+
+
+class Forget:
+    """Remove keys whose time is over."""
+
+    def __init__(self, keys: tuple[tuple[str, str], ...]) -> None:
+        self._keys = keys
+
+    def names(self) -> Names:
+        """The keys themselves: one may have been used again since it was found."""
+        return Names(dedupe=self._keys)
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """See `Item.decide`."""
+        ended = tuple(
+            key
+            for key in self._keys
+            if (row := view.dedupe(*key)) is not None
+            and row.expires_at is not None
+            and row.expires_at <= view.now_ms
+        )
+        return Accept(len(ended), forget=ended) if ended else Refuse(0)
+
+
+class _Passed:
+    """Note that there is nothing to remove up to a position."""
+
+    def __init__(self, start: int, through: int) -> None:
+        self._start = start
+        self._through = through
+
+    def names(self) -> Names:
+        """How far retention has come."""
+        return Names(rows=(through_name(NAME),))
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """See `Item.decide`."""
+        if come_through(view.rows(*through_name(NAME))) != self._start:
+            return Refuse(False)
+        return Accept(True, rows=(RowChange("note_retention", (NAME, self._through)),))
+
+
+class Retention:
+    """Looks for what is too old, every now and then."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        states: States,
+        clock: Clock,
+        settings: VersionedMessages,
+        purged: Callable[[tuple[str, ...], tuple[int, ...]], object],
+        revoking: Revoking,
+    ) -> None:
+        """`purged` takes streams whose floor has risen, and messages that are gone."""
+        self._committer = committer
+        self._store = store
+        self._states = states
+        self._clock = clock
+        self._settings = settings
+        self._purged = purged
+        self._revoking = revoking
+        self._position = 0
+        """Everything up to here is emptied, or of another surface."""
+        self._stored = 0
+        """What of that is stored."""
+        self._next_at: int | None = None
+        """When the entry after it was committed; None if the log ends there."""
+        self._task: asyncio.Task[None] | None = None
+        committer.metrics.retention_lag.labels(NAME).set_function(self._lag_seconds)
+
+    async def open(self) -> None:
+        """Find the place to go on from; look after the interval, for as long as the server runs."""
+        await self._find_place()
+        self.start()
+
+    def start(self, after_seconds: float | None = None) -> None:
+        """Look after so many seconds, or the configured interval."""
+        if after_seconds is None:
+            after_seconds = self._settings.purge_interval_seconds
+        asyncio.get_running_loop().call_later(after_seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._tick_safely())
+
+    async def _tick_safely(self) -> None:
+        try:
+            await self.tick()
+        except (QueueFull, StoreError) as error:
+            _log.warning("retention was put off: %s", error)
+        except ShuttingDown:
+            return
+        else:
+            if self._is_due():
+                self.start(REST_SECONDS)
+                return
+        self.start()
+
+    async def tick(self) -> int:
+        """Remove what is too old now, up to `purge_tick_versions`; returns how many those were."""
+        await self._forget_keys()
+        await self._revoking.sweep()
+        purged = 0
+        await self._find_place()
+        while self._is_due() and purged < self._settings.purge_tick_versions:
+            purged += await self._step()
+            await asyncio.sleep(0)
+        if self._position > self._stored:
+            item = _Passed(self._stored, self._position)
+            without_failure(await submit_and_wait(self._committer, item.names(), 256, (item,)))
+        return purged
+
+    def _before(self) -> int | None:
+        """What was committed before this time is too old; None if nothing ever is."""
+        window = self._settings.retention_window_seconds
+        return self._clock.now_ms() - window * 1000 if window else None
+
+    def _is_due(self) -> bool:
+        before = self._before()
+        return before is not None and self._next_at is not None and self._next_at < before
+
+    def _lag_seconds(self) -> float:
+        before = self._before()
+        if before is None or self._next_at is None:
+            return 0.0
+        return max(0, before - self._next_at) / 1000
+
+    async def _find_place(self) -> None:
+        """Go on where this or another node has come to."""
+        stored = come_through(await self._store.rows(*through_name(NAME)))
+        self._position = self._stored = stored
+        await self._look_ahead()
+
+    async def _look_ahead(self) -> None:
+        rows = await self._store.rows("committed_at", (self._position + 1,))
+        self._next_at = rows[0][0] if rows else None
+
+    async def _forget_keys(self) -> None:
+        while True:
+            found = await self._store.rows("expired_keys", (self._clock.now_ms(), EXPIRED_KEYS))
+            item = Forget(tuple((scope, key) for scope, key in found))
+            if found:
+                answers = await submit_and_wait(self._committer, item.names(), 4096, (item,))
+                [ended] = without_failure(answers)
+                if not ended:
+                    return  # used again, or not yet over by the store's clock: the next tick looks
+            if len(found) < EXPIRED_KEYS:
+                return
+
+    async def _step(self) -> int:
+        """Remove some of what is due and go on after it; returns how many versions that were."""
+        await self._committer.catch_up()
+        before = self._before()
+        assert before is not None  # noqa: S101 - something is due
+        most = self._settings.purge_batch_size
+        end = min(self._position + SCANNED_ENTRIES, self._committer.tail.position)
+        rows = await self._store.rows("channels_too_old", (self._position, end, before, most))
+        found = [
+            _Expired(at, stream, serial, int(entity[-20:]), kind, size)
+            for at, stream, serial, entity, kind, size in rows
+        ]
+        if found:
+            purged = await self._purge(found)
+            if not purged:
+                await self._find_place()
+            return purged
+        # None of the entries up to there are of channels, or too old and still there.
+        [(reached,)] = await self._store.rows("last_before", (self._position, end, before))
+        self._position = max(self._position, reached or 0)
+        await self._look_ahead()
+        return 0
+
+    async def _purge(self, found: Sequence[_Expired]) -> int:
+        """Remove these, or the first of them; 0 if they have changed since they were found."""
+        found, old = await self._weigh(found)
+        item = Purge(self._states, self._stored, found, old)
+        size = 256 * len(found) + sum(len(each.base or b"") for each in old)
+        answers = await submit_and_wait(self._committer, item.names(), size, (item,))
+        [purged] = without_failure(answers)
+        if purged:
+            self._position = self._stored = found[-1].committed_id
+            streams = tuple({each.stream for each in found})
+            self._purged(
+                streams, tuple(each.message for each in old if each.is_versioned and not each.base)
+            )
+            self._committer.metrics.retention_removed.labels(NAME).inc(purged)
+            for stream in item.unknown:  # it may have been read while this was being committed
+                await self._states.refresh(stream)
+            await self._look_ahead()
+        return int(purged)
+
+    async def _weigh(self, found: Sequence[_Expired]) -> tuple[Sequence[_Expired], Sequence[_Old]]:
+        """Take as many as fit into memory with what they leave; what becomes of their messages."""
+        size = 0
+        for number, each in enumerate(found):
+            size += each.size_bytes
+            if size > PAGE_BYTES and number:
+                found = found[:number]
+                break
+        while True:
+            old = [
+                _Old(message, run[0].stream, run[0].kind != EVENT, run[-1].committed_id)
+                for message, run in _by_message(found)
+            ]
+            ends = await self._store.rows_of("channels_end", [(each.message,) for each in old])
+            kept = {
+                each.message: size_bytes
+                for each, [(last, _, size_bytes)] in zip(old, ends, strict=True)
+                if last is not None and last > each.through
+            }
+            if len(found) == 1 or sum(kept.values()) <= PAGE_BYTES:
+                break
+            found = found[: len(found) // 2]
+        bases = await self._with_bases([each for each in old if each.message in kept])
+        return found, [each for each in old if each.message not in kept] + bases
+
+    async def _with_bases(self, old: Sequence[_Old]) -> list[_Old]:
+        """The same, each with the message as its versions up to `through` made it."""
+        stored = await self._store.rows_of("channels_base", [(each.message,) for each in old])
+        bases = [
+            None if not rows or rows[0][0] is None else decode_version(rows[0][0])
+            for rows in stored
+        ]
+        keys = [
+            (each.message, 0 if base is None else base.committed_id, each.through)
+            for each, base in zip(old, bases, strict=True)
+        ]
+        pages = await self._store.rows_of(
+            "channels_versions_after", [(*key, VERSIONS_PER_READ) for key in keys]
+        )
+        found = []
+        for each, base, key, page in zip(old, bases, keys, pages, strict=True):
+            versions = versions_of(page)
+            if len(page) == VERSIONS_PER_READ:
+                message, _, through = key
+                after = versions[-1].committed_id
+                versions += await read_versions(self._store, message, after, through)
+            folded = fold(base, versions)
+            if folded is not None:
+                data_bytes = folded.data_bytes
+                found.append(each._replace(base=encode_version(folded), size_bytes=data_bytes))
+        return found
+
+
+def _by_message(found: Sequence[_Expired]) -> list[tuple[int, list[_Expired]]]:
+    ordered = sorted(found, key=lambda each: (each.message, each.committed_id))
+    return [
+        (message, list(run))
+        for message, run in itertools.groupby(ordered, key=lambda each: each.message)
+    ]

@@ -1,0 +1,219 @@
+"""Messages that are being streamed: which there are, and the end of those whose writer is gone.
+
+Every node looks for them in the store, so none is forgotten by a restart. What it finds is only a
+reason to ask: whether a stream ends is for `CloseStream` to decide, so two nodes that find the same
+one end it once, and a writer that was only slow is left alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
+from tidelog.channels.decide.closing import CloseStream, Reason
+from tidelog.channels.decide.states import States
+from tidelog.channels.protocol import fault, wire
+from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
+from tidelog.channels.protocol.query import MAX_INTEGER
+from tidelog.channels.protocol.version import position_of, version_serial
+from tidelog.channels.settings import AiTransport
+from tidelog.log.committer import Committer
+from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.store.engine import Store
+
+SWEEP_SECONDS = 5.0
+"""How often streams without a writer are looked for, at most."""
+
+PAGE_STREAMS = 256
+"""Open streams read at once."""
+
+SWEEP_PAGES = 16
+"""Pages read in one sweep; the next one goes on after them."""
+
+CLOSED_AT_ONCE = 16
+"""Streams that are ended side by side: each holds all of its text meanwhile."""
+
+AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
+"""Greater than the name of every channel's stream."""
+
+_log = logging.getLogger(__name__)
+
+Place = tuple[str, int]
+"""Stream and message: the order in which open streams are read."""
+
+
+class OpenStream(NamedTuple):
+    """A message that is being streamed."""
+
+    stream: str
+    message: int
+    """`committed_id` of its create."""
+    published_at: int
+    written_at: int
+    """When it got its last version."""
+
+
+class Page(NamedTuple):
+    """Some open streams."""
+
+    streams: Sequence[OpenStream]
+    more: Place | None
+    """Where to go on; None if these were the last."""
+
+
+class Streams:
+    """The open streams of one log, as one node sees them."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        states: States,
+        clock: Clock,
+        settings: AiTransport,
+        *,
+        log_tag: str,
+        is_limited: Callable[[str], bool],
+    ) -> None:
+        """`is_limited` tells whether the limits on streamed content hold for a channel (D14)."""
+        self._committer = committer
+        self._store = store
+        self._states = states
+        self._clock = clock
+        self._settings = settings
+        self._tag = log_tag
+        self._is_limited = is_limited
+        self._timeout_ms = int(settings.orphan_timeout_seconds * 1000)
+        self._place: Place = ("", 0)
+        """Where the next sweep goes on."""
+        self._able_since = clock.now_ms()
+        """Since when writers could write here: silence before that says nothing of them."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def has_app(self, app_id: str) -> bool:
+        """Whether anything was ever stored of an app."""
+        return bool(await self._store.rows("channels_app", (f"{STREAM_PREFIX}{app_id}/",)))
+
+    def start(self) -> None:
+        """Look for streams without a writer, for as long as the server runs."""
+        self._task = asyncio.create_task(self._work(), name="tidelog-channels-streams")
+
+    async def _work(self) -> None:
+        pause = min(SWEEP_SECONDS, self._settings.orphan_timeout_seconds / 4)
+        ended = self._committer.ended
+        while not ended.is_set():
+            try:
+                await self.sweep()
+            except (QueueFull, StoreError) as error:
+                _log.warning("streams without a writer are ended later: %s", error)
+                self._able_since = self._clock.now_ms()
+            except ShuttingDown:
+                return
+            except Exception:  # noqa: BLE001 - a mistake of ours; the next sweep may do better
+                _log.exception("the sweep of streams without a writer failed")
+            try:
+                async with asyncio.timeout(pause):
+                    await ended.wait()
+            except TimeoutError:
+                pass
+
+    async def sweep(self) -> int:
+        """End the streams nobody has written to for too long; returns how many that were."""
+        closed = 0
+        for _ in range(SWEEP_PAGES):
+            if self._committer.ended.is_set():
+                break
+            latest = self._clock.now_ms() - self._timeout_ms
+            if latest < self._able_since:
+                break
+            page = await self._read(self._place, AFTER_ALL, latest, PAGE_STREAMS)
+            is_last = len(page) < PAGE_STREAMS
+            self._place = ("", 0) if is_last else (page[-1].stream, page[-1].message)
+            orphans = [
+                each
+                for each in page
+                if each.written_at <= latest and self._is_limited(split_stream(each.stream)[1])
+            ]
+            closed += await self._close_all(orphans)
+            if is_last:
+                break
+        return closed
+
+    async def _close_all(self, orphans: Sequence[OpenStream]) -> int:
+        closed = 0
+        for start in range(0, len(orphans), CLOSED_AT_ONCE):
+            results = await asyncio.gather(
+                *(
+                    self._close(each.stream, each.message, self._timeout_ms, "orphan_timeout")
+                    for each in orphans[start : start + CLOSED_AT_ONCE]
+                ),
+                return_exceptions=True,
+            )
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+                closed += result
+        return closed
+
+    async def page(self, first: str, last: str, after: Place | None, limit: int) -> Page:
+        """Open streams between two names, in the order of names, the first or those after a place.
+
+        Not more than `PAGE_STREAMS`.
+        """
+        limit = min(limit, PAGE_STREAMS)
+        found = await self._read(after or (first, 0), last, MAX_INTEGER, limit)
+        more = (found[-1].stream, found[-1].message) if len(found) == limit else None
+        return Page(found, more)
+
+    def serial(self, found: OpenStream) -> str:
+        """The `message_serial`."""
+        return version_serial(self._tag, found.published_at, found.message)
+
+    async def close(self, app_id: str, channel: str, message_serial: str, silent_ms: int) -> bool:
+        """End a stream for an operator, if nobody has written to it for so long.
+
+        Raises:
+            Fault: There is no such message.
+        """
+        number = position_of(message_serial, self._tag)
+        stream = stream_name(app_id, channel)
+        if number is None or not await self._store.rows("channels_exists", (stream, number)):
+            raise fault.not_found(message_serial, channel)
+        return await self._close(stream, number, silent_ms, "closed_by_operator")
+
+    async def _read(self, after: Place, last: str, until: int, limit: int) -> list[OpenStream]:
+        rows = await self._store.rows("channels_open_streams", (*after, last, until, limit))
+        return [OpenStream._make(row) for row in rows]
+
+    async def _close(self, stream: str, number: int, silent_ms: int, reason: Reason) -> bool:
+        states = self._states
+        message = states.message(number) or await states.load_message(stream, number)
+        if message is None:
+            return False
+        try:
+            channel = states.channel(stream) or await states.load_channel(stream)
+            try:
+                item = CloseStream(
+                    channel=channel,
+                    message=message,
+                    message_id=wire.new_message_id(),
+                    log_tag=self._tag,
+                    limits=self._settings,
+                    is_shared=self._store.is_shared,
+                    silent_ms=silent_ms,
+                    reason=reason,
+                )
+                size = 512 + message.bytes_to_write(0, is_other_status=True)
+                answers = await submit_and_wait(self._committer, item.names(), size, (item,))
+                [ended] = without_failure(answers)
+            finally:
+                states.release(channel)
+        finally:
+            states.release_message(message)
+        if ended is None:
+            return False
+        self._committer.metrics.channels_streams_closed.labels(reason).inc()
+        _log.info("the stream of message %d in %s was ended: %s", number, stream, reason)
+        return True

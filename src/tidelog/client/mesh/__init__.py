@@ -1,0 +1,1 @@
+"""Clients of the mesh daemon of this machine."""

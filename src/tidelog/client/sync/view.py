@@ -1,0 +1,460 @@
+"""What the application sees of a partition: its committed state with the local drafts on top.
+
+One state per partition serves both: drafts are laid over it and taken off again before the next
+commit, so that a commit behind all others costs its own work and that of the drafts, never a
+replay. Whatever arrives out of order drops the state, and it is built anew from the store (17.3).
+"""
+
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tidelog.client.sync.messages import Json
+from tidelog.client.sync.store import Arrival, StoredEvent, SyncStore
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.profiles import CANONICAL, TREE, TREE_ACTIONS, Model
+from tidelog.sync.protocol.tree import STATE_BYTES, VALUE_BYTES, TreeState, weight_of
+
+MAX_VIEWS = 64
+"""Partition states held in memory; the one longest unused goes first."""
+
+MAX_CACHED_BYTES = 64 * 1024**2
+"""About the memory of these states, where the application does not say."""
+
+EVENTS_PER_VALUE = 16
+"""A state of an application's reducer is measured after as many events as it has values, divided by
+this: the work is so many values for each event, and the state cannot have grown much unseen."""
+
+MAX_TOLD = 10_000
+"""Skipped events that are remembered as told; beyond it they are told again."""
+
+REDUCER_FAILED = "reducer_failed"
+STORE_DAMAGED = "store_damaged"
+
+Undo = Callable[[], None]
+
+Reduce = Callable[[Json, Json], Json]
+"""An application's reducer for the event profile: state and event to a new state. It must be pure,
+must not change what it is given, and must ignore events it does not know."""
+
+
+class Fold(Protocol):
+    """The state of one partition, changed by one event at a time."""
+
+    is_vetted: bool
+    """Whether the server judges by the same rules, so that no committed event has a fault (D54)."""
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Why the event cannot happen to this state."""
+
+    def apply(self, event: Json) -> Undo:
+        """Let an event without faults happen; what is returned takes it back, latest first."""
+
+    def export(self) -> Json:
+        """The state as JSON, independent of this object."""
+
+    def tree(self) -> TreeState:
+        """The state where it consists of trees; `ValueError` where it does not."""
+
+    def value(self, path: str) -> Any:
+        """A copy of what is at a dotted path; None if nothing is."""
+
+    def size(self) -> int:
+        """As `TreeState.size`."""
+
+
+class Folds(Protocol):
+    """Makes states: empty ones, and ones from a snapshot."""
+
+    def empty(self) -> Fold:
+        """The state before the first event."""
+
+    def load(self, exported: Json) -> Fold | None:
+        """The state that was exported; None if these folds cannot read it."""
+
+
+class TreeFold:
+    """The tree profile's reducer, which passes over events that mean nothing to it (D45)."""
+
+    is_vetted = True
+
+    def __init__(self, model: Model, state: TreeState) -> None:
+        self._model = model
+        self._state = state
+        self.export = state.export
+        self.value = state.value
+
+    def tree(self) -> TreeState:
+        """See `Fold.tree`."""
+        return self._state
+
+    def size(self) -> int:
+        """See `Fold.size`."""
+        return self._state.size
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Failed preconditions and invariants; an event of no known shape is a fault as well."""
+        try:
+            return self._state.check(event) if self._concerns(event) else []
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return [Fault("event.payload", f"malformed: {type(error).__name__}")]
+
+    def apply(self, event: Json) -> Undo:
+        """See `Fold.apply`."""
+        return self._state.apply(event) if self._concerns(event) else _nothing
+
+    def _concerns(self, event: Json) -> bool:
+        action = event["type"]
+        if action not in TREE_ACTIONS:
+            return False
+        address = self._model.find(action, event["payload"]["target"])
+        if address is None:
+            return False
+        return address.target.kind == TREE or action in ("set", "unset")
+
+
+class TreeFolds:
+    """States of the tree profile."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def empty(self) -> Fold:
+        """See `Folds.empty`."""
+        return TreeFold(self._model, TreeState(self._model))
+
+    def load(self, exported: Json) -> Fold | None:
+        """See `Folds.load`."""
+        try:
+            return TreeFold(self._model, TreeState.load(self._model, exported))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+class EventFold:
+    """An application's own reducer, which may fail; then the event has not happened."""
+
+    is_vetted = False
+
+    def __init__(self, reduce: Reduce, state: Json) -> None:
+        self._reduce = reduce
+        self._state = state
+        self._tried: tuple[Json, Json] | None = None
+        """The event last asked about, and the state it leads to: it is applied next, usually."""
+        self._size = 0
+        self._unmeasured = 0
+        """Events until the size is taken anew; it is taken less often the larger it is."""
+
+    def faults(self, event: Json) -> list[Fault]:
+        """What the reducer raises; a state that is no object is a fault as well."""
+        try:
+            after: object = self._reduce(self._state, event)
+        except Exception as error:  # noqa: BLE001 - whatever the application's reducer raises
+            return [Fault("event", f"the reducer raised {_described(error)}")]
+        if not isinstance(after, dict):
+            return [Fault("event", f"the reducer returned {type(after).__name__}, not a dict")]
+        self._tried = (event, after)
+        return []
+
+    def apply(self, event: Json) -> Undo:
+        """See `Fold.apply`."""
+        tried, self._tried = self._tried, None
+        if tried is None or tried[0] is not event:
+            raise RuntimeError("ask for the faults of an event before it is applied")
+        before, self._state = self._state, tried[1]
+        self._unmeasured -= 1
+
+        def undo() -> None:
+            self._state, self._tried = before, None
+
+        return undo
+
+    def export(self) -> Json:
+        """A copy: the application may do with it what it likes."""
+        return deepcopy(self._state)
+
+    def tree(self) -> TreeState:
+        """See `Fold.tree`."""
+        raise ValueError(f"views of profile {CANONICAL} have no trees: read them with value()")
+
+    def value(self, path: str) -> Any:
+        """See `Fold.value`; a segment of digits is a place in a list."""
+        found: Any = self._state
+        for segment in path.split("."):
+            if isinstance(found, dict):
+                found = found.get(segment)
+            elif isinstance(found, list) and segment.isdecimal() and int(segment) < len(found):
+                found = found[int(segment)]
+            else:
+                return None
+        return deepcopy(found)
+
+    def size(self) -> int:
+        """See `Fold.size`; off by what few events have added."""
+        if self._unmeasured <= 0:
+            self._size = weight_of(self._state)
+            self._unmeasured = self._size // EVENTS_PER_VALUE
+        return self._size
+
+
+class EventFolds:
+    """States of the event profile."""
+
+    def __init__(self, reduce: Reduce) -> None:
+        self._reduce = reduce
+
+    def empty(self) -> Fold:
+        """See `Folds.empty`."""
+        return EventFold(self._reduce, {})
+
+    def load(self, exported: Json) -> Fold | None:
+        """See `Folds.load`."""
+        return EventFold(self._reduce, exported)
+
+
+def unchanged(state: Json, event: Json) -> Json:
+    """The reducer of an application that only reads the rows."""
+    del event
+    return state
+
+
+def folds_for(profile: str, model: Model, reduce: Reduce) -> Folds:
+    """The states of a profile: trees by the model, or what the application's reducer makes."""
+    return EventFolds(reduce) if profile == CANONICAL else TreeFolds(model)
+
+
+def _nothing() -> None:
+    """The undo of an event that changed nothing."""
+
+
+def _described(error: Exception) -> str:
+    """An exception and where it was raised, in one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+UNREADABLE = Fault("event", "cannot be read from the store")
+"""The fault of an event whose row is damaged; the server has it still."""
+
+
+class Failure(NamedTuple):
+    """A committed event that could not happen to the local state (D54); fetching anew may help."""
+
+    committed_id: int
+    fault: Fault
+
+
+class Skipped(NamedTuple):
+    """Events of a partition that its state lacks, though nothing is wrong with them."""
+
+    key: int | str
+    """The first of them: its place, or its id if it is a draft."""
+    message: str
+    number: int
+    """How many there are."""
+
+
+class View:
+    """One partition's state, at `last`, with or without drafts on top."""
+
+    def __init__(self, fold: Fold, last: int, skip: Callable[[str, int | str, str], None]) -> None:
+        """`skip` is told of every event that is passed over: the code, its key, and why."""
+        self.fold = fold
+        self._skip = skip
+        self._overlay: list[Undo] = []
+        self.covered = False
+        """Whether the drafts are on top."""
+        self.last = last
+        """The highest committed event included."""
+        self.unsaved = 0
+        """Committed events behind the snapshot."""
+        self.failure: Failure | None = None
+        """The first committed event that was passed over because it could not happen."""
+        self.is_whole = True
+        """Whether no committed event was passed over; only then it may be saved."""
+
+    def extend(self, commits: Iterable[tuple[int, Json | None]]) -> None:
+        """Include commits behind `last`, in their order; None is one that cannot be read."""
+        self.uncover()
+        for committed_id, event in commits:
+            fault = UNREADABLE if event is None else next(iter(self.fold.faults(event)), None)
+            if event is not None and fault is None:
+                self.fold.apply(event)
+            elif fault is not None:
+                self._pass_over(committed_id, fault)
+            self.last = committed_id
+            self.unsaved += 1
+
+    def _pass_over(self, committed_id: int, fault: Fault) -> None:
+        self.is_whole = False
+        if fault is UNREADABLE:
+            self._skip(STORE_DAMAGED, committed_id, fault.message)
+        elif not self.fold.is_vetted:
+            self._skip(REDUCER_FAILED, committed_id, fault.message)
+            return
+        if self.failure is None:
+            self.failure = Failure(committed_id, fault)
+
+    def cover(self, drafts: Iterable[StoredEvent]) -> None:
+        """Lay drafts on top; one that cannot happen is left out, the server will decide it."""
+        for draft in drafts:
+            faults = self.fold.faults(draft.event)
+            if not faults:
+                self._overlay.append(self.fold.apply(draft.event))
+            elif not self.fold.is_vetted:
+                self._skip(REDUCER_FAILED, draft.id, faults[0].message)
+        self.covered = True
+
+    def uncover(self) -> None:
+        """Take the drafts off."""
+        while self._overlay:
+            self._overlay.pop()()
+        self.covered = False
+
+    def faults(self, event: Json) -> list[Fault]:
+        """Why an event cannot happen to what is shown."""
+        return self.fold.faults(event)
+
+    def export(self) -> Json:
+        """What is shown, as JSON."""
+        return self.fold.export()
+
+    def used_bytes(self) -> int:
+        """About the memory of it."""
+        return self.fold.size() * VALUE_BYTES + STATE_BYTES
+
+
+class Views:
+    """The views in memory, kept in step with the store by being told what it changed."""
+
+    def __init__(
+        self, store: SyncStore, folds: Folds, max_cached_bytes: int = MAX_CACHED_BYTES
+    ) -> None:
+        self._store = store
+        self._folds = folds
+        self._room_bytes = max_cached_bytes
+        self._views: OrderedDict[str, View] = OrderedDict()
+        self._behind: set[str] = set()
+        self._unfinished: str | None = None
+        """What is being built step by step: dropped in between, it would never be finished."""
+        self.lost: set[str] = set()
+        """Partitions that turned out to need fetching from 0; the owner empties it."""
+        self.skipped: dict[tuple[str, str], Skipped] = {}
+        """What was passed over and not told yet, by partition and code; the owner empties it."""
+        self._told: set[tuple[str, int | str]] = set()
+        self.applied = 0
+        """Committed events that were applied to states so far: how much work was done."""
+
+    def is_ready(self, partition: str, most: int) -> bool:
+        """Bring a view nearer to the end by at most so many events; whether it is there."""
+        self._unfinished = partition
+        self._current(partition, most)
+        if partition in self._behind:
+            return False
+        self._unfinished = None
+        return True
+
+    def committed(self, partition: str) -> View:
+        """The view without drafts on top, up to date."""
+        view = self._current(partition)
+        view.uncover()
+        return view
+
+    def shown(self, partition: str) -> View:
+        """The view with drafts on top, up to date."""
+        view = self._current(partition)
+        if not view.covered:
+            view.cover(self._store.drafts_of(partition))
+            self._shrink()
+        return view
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Commits were stored: states are behind now, or wrong if one belongs further down."""
+        for arrival in arrivals:
+            for partition in self._loaded(arrival.partitions):
+                if arrival.committed_id <= self._views[partition].last:
+                    self.drop(partition)
+                    continue
+                self._behind.add(partition)
+                if arrival.was_local:
+                    self._views[partition].uncover()
+
+    def drafted(self, draft: StoredEvent) -> None:
+        """A draft was stored behind all others."""
+        for partition in self._loaded(draft.partitions):
+            view = self._views[partition]
+            if view.covered:
+                view.cover([draft])
+
+    def withdrawn(self, partitions: Iterable[str]) -> None:
+        """Drafts of these partitions were rejected."""
+        for partition in self._loaded(partitions):
+            self._views[partition].uncover()
+
+    def drop(self, partition: str) -> None:
+        """Build this one anew when it is next needed."""
+        self._views.pop(partition, None)
+        self._behind.discard(partition)
+
+    def clear(self, folds: Folds | None = None) -> None:
+        """Build all anew, by other folds if given."""
+        if folds is not None:
+            self._folds = folds
+            self._told.clear()
+        self._views.clear()
+        self._behind.clear()
+
+    def _loaded(self, partitions: Iterable[str]) -> Iterator[str]:
+        return (partition for partition in partitions if partition in self._views)
+
+    def _current(self, partition: str, most: int | None = None) -> View:
+        view = self._views.get(partition)
+        if view is None:
+            view = self._views[partition] = self._load(partition)
+            self._behind.add(partition)
+        self._views.move_to_end(partition)
+        if partition in self._behind:
+            before = view.unsaved
+            view.extend(islice(self._store.committed_after(partition, view.last), most))
+            self.applied += view.unsaved - before
+            if most is None or view.unsaved - before < most:
+                self._behind.discard(partition)
+            self._shrink()
+        return view
+
+    def _shrink(self) -> None:
+        """Drop the views longest unused; the one in use stays, whatever its size."""
+        used = sum(view.used_bytes() for view in self._views.values())
+        for partition in list(self._views)[:-1]:
+            if used <= self._room_bytes and len(self._views) <= MAX_VIEWS:
+                return
+            if partition != self._unfinished:
+                used -= self._views[partition].used_bytes()
+                self.drop(partition)
+
+    def _skip(self, partition: str, code: str, key: int | str, message: str) -> None:
+        """Note a skipped event; one that is skipped again in a later state is no news."""
+        if (partition, key) in self._told:
+            return
+        if len(self._told) >= MAX_TOLD:
+            self._told.clear()
+        self._told.add((partition, key))
+        noted = self.skipped.get((partition, code), Skipped(key, message, 0))
+        self.skipped[partition, code] = noted._replace(number=noted.number + 1)
+
+    def _load(self, partition: str) -> View:
+        skip = partial(self._skip, partition)
+        start = self._store.start_of(partition)
+        fold = None if start.state is None else self._folds.load(start.state)
+        if fold is not None:
+            return View(fold, start.committed_id, skip)
+        if start.state is not None:
+            start = self._store.start_of_nothing(partition)
+        if start.lost:
+            self.lost.add(partition)
+        return View(self._folds.empty(), 0, skip)

@@ -1,0 +1,1 @@
+"""Scripts that the daemon runs when something happens."""

@@ -1,0 +1,1 @@
+"""How programs of this machine talk to the daemon: HTTP on a Unix socket or a loopback port."""

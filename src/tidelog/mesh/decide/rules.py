@@ -1,0 +1,279 @@
+"""What a send does: one pure decision (mesh 6.1, 6.3 and 6.4).
+
+Everything stateless was checked before, and the rate limiter has counted the id. The decision sees
+the state as its predecessors in the same batch left it, and answers what to append and what to say;
+a refusal leaves nothing, so the next send under the same id is a first accept.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
+from tidelog.log.entry import Draft
+from tidelog.mesh.protocol import answers
+from tidelog.mesh.protocol.fingerprint import MAX_MENTIONS, PUBLIC_KEY, Envelope, RequestRefused
+from tidelog.mesh.protocol.negotiation import ConnectionPolicy
+from tidelog.store.rows import DedupeRow, Row
+
+SURFACE = "mesh"
+DAY_MS = 86_400_000
+
+PUSH = "push"
+WEBHOOK = "webhook"
+"""Values of `channel` in the delivery queue."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def stream_name(mesh_id: str) -> str:
+    """The stream of a mesh's sends; `history_id` is its serial. It is also their dedupe scope."""
+    return f"mesh/{mesh_id}"
+
+
+def mesh_id_of(stream: str) -> str:
+    """The mesh that a stream belongs to."""
+    return stream.partition("/")[2]
+
+
+def queue_recipient(queue_id: str) -> str:
+    """Who a message to a queue waits for in the delivery queue; no public key looks like it."""
+    return f"queue:{queue_id}"
+
+
+def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> bytes:
+    """What the dedupe row of a send remembers of its answer."""
+    return _encode(
+        {
+            "broker_message_id": message_id,
+            "history_id": history_id,
+            "destination_kind": kind,
+            "destination_ref": ref,
+        }
+    )
+
+
+class Mesh(Struct, frozen=True):
+    """A mesh and its settings, as `mesh_by_id` and `mesh_by_slug` answer them."""
+
+    id: str
+    slug: str
+    dedupe_retention_mode: str
+    dedupe_retention_days: int
+    message_retention_days: int | None
+    echo_to_sender: int
+    rate_limit: int
+    rate_window_ms: int
+    shortest_window_days: int | None = None
+    """The shortest time its ids were ever kept; None if they have never expired."""
+    clone_concurrency_policy: ConnectionPolicy = "prefer_newest"
+    """What becomes of two daemons that are connected with one key (mesh 13.3)."""
+
+
+class Member(Struct, frozen=True):
+    """A member of a mesh, as `mesh_member` answers it."""
+
+    id: str
+    """Stays the same when the key is exchanged."""
+    name: str
+    public_hex: str
+    """Its address."""
+
+
+def member_of(rows: tuple[Row, ...], public_hex: str) -> Member | None:
+    """Who a key belongs to; None if it is nobody's, or no longer anybody's."""
+    if not rows or rows[0][2] is not None:
+        return None
+    member_id, name, _ = rows[0]
+    return Member(member_id, name, public_hex)
+
+
+def mentions_in(meta: bytes) -> tuple[str, ...]:
+    """Keys in `meta.mentions`, each once; what is no key in there means nothing to the broker.
+
+    Raises:
+        RequestRefused: there are more than one send may index.
+    """
+    if b'"mentions"' not in meta:
+        return ()
+    given = _decode(meta).get("mentions")
+    if not isinstance(given, list):
+        return ()
+    keys = {key for key in given if isinstance(key, str) and PUBLIC_KEY.fullmatch(key)}
+    if len(keys) > MAX_MENTIONS:
+        raise RequestRefused(400, "schema_invalid", f"more than {MAX_MENTIONS} mentions")
+    return tuple(sorted(keys))
+
+
+class Send(Struct, frozen=True, kw_only=True):
+    """A send whose id the broker does not know yet, or did not when it was looked up."""
+
+    mesh_id: str
+    sender: Member
+    client_message_id: str
+    broker_message_id: str
+    """Minted before the transaction."""
+    envelope: Envelope
+    fingerprint: bytes
+    mentions: tuple[str, ...] = ()
+    supersedes: str | None = None
+    """The id that an operator retired for this one; outside the fingerprint."""
+
+    def names(self) -> Names:
+        """What `decide` reads."""
+        mesh_id, envelope = self.mesh_id, self.envelope
+        kind, ref = envelope.destination_kind, envelope.destination_ref
+        rows: list[tuple[str, tuple[Any, ...]]] = [
+            ("mesh_by_id", (mesh_id,)),
+            ("mesh_member", (mesh_id, self.sender.public_hex)),
+            ("mesh_webhooks", (mesh_id, self._webhook_topic)),
+        ]
+        match kind:
+            case "topic":
+                rows.append(("mesh_topic", (mesh_id, ref)))
+            case "dm":
+                rows.append(("mesh_member", (mesh_id, ref)))
+            case "queue":
+                rows.append(("mesh_queue", (mesh_id, ref)))
+        rows += [("mesh_member", (mesh_id, key)) for key in self.mentions]
+        stream = stream_name(mesh_id)
+        return Names(
+            dedupe=((stream, self.client_message_id),), streams=(stream,), rows=tuple(rows)
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it holds in memory while it waits."""
+        return 1024 + len(self.envelope.body) + 2 * len(self.envelope.meta)
+
+    @property
+    def _webhook_topic(self) -> str:
+        """What selects endpoints of a topic; other messages go to those of the whole mesh."""
+        is_topic = self.envelope.destination_kind == "topic"
+        return self.envelope.destination_ref if is_topic else ""
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """Gate, claim, destination; then everything of 6.3 at once, or nothing."""
+        mesh_rows = view.rows("mesh_by_id", (self.mesh_id,))
+        if not mesh_rows:
+            return Refuse(answers.mesh_not_found())
+        if self._member(view, self.sender.public_hex) is None:
+            return Refuse(answers.not_a_member())
+        stream = stream_name(self.mesh_id)
+        known = view.dedupe(stream, self.client_message_id)
+        if known is not None:
+            return Refuse(answers.of_known(known, self.sender.id, self.fingerprint))
+        mesh = Mesh(*mesh_rows[0])
+        recipients = self._recipients(view, mesh)
+        if isinstance(recipients, answers.Reply):
+            return Refuse(recipients)
+        return self._accept(view, mesh, recipients)
+
+    def _member(self, view: View, public_hex: str) -> Member | None:
+        return member_of(view.rows("mesh_member", (self.mesh_id, public_hex)), public_hex)
+
+    def _recipients(self, view: View, mesh: Mesh) -> tuple[str, ...] | answers.Reply:
+        """Whom it is delivered to, or why it has no destination."""
+        ref = self.envelope.destination_ref
+        match self.envelope.destination_kind:
+            case "topic":
+                rows = view.rows("mesh_topic", (self.mesh_id, ref))
+                if not rows:
+                    return answers.refusal(404, "topic_not_found")
+                sender = self.sender.public_hex
+                subscribers = tuple(key for key, _ in rows if key is not None)
+                if sender not in subscribers:
+                    return answers.refusal(403, "not_subscribed")
+                if mesh.echo_to_sender:
+                    return subscribers
+                return tuple(key for key in subscribers if key != sender)
+            case "dm":
+                if self._member(view, ref) is None:
+                    return answers.refusal(404, "recipient_not_found")
+                return (ref,)
+            case _:
+                if not view.rows("mesh_queue", (self.mesh_id, ref)):
+                    return answers.refusal(404, "queue_not_found")
+                return (queue_recipient(ref),)
+
+    def _accept(self, view: View, mesh: Mesh, recipients: tuple[str, ...]) -> Accept:
+        stream = stream_name(self.mesh_id)
+        history_id = view.serial(stream) + 1
+        now, message_id, mesh_id = view.now_ms, self.broker_message_id, self.mesh_id
+        endpoints = view.rows("mesh_webhooks", (mesh_id, self._webhook_topic))
+        mentioned = [key for key in self.mentions if self._member(view, key) is not None]
+        targets = [(key, PUSH, "") for key in recipients]
+        targets += [("", WEBHOOK, endpoint_id) for (endpoint_id,) in endpoints]
+        rows = [
+            RowChange("mesh_add_delivery", (message_id, *target, mesh_id, history_id, now))
+            for target in targets
+        ]
+        rows += [
+            RowChange("mesh_add_mention", (message_id, key, mesh_id, history_id, now))
+            for key in mentioned
+        ]
+        return Accept(
+            answers.accepted(self.client_message_id, message_id, history_id),
+            entries=(self._draft(stream, mentioned, len(recipients), len(endpoints)),),
+            dedupe=(self._dedupe_row(view, mesh, history_id),),
+            rows=tuple(rows),
+        )
+
+    def _dedupe_row(self, view: View, mesh: Mesh, history_id: int) -> DedupeRow:
+        envelope = self.envelope
+        expires_at = None
+        if mesh.dedupe_retention_mode != "permanent":
+            expires_at = view.now_ms + mesh.dedupe_retention_days * DAY_MS
+        return DedupeRow(
+            scope=stream_name(self.mesh_id),
+            key=self.client_message_id,
+            committed_id=view.next_committed_id,
+            fingerprint=self.fingerprint,
+            owner=self.sender.id,
+            outcome=stored_outcome(
+                self.broker_message_id,
+                history_id,
+                envelope.destination_kind,
+                envelope.destination_ref,
+            ),
+            available=1,
+            first_seen_at=view.now_ms,
+            expires_at=expires_at,
+        )
+
+    def _draft(self, stream: str, mentioned: list[str], recipients: int, webhooks: int) -> Draft:
+        envelope, sender = self.envelope, self.sender
+        fields: dict[str, Any] = {
+            "client_message_id": self.client_message_id,
+            "sender_pubkey": sender.public_hex,
+            "sender_name": sender.name,
+            "priority": envelope.priority,
+        }
+        if envelope.reply_to_id:
+            fields["reply_to_id"] = envelope.reply_to_id
+        if self.supersedes is not None:
+            fields["supersedes"] = self.supersedes
+        if mentioned:
+            fields["mentions"] = mentioned
+        # How many deliveries were written with it, where the entry does not say it already: a
+        # direct message and one to a queue have the one that `ref` names.
+        if envelope.destination_kind == "topic":
+            fields["recipients"] = recipients
+        if webhooks:
+            fields["webhooks"] = webhooks
+        body = _encode(fields)
+        if envelope.meta:
+            # As it is, and last: the views of PostgreSQL cut it off there.
+            body = body[:-1] + b',"meta":' + envelope.meta + b"}"
+        return Draft(
+            stream=stream,
+            surface=SURFACE,
+            kind=f"send.{envelope.destination_kind}",
+            entity=self.broker_message_id,
+            ref=envelope.destination_ref,
+            actor=sender.id,
+            body=body,
+            data=envelope.body,
+        )

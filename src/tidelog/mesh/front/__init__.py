@@ -1,0 +1,1 @@
+"""What serves daemons: connections, presence, HTTP routes, history, delivery."""

@@ -1,0 +1,439 @@
+"""Brings committed messages to connected members and to the consumers of queues (mesh 7.2).
+
+A push is a lease: rows are claimed in a transaction, pushed, and closed by the receiver's
+acknowledgement. Whatever gets lost in between is pushed again when the lease has ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+from msgspec import Struct
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.ids import UlidFactory
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Answer, Failure, Names
+from tidelog.log.request import Submission, submit_and_wait
+from tidelog.mesh.decide.claims import (
+    Claim,
+    Complete,
+    Completion,
+    DeliveryKey,
+    Leased,
+    Reap,
+    Release,
+)
+from tidelog.mesh.decide.rules import Member, Mesh, queue_recipient, stream_name
+from tidelog.mesh.front.delivery_protocol import Receiver
+from tidelog.mesh.protocol import answers, wire
+from tidelog.mesh.protocol.answers import Reply
+from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, envelope
+from tidelog.mesh.protocol.fingerprint import RequestRefused
+from tidelog.mesh.protocol.wire import ClientAck
+from tidelog.mesh.settings import MeshSettings
+from tidelog.store.engine import Store
+
+CLAIM_BYTES = 1024**2
+"""Content after which one claim takes no further message: it is read into memory together, and as
+JSON it can be six times as large."""
+
+MAX_QUEUE_CLAIM = 100
+"""Messages in one claim of a queue."""
+
+MAX_LEASE_MS = 300_000
+"""Longest lease that a consumer of a queue may ask for (mesh 17)."""
+
+REAP_ROWS = 1000
+"""Leases ended in one transaction, which other writers wait for."""
+
+MAX_WAITING_ACKS = 10_000
+"""Acknowledgements of one turn of the event loop; more are dropped, and their messages come
+again."""
+
+RETRY_SECONDS = 1.0
+"""Pause after the store refused a claim."""
+
+_log = logging.getLogger(__name__)
+
+Place = tuple[str, str]
+"""A mesh and a recipient in it."""
+
+
+class _Lease(Struct):
+    claim_id: str
+    expires_at: int
+
+
+class _Lane:
+    """What is on its way to one connection."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.leases: dict[str, _Lease] = {}
+        """Pushed and not acknowledged, by `broker_message_id`."""
+        self.is_woken = False
+        self.is_open = True
+        self.task: asyncio.Task[None] | None = None
+
+    def has_ended(self) -> bool:
+        """Whether the connection is gone."""
+        return not self.is_open
+
+    @property
+    def place(self) -> Place:
+        return self.receiver.mesh.id, self.receiver.member.public_hex
+
+    def forget_ended(self, now_ms: int) -> None:
+        """Leases whose time is over do not count: their rows may be anybody's by now."""
+        self.leases = {
+            message: lease for message, lease in self.leases.items() if lease.expires_at > now_ms
+        }
+
+
+class PushDelivery:
+    """The `Delivery` of a node."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        settings: MeshSettings,
+        clock: Clock,
+        on_wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_wake` is called when there are new rows, whoever they are for."""
+        self._committer = committer
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._on_wake = on_wake
+        self._ulids = UlidFactory(clock)
+        self._lanes: dict[Place, list[_Lane]] = {}
+        self._claiming: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+        """See `tidelog.mesh.decide.claims`: one claim at a time for each recipient."""
+        self._posts: list[tuple[str, str]] = []
+        """Mesh and message: posts to topics whose recipients are not woken yet."""
+        self._is_looking = False
+        self._acks: list[Complete] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        steps = committer.metrics.mesh_deliveries
+        self._pushed, self._claimed = steps.labels("pushed"), steps.labels("claimed")
+        self._acknowledged = steps.labels("acknowledged")
+
+    # Delivery.
+
+    def wake(self, mesh_id: str, recipients: Collection[str]) -> None:
+        """See `Delivery.wake`; consumers of queues come by themselves."""
+        for recipient in recipients:
+            for lane in self._lanes.get((mesh_id, recipient), ()):
+                self._wake(lane)
+        self._on_wake()
+
+    def posted(self, mesh_id: str, broker_message_id: str) -> None:
+        """See `Delivery.posted`; those of one turn and those meanwhile are looked up together."""
+        if self._lanes:
+            if not self._is_looking:
+                self._is_looking = True
+                self._spawn(self._look())
+            self._posts.append((mesh_id, broker_message_id))
+        self._on_wake()
+
+    def attached(self, receiver: Receiver) -> None:
+        """See `Delivery.attached`; what waited for the member comes first."""
+        lane = _Lane(receiver)
+        self._lanes.setdefault(lane.place, []).append(lane)
+        self._wake(lane)
+
+    def detached(self, receiver: Receiver) -> None:
+        """See `Delivery.detached`; what was pushed and not acknowledged waits again at once."""
+        place = receiver.mesh.id, receiver.member.public_hex
+        lanes = self._lanes.pop(place, [])
+        others = [lane for lane in lanes if lane.receiver is not receiver]
+        if others:
+            self._lanes[place] = others
+        for lane in lanes:
+            if lane.receiver is receiver:
+                lane.is_open = False
+                self._release(lane)
+
+    def acknowledged(self, receiver: Receiver, frame: ClientAck) -> None:
+        """See `Delivery.acknowledged`; it can only close a row of the receiver's own member."""
+        reach(FaultPoint.BROKER_ACKNOWLEDGED)
+        place = receiver.mesh.id, receiver.member.public_hex
+        for lane in self._lanes.get(place, ()):
+            lease = lane.leases.get(frame.broker_message_id)
+            if lease is not None and lease.claim_id == frame.claim_id:
+                del lane.leases[frame.broker_message_id]
+                self._wake(lane)
+        if len(self._acks) >= MAX_WAITING_ACKS:
+            return
+        self._acknowledged.inc()
+        if not self._acks:
+            asyncio.get_running_loop().call_soon(self._submit_acks)
+        mesh_id, recipient = place
+        key = DeliveryKey(frame.broker_message_id, recipient)
+        self._acks.append(Complete(mesh_id, key, frame.claim_id))
+
+    async def claim(
+        self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
+    ) -> Reply:
+        """See `Delivery.claim`."""
+        limit = _whole(fields, "limit", 1, most=MAX_QUEUE_CLAIM)
+        lease_ms = _whole(
+            fields, "lease_ms", min(self._settings.lease_ms, MAX_LEASE_MS), most=MAX_LEASE_MS
+        )
+        claim_id = f"{self._ulids.mint()}.{member.id}"  # so that it is of no use to anybody else
+        answer = await self._claim(
+            Claim(
+                mesh_id=mesh.id,
+                member=member,
+                queue_id=queue_id,
+                claim_id=claim_id,
+                lease_ms=lease_ms,
+                limit=limit,
+                max_bytes=CLAIM_BYTES,
+                asked_at=self._clock.now_ms(),
+            )
+        )
+        if isinstance(answer, Reply):
+            return answer
+        reach(FaultPoint.BROKER_CLAIMED)
+        items = [
+            {**envelope(stored, mesh.slug, member.public_hex), "claim_id": claim_id}
+            for stored in await self._stored(mesh, answer)
+        ]
+        self._claimed.inc(len(items))
+        expires_at = answers.rfc3339(answer.expires_at)
+        return Reply(200, {"claim_id": claim_id, "claim_expires_at": expires_at, "items": items})
+
+    async def complete(
+        self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
+    ) -> Reply:
+        """See `Delivery.complete`; 409 when a lease was lost, and the rest is done all the same."""
+        claim_id, messages = _completed_messages(fields)
+        if claim_id.partition(".")[2] != member.id:
+            return _completed((), messages)
+        reach(FaultPoint.BROKER_ACKNOWLEDGED)
+        recipient = queue_recipient(queue_id)
+        items = [Complete(mesh.id, DeliveryKey(each, recipient), claim_id) for each in messages]
+        names = Names(rows=tuple(("mesh_delivery", item.key) for item in items))
+        found = await submit_and_wait(self._committer, names, 256 * len(items), items)
+        _raise_failure(found)
+        done = [
+            message
+            for message, completion in zip(messages, found, strict=True)
+            if completion is not Completion.LOST
+        ]
+        self._acknowledged.inc(len(done))
+        return _completed(done, [message for message in messages if message not in done])
+
+    # What runs now and then.
+
+    async def reap(self) -> int:
+        """End the leases whose time is over and wake whoever has something to get.
+
+        Answers how many leases that were. Rows may wait although nobody was woken for them: the
+        node that claimed them has died, or the store refused a claim.
+        """
+        reaped = 0
+        while True:
+            now = self._clock.now_ms()
+            rows = await self._store.rows("mesh_expired_leases", (now, REAP_ROWS))
+            if rows:
+                item = Reap(tuple(DeliveryKey._make(row) for row in rows))
+                _raise_failure(
+                    await submit_and_wait(self._committer, item.names(), 128 * len(rows), (item,))
+                )
+                reaped += len(rows)
+            if len(rows) < REAP_ROWS:
+                break
+        await self._wake_waiting()
+        return reaped
+
+    async def _wake_waiting(self) -> None:
+        places = tuple(self._lanes)
+        for start in range(0, len(places), REAP_ROWS):
+            page = places[start : start + REAP_ROWS]
+            now = self._clock.now_ms()
+            found = await self._store.rows_of("mesh_waiting", [(*place, now) for place in page])
+            for place, waiting in zip(page, found, strict=True):
+                if waiting:
+                    for lane in self._lanes.get(place, ()):
+                        self._wake(lane)
+
+    # Its own doing.
+
+    async def _look(self) -> None:
+        """Wake whom the posts wait for: a claim by every connected member would cost more."""
+        try:
+            while self._posts:
+                posts, self._posts = self._posts[:REAP_ROWS], self._posts[REAP_ROWS:]
+                keys = [(message,) for _, message in posts]
+                found = await self._store.rows_of("mesh_recipients", keys)
+                places = {
+                    (mesh_id, recipient)
+                    for (mesh_id, _), rows in zip(posts, found, strict=True)
+                    for (recipient,) in rows
+                }
+                for place in places:
+                    for lane in self._lanes.get(place, ()):
+                        self._wake(lane)
+        except StoreError as error:
+            _log.warning("recipients were not woken; the reaper will: %s", error)
+        finally:
+            self._is_looking = False
+
+    def _wake(self, lane: _Lane) -> None:
+        lane.is_woken = True
+        if lane.task is None and lane.is_open:
+            lane.task = self._spawn(self._serve(lane))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work, name="tidelog-mesh-delivery")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _serve(self, lane: _Lane) -> None:
+        """Push until nothing waits or the connection has as much as it may."""
+        try:
+            while lane.is_woken and lane.is_open:
+                lane.is_woken = False
+                while await self._push_some(lane):
+                    pass
+        except (StoreError, QueueFull) as error:
+            _log.warning("deliveries were put off: %s", error)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake, lane)
+        except ShuttingDown:
+            pass
+        except Exception:  # noqa: BLE001 - a mistake of ours; what is leased comes again
+            _log.exception("a delivery failed")
+        finally:
+            lane.task = None
+
+    async def _push_some(self, lane: _Lane) -> bool:
+        """Claim and push once; False if there was nothing to claim or no room."""
+        lane.forget_ended(self._clock.now_ms())
+        room = self._settings.max_in_flight_deliveries - len(lane.leases)
+        if room <= 0 or lane.has_ended():
+            return False
+        receiver = lane.receiver
+        answer = await self._claim(
+            Claim(
+                mesh_id=receiver.mesh.id,
+                member=receiver.member,
+                claim_id=self._ulids.mint(),
+                lease_ms=self._settings.lease_ms,
+                limit=room,
+                max_bytes=CLAIM_BYTES,
+                asked_at=self._clock.now_ms(),
+            )
+        )
+        if isinstance(answer, Reply) or not answer.messages:
+            return False
+        for message, _ in answer.messages:
+            lane.leases[message] = _Lease(answer.claim_id, answer.expires_at)
+        reach(FaultPoint.BROKER_CLAIMED)
+        messages = await self._stored(receiver.mesh, answer)
+        if lane.has_ended():
+            self._release(lane)
+            return False
+        for stored in messages:
+            frame = deliver_frame(
+                stored, receiver.mesh.slug, receiver.member.public_hex, answer.claim_id
+            )
+            receiver.send(wire.encode(frame))
+        self._pushed.inc(len(messages))
+        await receiver.drained()
+        return True
+
+    async def _claim(self, claim: Claim) -> Leased | Reply:
+        place = claim.mesh_id, claim.recipient
+        lock = self._claiming.get(place)
+        if lock is None:
+            lock = self._claiming[place] = asyncio.Lock()
+        async with lock:
+            found = await submit_and_wait(self._committer, claim.names(), 512, (claim,))
+        _raise_failure(found)
+        return cast("Leased | Reply", found[0])
+
+    async def _stored(self, mesh: Mesh, leased: Leased) -> list[Stored]:
+        """The messages of a lease; retention may have taken some since."""
+        stream = stream_name(mesh.id)
+        keys = [(stream, history_id) for _, history_id in leased.messages]
+        found = await self._store.rows_of("mesh_entry", keys) if keys else []
+        return [Stored._make(rows[0]) for rows in found if rows]
+
+    def _submit_acks(self) -> None:
+        """All acknowledgements of this turn; those that are not kept come again."""
+        items, self._acks = self._acks, []
+        names = Names(rows=tuple({("mesh_delivery", item.key) for item in items}))
+        try:
+            self._committer.submit(Submission(names, 256 * len(items), items, _ignore))
+        except (QueueFull, ShuttingDown) as error:
+            _log.warning("%d acknowledgements were not kept: %s", len(items), error)
+
+    def _release(self, lane: _Lane) -> None:
+        leases = tuple(
+            (DeliveryKey(message, lane.place[1]), lease.claim_id)
+            for message, lease in lane.leases.items()
+        )
+        lane.leases = {}
+        if not leases:
+            return
+        item = Release(leases)
+        mesh_id, recipient = lane.place
+
+        def released(_: Sequence[Answer | Failure]) -> None:
+            for other in self._lanes.get((mesh_id, recipient), ()):
+                self._wake(other)
+
+        try:
+            self._committer.submit(Submission(item.names(), 128 * len(leases), (item,), released))
+        except (QueueFull, ShuttingDown):
+            return  # the leases end by themselves
+
+
+def _ignore(_: Sequence[Answer | Failure]) -> None:
+    """Nobody waits: an acknowledgement that was not kept is asked for again by a new delivery."""
+
+
+def _raise_failure(found: Sequence[Answer | Failure]) -> None:
+    for answer in found:
+        if isinstance(answer, Failure):
+            raise answer.error
+
+
+def _whole(fields: Mapping[str, Any], name: str, default: int, *, most: int) -> int:
+    value = fields.get(name, default)
+    if type(value) is not int or not 1 <= value <= most:
+        raise RequestRefused(400, "schema_invalid", f"{name} is not an integer from 1 to {most}")
+    return value
+
+
+def _completed_messages(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The lease and the messages of a completion: one, or a list of them."""
+    claim_id = fields.get("claim_id")
+    given = fields.get("broker_message_ids", [fields.get("broker_message_id")])
+    if not isinstance(claim_id, str):
+        raise RequestRefused(400, "schema_invalid", "claim_id is missing or not text")
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_QUEUE_CLAIM:
+        raise RequestRefused(
+            400, "schema_invalid", f"broker_message_ids is not a list of 1 to {MAX_QUEUE_CLAIM}"
+        )
+    messages = [each for each in given if isinstance(each, str)]
+    if len(messages) != len(given) or len(set(messages)) != len(messages):
+        raise RequestRefused(
+            400, "schema_invalid", "a broker_message_id is not text, or is there twice"
+        )
+    return claim_id, messages
+
+
+def _completed(done: Sequence[str], lost: Sequence[str]) -> Reply:
+    body: dict[str, Any] = {"completed": list(done), "lost": list(lost)}
+    return Reply(409, {"error": "claim_lost", **body}) if lost else Reply(200, body)

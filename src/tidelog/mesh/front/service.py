@@ -1,0 +1,635 @@
+"""The broker: the only file of it that touches the log, the limiter and connections alike."""
+
+import asyncio
+import hashlib
+import logging
+import re
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tidelog import __version__
+from tidelog.base.clock import ServerClock
+from tidelog.base.errors import (
+    DataError,
+    OutcomeUnknown,
+    QueueFull,
+    ShuttingDown,
+    StoreError,
+    TidelogError,
+)
+from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.ids import UlidFactory
+from tidelog.base.net import authority
+from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Failure, Item, Names
+from tidelog.log.entry import Entry
+from tidelog.log.request import submit_and_wait
+from tidelog.mesh.decide.limiter import Verdict, limiter_for
+from tidelog.mesh.decide.lookups import Lookups
+from tidelog.mesh.decide.membership import (
+    AddWebhook,
+    CreateMesh,
+    CreateQueue,
+    CreateTopic,
+    Invite,
+    Join,
+    Limits,
+    RemoveInvite,
+    RemoveQueue,
+    RemoveTopic,
+    RemoveWebhook,
+    Revoke,
+    Subscribe,
+)
+from tidelog.mesh.decide.mesh_settings import NAMES as SETTING_NAMES
+from tidelog.mesh.decide.mesh_settings import ChangeMesh, changed
+from tidelog.mesh.decide.rules import (
+    SURFACE,
+    Member,
+    Mesh,
+    Send,
+    member_of,
+    mentions_in,
+    mesh_id_of,
+    queue_recipient,
+    stream_name,
+)
+from tidelog.mesh.front.connection import Connection
+from tidelog.mesh.front.delivery_protocol import Delivery
+from tidelog.mesh.front.history import HistoryReader, Page
+from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
+from tidelog.mesh.front.public_hosts import PublicHosts
+from tidelog.mesh.protocol import answers, wire
+from tidelog.mesh.protocol.answers import Reply, refusal
+from tidelog.mesh.protocol.fingerprint import (
+    KINDS,
+    MAX_REFERENCE_BYTES,
+    Envelope,
+    RequestRefused,
+    is_client_message_id,
+    read_envelope,
+)
+from tidelog.mesh.protocol.identity import is_signed, join_message
+from tidelog.mesh.protocol.slug import PATTERN as SLUG_PATTERN
+from tidelog.mesh.protocol.slug import is_slug
+from tidelog.mesh.settings import MeshSettings
+from tidelog.mesh.upkeep import endings
+from tidelog.store.engine import Store
+
+REMEMBERED_MESHES = 10_000
+"""Meshes kept in memory by slug; one whose settings change is read again."""
+
+MAX_NAME_BYTES = 128
+"""Of a member's name; it is stored with every message."""
+
+INVITE_BYTES = 32
+MEMBERS_PAGE = 500
+MAX_URL_BYTES = 2048
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+_log = logging.getLogger(__name__)
+
+
+class NamedItem(Item, Protocol):
+    """A decision that knows what it reads."""
+
+    def names(self) -> Names:
+        """What its decision reads."""
+
+
+def reply_of(error: TidelogError) -> Reply:
+    """What a caller is told of a failure: whether to come again, and nothing of the inside."""
+    if isinstance(error, DataError):
+        return answers.internal()
+    if isinstance(error, (StoreError, QueueFull, ShuttingDown, OutcomeUnknown)):
+        return answers.unavailable()
+    return answers.internal()
+
+
+class MeshService:
+    """The broker on one node."""
+
+    version = __version__
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        settings: MeshSettings,
+        clock: ServerClock,
+        delivery: Delivery,
+        public_hosts: PublicHosts,
+    ) -> None:
+        self.committer = committer
+        self.public_hosts = public_hosts
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.limiter = limiter_for(store)
+        self._lookups = Lookups(store)
+        self._history = HistoryReader(store)
+        self._ulids = UlidFactory(clock)
+        self._meshes: dict[str, Mesh] = {}
+        self._forgotten = 0
+        """How often a mesh had to be forgotten: what was read before is not remembered."""
+        self._limits = Limits(
+            members=settings.max_members,
+            topics=settings.max_topics,
+            topics_per_member=settings.max_topics_per_member,
+            subscribers=settings.max_topic_subscribers,
+            queues=settings.max_queues,
+            queues_per_member=settings.max_queues_per_member,
+            webhooks=settings.max_webhooks,
+            invites=settings.max_open_invites,
+        )
+        self._recheck: asyncio.Task[None] | None = None
+        self.peers = Peers(
+            committer.announcements, self._announcements_missed, self._forget, self._note_rivals
+        )
+        self.delivery = delivery
+        committer.tail.subscribe(SURFACE, self._on_entries)
+
+    # Connections.
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`; a frame up to twice too large is answered with 4400."""
+        largest = wire.max_frame_bytes(self.settings.max_inline_bytes)
+        return (
+            Endpoint(
+                "/mesh/{slug}/ws",
+                self._open_connection,
+                max_message_bytes=2 * largest,
+                slow_consumer_code=wire.TRY_AGAIN_LATER,
+                unauthenticated_codes=frozenset({wire.UNAUTHENTICATED, wire.NOT_A_MEMBER}),
+            ),
+        )
+
+    def _open_connection(self, upgrade: Upgrade) -> Conversation | HttpResponse:
+        return Connection(self, upgrade.params["slug"], self.public_hosts.at(upgrade.local))
+
+    def note_misdirected(self, member: Member, mesh: Mesh, dialled: str) -> None:
+        """A member's signature is for another address: an address to be listed, or a relay."""
+        _log.warning(
+            "%r of mesh %s dialled %r, which is no address of this broker, and was refused. If "
+            "daemons reach this broker there, add it to mesh.public_hosts. If not, somebody passes "
+            "on what that daemon signed.",
+            member.name,
+            mesh.slug,
+            dialled[: authority.MAX_CHARACTERS],
+        )
+
+    def proved(self, connection: Connection, mesh: Mesh, public_hex: str) -> None:
+        """A connection has proved a key."""
+        self.peers.proved(connection, mesh, public_hex)
+
+    async def ready(self, connection: Connection) -> None:
+        """A connection has negotiated; it is closed if another one with its key stays instead."""
+        await self.peers.ready(connection)
+        if not connection.is_closed:
+            self.delivery.attached(connection)
+
+    def left(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if self.peers.left(connection):
+            self.delivery.detached(connection)
+
+    def _note_rivals(self, mesh: Mesh, member: Member) -> None:
+        """The audit event of mesh 13.3, whatever the policy makes of the two."""
+        policy = mesh.clone_concurrency_policy
+        self.committer.metrics.mesh_concurrent_connections.labels(mesh.id, policy).inc()
+        _log.warning(
+            "member_concurrent_connection: mesh %s, member %s (%s): two daemons have connected "
+            "with its key; the policy is %s",
+            mesh.slug,
+            member.public_hex,
+            member.name,
+            policy,
+        )
+
+    def _on_entries(self, entries: Sequence[Entry]) -> None:
+        """The tail: whoever is connected may have got something."""
+        for entry in entries:
+            mesh_id = mesh_id_of(entry.stream)
+            match entry.kind:
+                case "send.dm":
+                    self.delivery.wake(mesh_id, (entry.ref,))
+                case "send.queue":
+                    self.delivery.wake(mesh_id, (queue_recipient(entry.ref),))
+                case _:
+                    self.delivery.posted(mesh_id, entry.entity)
+
+    def _forget(self, slug: str) -> None:
+        """A mesh has other settings now."""
+        self._forgotten += 1
+        self._meshes.pop(slug, None)
+
+    def _announcements_missed(self) -> None:
+        """A revocation or a change of settings may have been among them: look at everybody."""
+        self._forgotten += 1
+        self._meshes.clear()
+        if self._recheck is None:
+            self._recheck = asyncio.create_task(self._recheck_members())
+
+    async def _recheck_members(self) -> None:
+        try:
+            for peer, mesh_id, public_hex in self.peers:
+                rows = await self._lookups.rows("mesh_member", (mesh_id, public_hex))
+                if member_of(rows, public_hex) is None:
+                    peer.end(wire.NOT_A_MEMBER, "revoked")
+                elif await self.mesh(peer.mesh.slug) != peer.mesh:
+                    peer.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
+        except (StoreError, QueueFull) as error:
+            _log.warning("connected members could not be looked up again: %s", error)
+        finally:
+            self._recheck = None
+
+    # Who and where.
+
+    async def mesh(self, slug: str) -> Mesh | None:
+        """The mesh of a slug."""
+        known = self._meshes.get(slug)
+        if known is None and is_slug(slug):
+            forgotten = self._forgotten
+            rows = await self._lookups.rows("mesh_by_slug", (slug,))
+            if rows:
+                known = Mesh(*rows[0])
+                if len(self._meshes) >= REMEMBERED_MESHES:
+                    self._meshes.clear()
+                if forgotten == self._forgotten:
+                    self._meshes[slug] = known
+        return known
+
+    async def member(self, mesh: Mesh, public_hex: str) -> Member | None:
+        """The member that a key belongs to now."""
+        return member_of(await self._lookups.rows("mesh_member", (mesh.id, public_hex)), public_hex)
+
+    # Sends.
+
+    async def accept_frame(self, mesh: Mesh, member: Member, frame: wire.Send) -> Reply:
+        """Accept a `send` frame; whatever happens, there is an answer."""
+        if frame.fault is not None:
+            return answers.of_request(frame.fault)
+        fields = frame.fields
+        if "request_fingerprint" not in fields:
+            return refusal(400, "schema_invalid", "request_fingerprint is missing")
+        return await self.accept(mesh, member, fields.get("client_message_id"), fields)
+
+    async def accept(
+        self, mesh: Mesh, member: Member, client_message_id: object, fields: Mapping[str, Any]
+    ) -> Reply:
+        """Accept a send of a member (mesh 6.1); whatever happens, there is an answer."""
+        try:
+            if not is_client_message_id(client_message_id):
+                return refusal(400, "client_message_id_invalid")
+            reply = await self._accept(mesh, member, client_message_id, fields)
+        except RequestRefused as error:
+            return answers.of_request(error)
+        except TidelogError as error:
+            _log.warning("a send was not accepted: %s", error)
+            return reply_of(error)
+        except Exception:  # noqa: BLE001 - a mistake of ours; the daemon keeps the row and retries
+            _log.exception("a send failed")
+            return answers.internal()
+        reach(FaultPoint.BROKER_ACCEPTED)
+        return reply
+
+    async def _accept(
+        self, mesh: Mesh, member: Member, client_message_id: str, fields: Mapping[str, Any]
+    ) -> Reply:
+        envelope = _envelope(fields)
+        fingerprint = envelope.fingerprint()
+        known = await self._lookups.dedupe_row(stream_name(mesh.id), client_message_id)  # B0
+        if known is not None:
+            return answers.of_known(known, member.id, fingerprint)
+        send = Send(
+            mesh_id=mesh.id,
+            sender=member,
+            client_message_id=client_message_id,
+            broker_message_id=self._ulids.mint(),
+            envelope=envelope,
+            fingerprint=fingerprint,
+            mentions=mentions_in(envelope.meta),
+            supersedes=_supersedes(fields),
+        )
+        refused = self._check(mesh, send, fields.get("request_fingerprint"))
+        if refused is not None:
+            return refused
+        reach(FaultPoint.BROKER_PARSED)
+        taken = await self.limiter.take(mesh, member.id, client_message_id, self.clock.now_ms())
+        if taken.verdict is Verdict.DENIED:
+            self.committer.metrics.mesh_rate_refusals.labels(mesh.id).inc()
+            return answers.rate_limited(taken.left_ms)
+        reach(FaultPoint.BROKER_COUNTED)
+        reply = await self.commit(send, send.size_bytes)
+        if reply.status in (403, 404):
+            self.committer.metrics.mesh_units_without_message.labels(mesh.id).inc()
+        return reply
+
+    def _check(self, mesh: Mesh, send: Send, claimed: object) -> Reply | None:
+        """What is left of B1: size, and that nothing changed the send on its way."""
+        if len(send.envelope.body) > self.settings.max_inline_bytes:
+            return refusal(
+                413, "payload_too_large", f"at most {self.settings.max_inline_bytes} bytes"
+            )
+        if claimed is None:
+            return None
+        if not isinstance(claimed, str) or not _FINGERPRINT.fullmatch(claimed):
+            return refusal(400, "schema_invalid", "request_fingerprint is not 64 hex digits")
+        if claimed != send.fingerprint.hex():
+            mismatches = self.committer.metrics.mesh_fingerprint_mismatches
+            mismatches.labels(send.sender.id, mesh.id).inc()
+            return answers.conflict(
+                send.client_message_id, "request_fingerprint_mismatch", send.fingerprint
+            )
+        return None
+
+    async def commit(self, item: NamedItem, size_bytes: int = 512) -> Reply:
+        """Decide one item through the committer.
+
+        Raises:
+            QueueFull: see `Committer.submit`.
+            ShuttingDown: see `Committer.submit`.
+        """
+        [answer] = await submit_and_wait(self.committer, item.names(), size_bytes, (item,))
+        if isinstance(answer, Failure):
+            _log.warning("a decision of %s was not kept: %s", type(item).__name__, answer.error)
+            return reply_of(answer.error)
+        reply: Reply = answer
+        return reply
+
+    # Topics and queues.
+
+    async def create_topic(self, mesh: Mesh, member: Member, topic: object) -> Reply:
+        """Begin a topic."""
+        name = _reference(topic)
+        now = self.clock.now_ms()
+        return await self.commit(CreateTopic(mesh.id, member, name, now, self._limits))
+
+    async def remove_topic(self, mesh: Mesh, member: Member | None, topic: str) -> Reply:
+        """End a topic, for its creator or for an administrator, who is None."""
+        return await self.commit(RemoveTopic(mesh.id, member, _reference(topic)))
+
+    async def subscribe(
+        self, mesh: Mesh, member: Member, topic: object, *, is_wanted: bool
+    ) -> Reply:
+        """Subscribe a member, or end its subscription."""
+        try:
+            name = _reference(topic)
+        except RequestRefused as error:
+            return answers.of_request(error)
+        return await self.commit(Subscribe(mesh.id, member, name, is_wanted, self._limits))
+
+    async def topics(self, mesh: Mesh, member: Member) -> list[dict[str, Any]]:
+        """All topics, and which of them the member receives."""
+        rows = await self.store.rows("mesh_topics", (mesh.id, member.public_hex))
+        return [{"name": name, "subscribed": bool(subscribed)} for name, subscribed in rows]
+
+    async def create_queue(self, mesh: Mesh, member: Member, queue_id: object) -> Reply:
+        """Begin a queue."""
+        name = _reference(queue_id)
+        now = self.clock.now_ms()
+        return await self.commit(CreateQueue(mesh.id, member, name, now, self._limits))
+
+    async def remove_queue(self, mesh: Mesh, member: Member | None, queue_id: str) -> Reply:
+        """End a queue, for its creator or for an administrator, who is None."""
+        return await self.commit(RemoveQueue(mesh.id, member, _reference(queue_id)))
+
+    async def queues(self, mesh: Mesh) -> list[str]:
+        """All queues."""
+        return [queue_id for (queue_id,) in await self.store.rows("mesh_queues", (mesh.id,))]
+
+    # History.
+
+    async def history(self, mesh: Mesh, member: Member, after: int, limit: int) -> Page:
+        """What a member may see after a place."""
+        return await self._history.after(mesh, member, after, limit)
+
+    async def mentions(
+        self, mesh: Mesh, member: Member, mentioned: str, before: int, limit: int
+    ) -> Page:
+        """Mentions of somebody that a member may see."""
+        return await self._history.mentions(mesh, member, mentioned, before, limit)
+
+    async def history_known(self, mesh: Mesh, incarnation: str | None) -> tuple[int, str, int]:
+        """What a daemon that knew an incarnation is told of the history.
+
+        Returns:
+            The newest `history_id`; the incarnation that the log has now; and the last `history_id`
+            that is the same in both, which is 0 when the daemon named none or an unknown one.
+        """
+        newest = await self._history.last(mesh)
+        incarnations = self.committer.incarnations
+        shared = incarnations.shared_with(incarnation)
+        began = 0 if incarnation is None else newest
+        if shared is not None:
+            began = await self._history.last_until(mesh, shared, newest)
+        return newest, incarnations.current.id, began
+
+    # Meshes and members.
+
+    async def create_mesh(self, fields: Mapping[str, Any]) -> Reply:
+        """Begin a mesh with these settings and the configured ones for the rest."""
+        slug = fields.get("slug")
+        if not isinstance(slug, str) or not is_slug(slug):
+            raise RequestRefused(400, "schema_invalid", f"slug does not match {SLUG_PATTERN}")
+        defaults = Mesh(
+            id=str(uuid.uuid4()),
+            slug=slug,
+            dedupe_retention_mode="retention_scoped",
+            dedupe_retention_days=self.settings.dedupe_retention_days,
+            message_retention_days=None,
+            echo_to_sender=0,
+            rate_limit=self.settings.rate_limit,
+            rate_window_ms=self.settings.rate_window_ms,
+        )
+        return await self.commit(CreateMesh(changed(defaults, fields)))
+
+    async def change_mesh(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
+        """Change settings; whoever is connected negotiates anew."""
+        if not any(name in fields for name in SETTING_NAMES):
+            raise RequestRefused(400, "schema_invalid", f"none of {', '.join(SETTING_NAMES)}")
+        changed(mesh, fields)  # refuses what cannot be
+        reply = await self.commit(ChangeMesh(mesh, fields))
+        if reply.status == 200:
+            self._forget(mesh.slug)
+            self.peers.changed(mesh)
+        return reply
+
+    async def invite(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
+        """An invite; it is in this answer and nowhere else."""
+        longest = int(self.settings.invite_lifetime_seconds)
+        lifetime_s = _whole(fields, "expires_in", 1, 86_400, max(1, longest))
+        invite = secrets.token_urlsafe(INVITE_BYTES)
+        now = self.clock.now_ms()
+        item = Invite(mesh.id, _hash(invite), lifetime_s * 1000, now, self._limits)
+        reply = await self.commit(item)
+        if reply.status == 201:
+            return Reply(201, {"invite": invite, "id": item.invite_hash.hex(), **reply.body})
+        return reply
+
+    async def invites(self, mesh: Mesh) -> list[dict[str, Any]]:
+        """Those that can still be used; what they are nobody knows but who was given them."""
+        rows = await self.store.rows("mesh_invites", (mesh.id, self.clock.now_ms()))
+        return [
+            {
+                "id": bytes(invite_hash).hex(),
+                "created_at": answers.rfc3339(created_at),
+                "expires_at": answers.rfc3339(expires_at),
+            }
+            for invite_hash, created_at, expires_at in rows
+        ]
+
+    async def remove_invite(self, mesh: Mesh, invite_id: str) -> Reply:
+        """Take an invite back."""
+        if not _FINGERPRINT.fullmatch(invite_id):
+            return refusal(404, "invite_not_found")
+        return await self.commit(RemoveInvite(mesh.id, bytes.fromhex(invite_id)))
+
+    async def join(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
+        """Make the owner of a key a member."""
+        invite, public_hex = fields.get("invite"), fields.get("member_pubkey")
+        name, signature = fields.get("name"), fields.get("signature")
+        if not (
+            isinstance(invite, str)
+            and isinstance(public_hex, str)
+            and isinstance(name, str)
+            and isinstance(signature, str)
+        ):
+            raise RequestRefused(400, "schema_invalid", "a field is missing or not text")
+        if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+            raise RequestRefused(
+                400, "schema_invalid", f"name has 1 to {MAX_NAME_BYTES} bytes of printable text"
+            )
+        if not is_signed(public_hex, join_message(mesh.slug, invite, name), signature):
+            return answers.unauthenticated("the signature is not right")
+        item = Join(
+            mesh.id,
+            _hash(invite),
+            self._ulids.mint(),
+            public_hex,
+            name,
+            self.clock.now_ms(),
+            self._limits,
+        )
+        return await self.commit(item)
+
+    async def members(self, mesh: Mesh, after: str) -> Reply:
+        """A page of the members behind a key."""
+        rows = await self.store.rows("mesh_members", (mesh.id, after, MEMBERS_PAGE + 1))
+        items = [{"member_pubkey": key, "name": name} for key, name in rows[:MEMBERS_PAGE]]
+        return _members_page(items, after, has_more=len(rows) > MEMBERS_PAGE)
+
+    async def member_named(self, mesh: Mesh, name: str) -> Reply:
+        """A page with the member that has a name, or with nobody."""
+        rows = () if "\0" in name else await self.store.rows("mesh_member_named", (mesh.id, name))
+        return _members_page([{"member_pubkey": key, "name": name} for (key,) in rows])
+
+    async def revoke(
+        self, mesh: Mesh, public_hex: str, reason: str = endings.MEMBER_REVOKED
+    ) -> Reply:
+        """End a membership and its connections."""
+        reply = await self.commit(Revoke(mesh.id, public_hex, reason))
+        if reply.status == 200:
+            self.peers.revoked(mesh.id, public_hex)
+        return reply
+
+    # Webhooks.
+
+    async def add_webhook(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
+        """Send messages to a URL."""
+        url, topic = fields.get("url"), fields.get("topic")
+        if (
+            not isinstance(url, str)
+            or not url.startswith(("http://", "https://"))
+            or len(url.encode()) > MAX_URL_BYTES
+            or not url.isprintable()
+        ):
+            raise RequestRefused(400, "schema_invalid", "url is not an http or https URL")
+        secret = fields.get("secret")
+        if secret is None:
+            secret = secrets.token_urlsafe(INVITE_BYTES)
+        if not isinstance(secret, str) or not 16 <= len(secret) <= 256:
+            raise RequestRefused(
+                400, "schema_invalid", "secret is not text of 16 to 256 characters"
+            )
+        item = AddWebhook(
+            mesh.id,
+            self._ulids.mint(),
+            "" if topic is None else _reference(topic),
+            url,
+            secret,
+            self.clock.now_ms(),
+            self._limits,
+        )
+        return await self.commit(item)
+
+    async def webhooks(self, mesh: Mesh) -> list[dict[str, Any]]:
+        """All endpoints, without their secrets."""
+        return [
+            {
+                "id": endpoint_id,
+                "topic": topic or None,
+                "url": url,
+                "created_at": answers.rfc3339(created_at),
+                "disabled": disabled_at is not None,
+            }
+            for endpoint_id, topic, url, created_at, disabled_at in await self.store.rows(
+                "mesh_all_webhooks", (mesh.id,)
+            )
+        ]
+
+    async def remove_webhook(self, mesh: Mesh, endpoint_id: str) -> Reply:
+        """Send nothing more to an endpoint."""
+        return await self.commit(RemoveWebhook(mesh.id, endpoint_id))
+
+
+def _members_page(
+    items: Sequence[Mapping[str, str]], after: str = "", *, has_more: bool = False
+) -> Reply:
+    next_after = items[-1]["member_pubkey"] if items else after
+    return Reply(200, {"items": items, "next_after": next_after, "has_more": has_more})
+
+
+def _envelope(fields: Mapping[str, Any]) -> Envelope:
+    """As the daemon reads it, but for the code of a kind that there is not (mesh 6.1)."""
+    kind = fields.get("destination_kind")
+    if isinstance(kind, str) and kind not in KINDS:
+        raise RequestRefused(400, "destination_kind_invalid", f"none of {', '.join(KINDS)}")
+    return read_envelope(fields)
+
+
+def _supersedes(fields: Mapping[str, Any]) -> str | None:
+    given = fields.get("supersedes")
+    if given is None:
+        return None
+    if not is_client_message_id(given):
+        raise RequestRefused(400, "schema_invalid", "supersedes is no client_message_id")
+    return given
+
+
+def _reference(value: object) -> str:
+    """The name of a topic or queue."""
+    if not isinstance(value, str):
+        raise RequestRefused(400, "schema_invalid", "the name is missing or not text")
+    if not 0 < len(value.encode()) <= MAX_REFERENCE_BYTES or "\0" in value:
+        raise RequestRefused(
+            400, "destination_invalid", f"a name has 1 to {MAX_REFERENCE_BYTES} bytes and no NUL"
+        )
+    return value
+
+
+def _whole(fields: Mapping[str, Any], name: str, least: int, most: int, default: int) -> int:
+    value = fields.get(name, default)
+    if type(value) is not int or not least <= value <= most:
+        raise RequestRefused(
+            400, "schema_invalid", f"{name} is not an integer from {least} to {most}"
+        )
+    return value
+
+
+def _hash(invite: str) -> bytes:
+    return hashlib.sha256(invite.encode()).digest()

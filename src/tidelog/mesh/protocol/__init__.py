@@ -1,0 +1,1 @@
+"""Pure and shared with daemons: frames, sessions, fingerprints, the outbox's rules."""

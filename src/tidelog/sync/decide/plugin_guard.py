@@ -1,0 +1,171 @@
+"""The application's plug-in behind a guard: measured, bounded, and never in its neighbours' way."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from tidelog.base.metrics import Metrics
+from tidelog.sync.decide.rules import State as PartitionState
+from tidelog.sync.decide.rules import SubmitItem
+from tidelog.sync.plugin import Access, Event, Identity, Plugin, State, load_plugin, overrides
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.tokens import Claims
+from tidelog.sync.settings import SyncSettings
+
+_log = logging.getLogger(__name__)
+
+LOG_SECONDS = 1.0
+"""Pause between two log lines about the same kind of failure; the metric counts each. A plug-in
+that always fails would otherwise write a trace for every event a client cares to send."""
+
+FAILED = Fault("event", "the application's rules failed; ask whoever runs the server")
+TOO_SLOW = Fault("event", "the application's rules took too long; ask whoever runs the server")
+
+
+class GuardedPlugin:
+    """Asks a plug-in and always has an answer, also when the plug-in has none."""
+
+    def __init__(self, plugin: Plugin, name: str, budget_ms: int, metrics: Metrics) -> None:
+        self._plugin = plugin
+        self._name = name
+        self._budget_seconds = budget_ms / 1000
+        self._seconds = {
+            method: metrics.plugin_seconds.labels(method)
+            for method in ("authorize", "validate", "check")
+        }
+        self._failures = metrics.plugin_failures
+        self._logged_at: dict[tuple[str, str], float] = {}
+        self._authorizes = overrides(plugin, "authorize")
+        self._validates = overrides(plugin, "validate")
+        self._checks = overrides(plugin, "check")
+
+    @classmethod
+    def from_settings(cls, settings: SyncSettings, metrics: Metrics) -> "GuardedPlugin | None":
+        """The configured plug-in, or None.
+
+        Raises:
+            ConfigError: what `sync.plugin` names is none.
+        """
+        if not settings.plugin:
+            return None
+        plugin = load_plugin(settings.plugin)
+        return cls(plugin, settings.plugin, settings.plugin_budget_ms, metrics)
+
+    def restrict(self, claims: Claims, access: Access) -> Callable[[str], bool]:
+        """Which partitions are allowed by the token and the plug-in both (D18)."""
+        if not self._authorizes:
+            return claims.allows
+        identity = _identity(claims)
+
+        def allows(partition: str) -> bool:
+            return claims.allows(partition) and self._authorize(identity, partition, access)
+
+        return allows
+
+    def _authorize(self, identity: Identity, partition: str, access: Access) -> bool:
+        before = time.perf_counter()
+        try:
+            answer = self._plugin.authorize(identity, partition, access)
+            if not isinstance(answer, bool):
+                raise TypeError(f"authorize answered {type(answer).__name__}, not bool")
+        except Exception:  # noqa: BLE001 - whatever an application raises
+            self._failed("authorize")
+            return False
+        finally:
+            self._seconds["authorize"].observe(time.perf_counter() - before)
+        return answer
+
+    def judge(self, item: SubmitItem, raw_event: bytes, claims: Claims) -> SubmitItem:
+        """An item with what the plug-in says of it, and will say of it, at their places in 8.2."""
+        if item.refused or item.invalid or not (self._validates or self._checks):
+            return item
+        content = msgspec.json.decode(raw_event)  # a copy: what is stored is not the plug-in's
+        event = Event(
+            item.id, _identity(claims), item.partitions, content["type"], content["payload"]
+        )
+        return msgspec.structs.replace(
+            item,
+            invalid=self._validate(event) if self._validates else (),
+            check=partial(self._check_in_time, event) if self._checks else None,
+        )
+
+    def _validate(self, event: Event) -> tuple[Fault, ...]:
+        before = time.perf_counter()
+        try:
+            return _faults(self._plugin.validate(event))
+        except Exception:  # noqa: BLE001 - whatever an application raises
+            self._failed("validate")
+            return (FAILED,)
+        finally:
+            self._seconds["validate"].observe(time.perf_counter() - before)
+
+    def _check_in_time(self, event: Event, states: Sequence[PartitionState]) -> tuple[Fault, ...]:
+        """What is wrong with an event given the state of its partitions.
+
+        Nobody can stop a Python function half-way: what it used is looked at afterwards. That is
+        processor time, for on a busy machine the clock on the wall judges the neighbours. A check
+        that used too much is asked once more before its event is refused, because a collection of
+        garbage may have fallen into it and a rejected event is lost to its author.
+        """
+        used = 0.0
+        for _ in range(2):
+            before, used_before = time.perf_counter(), time.thread_time()
+            try:
+                faults = self._check(event, states)
+            except Exception:  # noqa: BLE001 - whatever an application raises
+                self._failed("check")
+                faults = (FAILED,)
+            used = time.thread_time() - used_before
+            self._seconds["check"].observe(time.perf_counter() - before)
+            if faults or used <= self._budget_seconds:
+                return faults
+        self._failures.labels("check", "over_budget").inc()
+        if self._may_log("check", "over_budget"):
+            _log.error(
+                "sync.plugin %s: check used %.1f ms of processor time twice, allowed are %.0f ms "
+                "(sync.plugin_budget_ms); refused its event",
+                self._name,
+                used * 1000,
+                self._budget_seconds * 1000,
+            )
+        return (TOO_SLOW,)
+
+    def _check(self, event: Event, states: Sequence[PartitionState]) -> tuple[Fault, ...]:
+        for state in states:
+            if faults := _faults(self._plugin.check(State(state.name, state.tree), event)):
+                return faults
+        return ()
+
+    def _failed(self, method: str) -> None:
+        """Count and log the exception being handled."""
+        self._failures.labels(method, "raised").inc()
+        if self._may_log(method, "raised"):
+            _log.exception(
+                "sync.plugin %s: %s failed; refused what it was asked", self._name, method
+            )
+
+    def _may_log(self, method: str, reason: str) -> bool:
+        now = time.monotonic()
+        last = self._logged_at.get((method, reason))
+        if last is not None and now - last < LOG_SECONDS:
+            return False
+        self._logged_at[method, reason] = now
+        return True
+
+
+def _identity(claims: Claims) -> Identity:
+    return Identity(claims.client_id, claims.all)
+
+
+def _faults(answer: Iterable[Fault]) -> tuple[Fault, ...]:
+    """What a plug-in answered, checked and in order: it goes to a client as it is."""
+    faults = set(answer)
+    for fault in faults:
+        if not isinstance(fault, Fault):
+            raise TypeError(f"answered {type(fault).__name__}; allowed is [Fault(field, message)]")
+        for text in fault:
+            text.encode()  # raises for what is no text, and for a lone surrogate
+    return tuple(sorted(faults))

@@ -1,0 +1,1 @@
+"""What serves clients: connections, polling, administration, snapshots."""

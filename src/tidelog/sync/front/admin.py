@@ -1,0 +1,245 @@
+"""Administration of sync over HTTP: model version, connections, snapshots, retention."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tidelog.base.serving.surface import (
+    Admit,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    guarded,
+    is_bearer,
+)
+from tidelog.log.decision import Accept, Failure, Names, RowChange, View
+from tidelog.log.request import submit_and_wait
+from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
+from tidelog.sync.decide.rules import STREAM
+from tidelog.sync.decide.state import snapshot_digest
+from tidelog.sync.front.service import SyncService
+from tidelog.sync.protocol.partitions import name_faults, normal_name
+from tidelog.sync.protocol.tree import TreeState
+from tidelog.sync.protocol.wire import encode
+
+Stored = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that both engines can hold."""
+
+POLL_SECONDS = 0.01
+
+
+class ModelVersion(Struct):
+    """Body of `PUT /sync/admin/model-version`."""
+
+    model_version: Stored
+
+
+class Snapshot(Struct):
+    """Body of `PUT /sync/admin/snapshot`: the state of one partition.
+
+    Without a state the server stores its own. With one, it is stored only if it belongs to this
+    log: `digest` must be that of the entry at `committed_id`.
+    """
+
+    partition: str
+    state: dict[str, Any] | None = None
+    committed_id: Stored = 0
+    model_version: Stored = 0
+    digest: str = ""
+
+
+class Retention(Struct):
+    """Body of `POST /sync/admin/retention`: archive what lies at or before a position."""
+
+    through: Stored
+
+
+class NewerSnapshot(ValueError):  # noqa: N818 - the failure is the noun
+    """A snapshot was sent of a partition that has a newer one; whoever sends many goes on."""
+
+
+class PutSnapshot(Struct, frozen=True):
+    """Store the state of a partition."""
+
+    partition: str
+    state: bytes
+    committed_id: int
+    model_version: int
+
+    def decide(self, view: View) -> Accept:
+        """Checked before; appends nothing."""
+        values = (
+            self.partition,
+            self.state,
+            self.committed_id,
+            view.now_ms,
+            self.model_version,
+            snapshot_digest(self.state),
+        )
+        return Accept(None, rows=(RowChange("sync_put_snapshot", values),))
+
+
+class Archive(Struct, frozen=True):
+    """Move the bodies of events to where sync still reads them (D57)."""
+
+    events: tuple[tuple[int, int], ...]
+    """(committed_id, stream_serial) of each."""
+
+    def decide(self, view: View) -> Accept:
+        """Whoever asked saw that every partition has a snapshot; snapshots never go back."""
+        del view
+        return Accept(
+            len(self.events),
+            rows=tuple(RowChange("sync_archive", (at,)) for at, _ in self.events)
+            + tuple(empty_bodies(STREAM, serial - 1, serial) for _, serial in self.events),
+        )
+
+
+class Admin:
+    """The routes under `/sync/admin`; all need the admin token."""
+
+    def __init__(self, service: SyncService, admin_token: str) -> None:
+        self._service = service
+        self._token = admin_token
+
+    def routes(self) -> Sequence[Route]:
+        """See `Surface.routes`."""
+        return (
+            guarded("GET", "/sync/admin/model-version", self._guarded(self._get_version)),
+            guarded("PUT", "/sync/admin/model-version", self._guarded(self._put_version)),
+            guarded("GET", "/sync/admin/connections", self._guarded(self._get_connections)),
+            guarded("GET", "/sync/admin/snapshot", self._guarded(self._get_snapshot)),
+            guarded("PUT", "/sync/admin/snapshot", self._guarded(self._put_snapshot)),
+            guarded("POST", "/sync/admin/retention", self._guarded(self._post_retention)),
+        )
+
+    def _guarded(self, handle: Callable[[HttpRequest], Awaitable[object]]) -> Admit:
+        async def handled(request: HttpRequest) -> HttpResponse:
+            try:
+                return HttpResponse(200, encode(await handle(request)))
+            except NewerSnapshot as error:
+                return HttpResponse(400, encode({"error": str(error), "code": "newer_snapshot"}))
+            except (msgspec.MsgspecError, ValueError) as error:
+                return HttpResponse(400, encode({"error": str(error)[:300]}))
+
+        async def admit(request: HttpRequest) -> Handle | HttpResponse:
+            if is_bearer(request, self._token):
+                return handled
+            error = "send the admin token: Authorization: Bearer <admin_token>"
+            return HttpResponse(401, encode({"error": error}))
+
+        return admit
+
+    async def _get_version(self, request: HttpRequest) -> object:
+        del request
+        return {"model_version": self._service.model_version}
+
+    async def _put_version(self, request: HttpRequest) -> object:
+        version = msgspec.json.decode(request.body, type=ModelVersion).model_version
+        old = await self._service.set_model_version(version)
+        return {"old_model_version": old, "new_model_version": version}
+
+    async def _get_connections(self, request: HttpRequest) -> object:
+        del request
+        return {
+            "last_committed_id": self._service.last_event,
+            "connections": [
+                {
+                    "client_id": client_id,
+                    "profile": connection.session.profile,
+                    "subscriptions": connection.subscriptions,
+                    "cursor": connection.cursor,
+                }
+                for client_id, connection in sorted(self._service.clients.items())
+            ],
+        }
+
+    async def _get_snapshot(self, request: HttpRequest) -> object:
+        """The state of a partition now, which nothing is stored of."""
+        query = parse_qs(request.query_string.decode("ascii", "replace"))
+        partition = _named("".join(query.get("partition", ())))
+        try:
+            made = await self._snapshot(partition, Snapshot(partition))
+        except RecursionError:
+            raise ValueError("the state is nested too deeply for a snapshot") from None
+        return {
+            "partition": partition,
+            "committed_id": made.committed_id,
+            "model_version": made.model_version,
+            "state": msgspec.Raw(made.state),
+        }
+
+    async def _put_snapshot(self, request: HttpRequest) -> object:
+        snapshot = msgspec.json.decode(request.body, type=Snapshot)
+        partition = _named(snapshot.partition)
+        try:
+            put = await self._snapshot(partition, snapshot)
+        except RecursionError:
+            raise ValueError("the state is nested too deeply for a snapshot") from None
+        for _, committed_id, _, _ in await self._service.store.rows("sync_snapshot", (partition,)):
+            if committed_id > put.committed_id:
+                raise NewerSnapshot(f"there is a newer snapshot, as of {committed_id}")
+        await self._commit(put, len(put.state))
+        return {"partition": put.partition, "committed_id": put.committed_id}
+
+    async def _snapshot(self, partition: str, given: Snapshot) -> PutSnapshot:
+        """What to store: the given state once it is checked, or the server's own."""
+        service = self._service
+        if given.state is not None:
+            await self._check(given)
+            return PutSnapshot(
+                partition, encode(given.state), given.committed_id, given.model_version
+            )
+        pinned = await service.states.pin([partition])
+        try:
+            state = pinned[partition]
+            # Beyond the tail it holds decisions that may yet be taken back.
+            while state.position > service.committer.tail.position:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(POLL_SECONDS)
+            exported = encode(state.tree.export())
+            return PutSnapshot(partition, exported, state.position, service.model_version)
+        finally:
+            service.states.unpin(pinned)
+
+    async def _check(self, snapshot: Snapshot) -> None:
+        if snapshot.model_version != self._service.model_version:
+            raise ValueError(
+                f"model_version {snapshot.model_version} is not the current one, "
+                f"{self._service.model_version}"
+            )
+        at, found = snapshot.committed_id, None
+        if 0 < at <= self._service.committer.tail.position:
+            [found] = await self._service.store.entries(at - 1, limit=1)
+        if found is None or found.digest.hex() != snapshot.digest:
+            raise ValueError("digest is not that of the entry at committed_id: another log?")
+        TreeState.load(self._service.model, snapshot.state or {})
+
+    async def _post_retention(self, request: HttpRequest) -> object:
+        through = msgspec.json.decode(request.body, type=Retention).through
+        archived, serial = 0, 0
+        while found := await self._service.store.rows(
+            "sync_prunable", (serial, through, PRUNE_ENTRIES)
+        ):
+            events = tuple((at, number) for at, number in found)
+            await self._commit(Archive(events), 64 * len(events))
+            archived += len(events)
+            serial = events[-1][1]
+        return {"archived": archived}
+
+    async def _commit(self, item: PutSnapshot | Archive, size_bytes: int) -> None:
+        [answer] = await submit_and_wait(self._service.committer, Names(), size_bytes, (item,))
+        if isinstance(answer, Failure):
+            raise answer.error
+
+
+def _named(name: str) -> str:
+    """The normal form of a partition's name; `ValueError` if it can be none."""
+    partition = normal_name(name)
+    for fault in name_faults([partition]):
+        raise ValueError(f"partition: {fault.message}")
+    return partition

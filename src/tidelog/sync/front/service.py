@@ -1,0 +1,629 @@
+"""The sync service: the only file of it that touches both the log and connections."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidelog.base.clock import Clock
+from tidelog.base.errors import (
+    QueueFull,
+    ShuttingDown,
+    StoreDamaged,
+    StoreError,
+    TidelogError,
+)
+from tidelog.base.net.frame import text_frame
+from tidelog.base.serving.surface import Conversation, Endpoint, Outlet, Upgrade
+from tidelog.log.committer import Committer
+from tidelog.log.decision import Answer, Failure, Item, Names
+from tidelog.log.entry import Entry
+from tidelog.log.request import Submission
+from tidelog.store.engine import Store
+from tidelog.sync.decide.model_version import ModelVersion
+from tidelog.sync.decide.plugin_guard import GuardedPlugin
+from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem
+from tidelog.sync.decide.state import PartitionState, States
+from tidelog.sync.front.model_file import read_model
+from tidelog.sync.front.nodes import OtherNodes
+from tidelog.sync.front.snapshots import Part, stored_state
+from tidelog.sync.protocol.actions import Action, Close, Connected, Send, Submit, Sync
+from tidelog.sync.protocol.profiles import CANONICAL, Model
+from tidelog.sync.protocol.session import RETRY_AFTER_MS, Session, page_payload
+from tidelog.sync.protocol.tokens import Tokens
+from tidelog.sync.protocol.wire import (
+    AUTH_FAILED,
+    SUPERSEDED,
+    delivered,
+    encode,
+    envelope,
+    error_payload,
+    result_payload,
+)
+from tidelog.sync.settings import SyncSettings
+
+_log = logging.getLogger(__name__)
+
+HARD_CAP_FACTOR = 4
+"""Messages up to this many times the limit are answered, larger ones cut off (D1)."""
+
+SWEEP_SECONDS = 0.25
+"""How often timeouts are looked at; their accuracy."""
+
+Subscribers = dict["_Connection", Callable[[bytes], None]]
+"""Who gets the broadcasts of a partition, and how."""
+
+Answered = Callable[[Sequence[Answer] | None], None]
+"""Takes the answers of a submit, or None if the store failed and nobody knows how much of it."""
+
+
+class _Partitions(msgspec.Struct):
+    partitions: list[str]
+
+
+_decode_partitions = msgspec.json.Decoder(_Partitions).decode
+
+
+def _wanted(request: Submit) -> list[str]:
+    """Partitions whose tree state a decision of the request may look at."""
+    return sorted({n for item in request.items if item.needs_state() for n in item.partitions})
+
+
+def _with_states(item: SubmitItem, pinned: dict[str, PartitionState]) -> SubmitItem:
+    if not item.needs_state():
+        return item
+    states = tuple(pinned[name] for name in item.partitions)
+    return msgspec.structs.replace(item, states=states)
+
+
+class _Request(Submission):
+    """A submit in the committer's queue."""
+
+    __slots__ = ("_origin",)
+
+    def __init__(
+        self,
+        names: Names,
+        size_bytes: int,
+        items: Sequence[SubmitItem],
+        answered: Callable[[Sequence[Answer | Failure]], None],
+        origin: "_Connection | None",
+    ) -> None:
+        super().__init__(names, size_bytes, items, answered)
+        self._origin = origin
+
+    def items(self) -> Sequence[Item]:
+        """Nothing any more once an earlier request of the connection has failed (D9)."""
+        if self._origin is not None and self._origin.failed:
+            return ()
+        return super().items()
+
+
+class SyncService:
+    """The sockets of sync on a committer and a store."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        settings: SyncSettings,
+        clock: Clock,
+        model: Model,
+        *,
+        model_version: int,
+    ) -> None:
+        self.settings = settings
+        self.model = model
+        self._version = ModelVersion(committer, store, model_version, self._version_changed)
+        self.clock = clock
+        self.tokens = Tokens(settings.jwt_secret, settings.jwt_key_file, settings.jwt_algorithms)
+        self._plugin = GuardedPlugin.from_settings(settings, committer.metrics)
+        self.committer = committer
+        self.store = store
+        self.states = States(store, committer.tail, model, settings, model_version)
+        self.last_event = 0
+        """The last sync event that the tail has delivered: the watermark of a new cycle (D38)."""
+        self.clients: dict[str, _Connection] = {}
+        """Active connections by `client_id`: one each (3.3)."""
+        self._open: set[_Connection] = set()
+        self._subscribers: dict[str, Subscribers] = {}
+        self._origins: dict[int, _Connection] = {}
+        """Who submitted an entry that is about to leave the tail; it gets no broadcast of it."""
+        self._sweep: asyncio.TimerHandle | None = None
+        self._others = OtherNodes(
+            committer.announcements,
+            connected=self._connected_elsewhere,
+            model_changed=self._version.follow,
+        )
+        committer.tail.subscribe(SURFACE, self._deliver)
+        committer.restore_bodies(SURFACE, self._archived)
+
+    @classmethod
+    async def open(
+        cls,
+        committer: Committer,
+        store: Store,
+        settings: SyncSettings,
+        clock: Clock,
+    ) -> "SyncService":
+        """A service whose watermark and model version are those of the store."""
+        model = read_model(settings)
+        version = await ModelVersion.stored(committer, store, model.model_version)
+        service = cls(committer, store, settings, clock, model, model_version=version)
+        # It follows the tail from here on; what other nodes commit meanwhile comes from there.
+        for (last,) in await store.rows("sync_last_event", (committer.tail.position,)):
+            service.last_event = max(service.last_event, last)
+        return service
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """See `Surface.endpoints`."""
+        cap = self.settings.max_message_bytes * HARD_CAP_FACTOR
+        failed = frozenset({AUTH_FAILED})
+        return (
+            Endpoint("/sync", self._accept, cap, heartbeat=False, unauthenticated_codes=failed),
+        )
+
+    @property
+    def model_version(self) -> int:
+        """The one in use on all nodes."""
+        return self._version.current
+
+    @property
+    def announced_version(self) -> int | None:
+        """In `connected` and `sync_response`, if the event profile is offered (D13)."""
+        return self.model_version if CANONICAL in self.settings.profiles else None
+
+    # Connections.
+
+    def new_session(self, now: float) -> Session:
+        """The server's end of a connection, or of one polling request."""
+        return Session(self.settings, self.model, self.tokens, now, self._plugin)
+
+    def _accept(self, upgrade: Upgrade) -> Conversation:
+        del upgrade
+        return _Connection(self)
+
+    def opened(self, connection: "_Connection") -> None:
+        """Watch over a connection."""
+        self._open.add(connection)
+        if self._sweep is None:
+            self._schedule_sweep()
+
+    def _schedule_sweep(self) -> None:
+        pause = min(SWEEP_SECONDS, self.settings.heartbeat_timeout_ms / 4000)
+        self._sweep = asyncio.get_running_loop().call_later(pause, self._look_after)
+
+    def _look_after(self) -> None:
+        for connection in tuple(self._open):
+            connection.look_after()
+        self._sweep = None
+        if self._open:
+            self._schedule_sweep()
+
+    def closed(self, connection: "_Connection") -> None:
+        """Forget a connection and its subscriptions."""
+        self._open.discard(connection)
+        self.subscribe(connection, ())
+        if self.clients.get(connection.client_id) is connection:
+            del self.clients[connection.client_id]
+
+    def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
+        """Replace the whole set of partitions that a connection gets broadcasts of.
+
+        One that was closed in the meantime gets none, or nobody would ever take it out again.
+        """
+        outlet = connection.outlet
+        if outlet is None or connection.session.closed:
+            partitions = ()
+        for name in connection.subscriptions:
+            subscribers = self._subscribers[name]
+            del subscribers[connection]
+            if not subscribers:
+                del self._subscribers[name]
+        for name in partitions:
+            assert outlet is not None  # noqa: S101 - or there are none
+            self._subscribers.setdefault(name, {})[connection] = outlet.push
+        connection.subscriptions = tuple(partitions)
+
+    def history(self, incarnation: str | None) -> dict[str, Any]:
+        """Which history this is, and up to where it is that of a client's `incarnation` (4.2)."""
+        incarnations = self.committer.incarnations
+        shared = incarnations.shared_with(incarnation)
+        if shared is None:  # all of it, or nobody can tell
+            shared = 0 if incarnation is None else self.last_event
+        return {"incarnation": incarnations.current.id, "began": shared}
+
+    async def connect(self, connection: "_Connection", action: Connected) -> bytes:
+        """Register an authenticated client; returns the payload of `connected`."""
+        await self.committer.catch_up()
+        if not connection.session.closed:  # who has hung up by now supersedes nobody
+            connection.claim = await self._others.claim(connection.client_id)
+        if not connection.session.closed:
+            self._take_over(connection)
+        settings = self.settings
+        payload = {
+            "client_id": connection.client_id,
+            "server_time": self.clock.now_ms(),
+            "server_last_committed_id": self.last_event,
+            **self.history(action.incarnation),
+            "capabilities": action.capabilities,
+            "limits": {
+                "max_batch_size": settings.batch_size,
+                "sync_limit_min": settings.sync_limit_min,
+                "sync_limit_max": settings.sync_limit_max,
+                "max_message_bytes": settings.max_message_bytes,
+                "max_in_flight_drafts": settings.max_in_flight_drafts,
+                "heartbeat_timeout_ms": settings.heartbeat_timeout_ms,
+            },
+        }
+        if self.announced_version is not None:
+            payload["model_version"] = self.announced_version
+        return encode(payload)
+
+    def _take_over(self, connection: "_Connection") -> None:
+        """Of several connections of a client the one with the latest claim stays (3.3)."""
+        client_id, claim = connection.client_id, connection.claim
+        older = self.clients.get(client_id)
+        if self._others.has_later_claim(client_id, claim) or (older and older.claim > claim):
+            connection.close(SUPERSEDED)
+            return
+        if older is not None:
+            older.close(SUPERSEDED)
+        self.clients[client_id] = connection
+
+    def _connected_elsewhere(self, client_id: str, claim: int) -> None:
+        connection = self.clients.get(client_id)
+        if connection is not None and connection.claim < claim:
+            connection.close(SUPERSEDED)
+
+    # Submit.
+
+    def submit(self, request: Submit, answered: Answered, origin: "_Connection | None") -> bool:
+        """Queue a request whose states are warm; False if they are not: `warm_and_submit` then.
+
+        Raises:
+            QueueFull: see `Committer.submit`.
+            ShuttingDown: see `Committer.submit`.
+        """
+        pinned = self.states.pin_ready(_wanted(request))
+        if pinned is None:
+            return False
+        self._queue(request, pinned, answered, origin)
+        return True
+
+    async def warm_and_submit(
+        self, request: Submit, answered: Answered, origin: "_Connection | None"
+    ) -> None:
+        """Load the states that decisions may look at, then queue the request."""
+        pinned = await self.states.pin(_wanted(request))
+        self._queue(request, pinned, answered, origin)
+
+    def _queue(
+        self,
+        request: Submit,
+        pinned: dict[str, PartitionState],
+        answered: Answered,
+        origin: "_Connection | None",
+    ) -> None:
+        items: Sequence[SubmitItem] = request.items
+        if pinned:
+            items = [_with_states(item, pinned) for item in items]
+
+        def hand_over(answers: Sequence[Answer | Failure]) -> None:
+            self.states.unpin(pinned)
+            if any(isinstance(answer, Failure) for answer in answers):
+                answered(None)
+                return
+            if origin is not None:
+                self._note_origin(origin, answers)
+            answered(answers)
+
+        names = Names(tuple([item.key for item in items if not item.refused]), (STREAM,))
+        try:
+            self.committer.submit(_Request(names, request.size_bytes, items, hand_over, origin))
+        except BaseException:
+            self.states.unpin(pinned)
+            raise
+
+    def _note_origin(self, origin: "_Connection", answers: Sequence[Answer]) -> None:
+        """Its new entries leave the tail right after this; replays have none."""
+        position = self.committer.tail.position
+        for answer in answers:
+            if answer.status == "committed" and answer.committed_id > position:
+                self._origins[answer.committed_id] = origin
+
+    # Sync.
+
+    async def page(
+        self,
+        request: Sync,
+        connection: "_Connection | None" = None,
+        history: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Read one page; the watermark and the subscriptions are taken in one step (D39)."""
+        watermark = request.watermark
+        if watermark is None:
+            await self.committer.catch_up()
+            watermark = self.last_event
+        if connection is not None and request.subscriptions is not None:
+            self.subscribe(connection, request.subscriptions)
+        more = dict(history or {})
+        if request.since > watermark:
+            events: list[bytes] = []
+            next_since, has_more = watermark, False
+        elif part := await self._part(request, watermark):
+            events, more = [], more | part.members()
+            next_since, has_more = await self._after_part(request, part, watermark)
+        else:
+            events, next_since, has_more = await self._read_page(request, watermark)
+        if connection is not None:
+            connection.session.paged(request, next_since, watermark, has_more=has_more)
+            connection.cursor = next_since
+        return page_payload(
+            request,
+            subscriptions=() if connection is None else connection.subscriptions,
+            events=events,
+            next_since=next_since,
+            watermark=watermark,
+            has_more=has_more,
+            model_version=self.announced_version,
+            more=more,
+        )
+
+    async def _part(self, request: Sync, watermark: int) -> Part | None:
+        """The state to start from, or a part of it; None where there are only events (D67)."""
+        if request.snapshot is None:
+            return None
+        [partition] = request.partitions
+        # Entries of other surfaces make no difference to a state, so one may be as of those too.
+        last = self.committer.tail.position if watermark == self.last_event else watermark
+        state = await stored_state(self.store, partition, self.model_version, through=last)
+        if state is None:
+            return None
+        return state.as_of(watermark).part(request.snapshot, request.max_bytes)
+
+    async def _after_part(self, request: Sync, part: Part, watermark: int) -> tuple[int, bool]:
+        """Where to go on after a part, and whether there is anything (D35, D36)."""
+        if part.next is not None:
+            return request.since, True
+        after = part.committed_id
+        found = await self.store.lowest(
+            "sync_positions", request.partitions, after=after, through=watermark, limit=1
+        )
+        return (after, True) if found else (watermark, False)
+
+    async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
+        """The next events of any of the partitions, and whether there are more (D35).
+
+        At most `limit`, and of these as many as `max_bytes` have room for; at least one.
+        """
+        limit = request.limit
+        ids = await self.store.lowest(
+            "sync_positions",
+            request.partitions,
+            after=request.since,
+            through=watermark,
+            limit=limit + 1,
+        )
+        found = await self.store.rows_within(
+            "sync_event", ids[:limit], most_bytes=request.max_bytes
+        )
+        events = [delivered(body, at, committed_at) for at, committed_at, body in found]
+        has_more = len(ids) > len(found)
+        return events, found[-1][0] if has_more else watermark, has_more
+
+    # Delivery.
+
+    async def _archived(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Bodies that retention on another node moved to the archive before they came here."""
+        found = await self.store.rows_of("sync_archived", [(each,) for each in ids])
+        if not all(found):
+            lost = [each for each, rows in zip(ids, found, strict=True) if not rows]
+            raise StoreDamaged(f"events {lost[:10]} are neither in the log nor in the archive")
+        return {each: rows[0][0] for each, rows in zip(ids, found, strict=True)}
+
+    def _deliver(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.last_event = entry.committed_id
+            origin = self._origins.pop(entry.committed_id, None) or self._submitter(entry)
+            assert entry.body is not None  # noqa: S101 - new, or restored by `_archived`
+            partitions = _decode_partitions(entry.body).partitions
+            self.states.follow(entry, partitions)
+            receivers = self._receivers(partitions)
+            if receivers:
+                payload = delivered(entry.body, entry.committed_id, entry.committed_at)
+                frame = text_frame(
+                    envelope(
+                        "event_broadcast", f"b{entry.committed_id}", entry.committed_at, payload
+                    )
+                )
+                for connection, push in receivers.items():
+                    if connection is not origin:
+                        push(frame)
+
+    def _receivers(self, partitions: Sequence[str]) -> "Subscribers":
+        """Who is subscribed to any of the partitions, each once."""
+        if len(partitions) == 1:
+            return self._subscribers.get(partitions[0], {})
+        receivers: Subscribers = {}
+        for name in partitions:
+            receivers |= self._subscribers.get(name, {})
+        return receivers
+
+    def _submitter(self, entry: Entry) -> "_Connection | None":
+        """Who still waits for the answer to this very item, if somebody does.
+
+        The items of a request with a poison item leave the tail before its answer (D29).
+        """
+        connection = self.clients.get(entry.actor)
+        if connection is None:
+            return None
+        waiting = (item.id for request in connection.unanswered for item in request.items)
+        return connection if entry.entity in waiting else None
+
+    async def set_model_version(self, version: int) -> int:
+        """Store a new model version and tell every client of the event profile; returns the old."""
+        old = await self._version.change(version)
+        await self._others.tell_model_version()
+        return old
+
+    def _version_changed(self, old: int, new: int) -> None:
+        self.states.model_version = new
+        payload = encode({"old_model_version": old, "new_model_version": new})
+        for connection in tuple(self.clients.values()):
+            if connection.session.profile == CANONICAL:
+                connection.send("version_changed", payload)
+
+
+class _Connection:
+    """A `Conversation`: drives a session and does what it says."""
+
+    def __init__(self, service: SyncService) -> None:
+        self._service = service
+        now = asyncio.get_running_loop().time()
+        self.session = service.new_session(now)
+        self.subscriptions: tuple[str, ...] = ()
+        self.claim = 0
+        """Tells which of a client's connections is the latest; see `tidelog.sync.front.nodes`."""
+        self.cursor = 0
+        """Up to where the client was last sent a page."""
+        self.unanswered: deque[Submit] = deque()
+        """Submits that are being committed, in their order."""
+        self.failed = False
+        """Whether the store failed one of them: those behind it must not be committed (D9)."""
+        self.outlet: Outlet | None = None
+        self._sent = 0
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def client_id(self) -> str:
+        """Authenticated id; empty before the handshake."""
+        return self.session.claims.client_id if self.session.claims else ""
+
+    def opened(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self._service.opened(self)
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        was_known = self.session.claims is not None
+        actions = self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time())
+        if self.outlet is not None and self.session.claims is not None and not was_known:
+            self.outlet.admit()  # at once: what it submits may follow without a wait
+        self._act(actions)
+        if self.outlet is not None and self.session.is_full:
+            self.outlet.pause_reading()
+
+    def closed(self, code: int) -> None:
+        del code
+        self.outlet = None
+        self.session.closed = True
+        self._service.closed(self)
+
+    def look_after(self) -> None:
+        """Time passed."""
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.due(now, time.time()))
+
+    def push(self, frame: bytes) -> None:
+        if self.outlet is not None:
+            self.outlet.push(frame)
+
+    def send(self, kind: str, payload: bytes) -> None:
+        """Send a message of this connection's own."""
+        self.push(self._framed(kind, payload))
+
+    def _framed(self, kind: str, payload: bytes) -> bytes:
+        self._sent += 1
+        return text_frame(envelope(kind, f"s{self._sent}", self._service.clock.now_ms(), payload))
+
+    def close(self, code: int) -> None:
+        self.session.closed = True
+        self._service.closed(self)
+        if self.outlet is not None:
+            self.outlet.close(code)
+
+    def submitted(self, answers: Sequence[Answer] | None) -> None:
+        """The result goes out before any entry of the request does.
+
+        None: the store failed. Earlier items may be committed, and nobody was told (D29).
+        """
+        self.unanswered.popleft()
+        if self.failed:
+            return
+        if answers is None:
+            self.failed = True
+            self._act(self.session.fail())
+        else:
+            self.send("submit_events_result", result_payload(list(answers)))
+            now = asyncio.get_running_loop().time()
+            self._act(self.session.answered(now, time.time()))
+
+    def _queued(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.queued(now, time.time()))
+
+    def _done(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._act(self.session.done(now, time.time()))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(kind, payload):
+                    self.send(kind, payload)
+                case Close(code):
+                    self.close(code)
+                case Submit():
+                    self._submit(action)
+                case _:
+                    self._work = asyncio.create_task(self._do(action))
+        if self.outlet is not None and not self.session.is_full:
+            self.outlet.resume_reading()
+
+    def _submit(self, request: Submit) -> None:
+        """At once if all states are warm, the usual case; else in a task that warms them."""
+        self.unanswered.append(request)
+        try:
+            if self._service.submit(request, self.submitted, self):
+                self._queued()
+            else:
+                self._work = asyncio.create_task(self._do(request))
+        except (QueueFull, ShuttingDown) as error:
+            self._busy(request, error)
+
+    def _busy(self, action: Action, error: TidelogError) -> None:
+        if isinstance(action, Submit):
+            self.unanswered.pop()
+            if self.session.postponed():
+                return
+        details = {"retry_after_ms": RETRY_AFTER_MS}
+        self.send("error", error_payload("rate_limited", str(error), details))
+        self._done()
+
+    async def _do(self, action: Connected | Submit | Sync) -> None:
+        try:
+            match action:
+                case Connected():
+                    self.send("connected", await self._service.connect(self, action))
+                    self._done()
+                case Submit():
+                    await self._service.warm_and_submit(action, self.submitted, self)
+                    self._queued()
+                case Sync():
+                    page = await self._service.page(action, self)
+                    if self.outlet is not None:
+                        self.outlet.answer(self._framed("sync_response", page))
+                    self._done()
+        except (QueueFull, ShuttingDown) as error:
+            self._busy(action, error)
+        except StoreError as error:
+            _log.warning("a sync request failed: %s", error)
+            self._act(self.session.fail())
+        except Exception:  # noqa: BLE001 - a mistake of ours must not leave the peer waiting
+            _log.exception("a sync request failed")
+            self._act(self.session.fail())

@@ -1,0 +1,148 @@
+"""What sync says on the wire: envelopes, message types, close codes.
+
+Messages are checked in the order the protocol prescribes, each fault with its own answer, so they
+are read as plain JSON and not decoded into structs at one go; see `session`.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from tidelog.sync.protocol.fault import Fault
+
+VERSION = "1.0"
+SUPPORTED_VERSIONS = (VERSION,)
+
+SUBMIT = "submit_events"
+CLIENT_TYPES = frozenset({"connect", SUBMIT, "sync", "heartbeat", "disconnect"})
+
+# Close codes (D10).
+NORMAL = 1000
+GOING_AWAY = 1001
+INTERNAL = 1011
+AUTH_FAILED = 4401
+VERSION_UNSUPPORTED = 4406
+PROFILE_UNSUPPORTED = 4407
+HEARTBEAT_TIMEOUT = 4408
+SUPERSEDED = 4409
+
+CLOSE_CODES = {
+    "auth_failed": AUTH_FAILED,
+    "protocol_version_unsupported": VERSION_UNSUPPORTED,
+    "profile_unsupported": PROFILE_UNSUPPORTED,
+    "server_error": INTERNAL,
+}
+"""Errors that end the connection, and the code it is closed with."""
+
+encode = msgspec.json.Encoder().encode
+
+
+class _SubmittedItem(Struct):
+    event: Raw = Raw(b"null")
+
+
+class _SubmittedPayload(Struct):
+    events: list[_SubmittedItem] = []
+
+
+class _Submitted(Struct):
+    type: str
+    payload: _SubmittedPayload
+
+
+_decode_submitted = msgspec.json.Decoder(_Submitted).decode
+
+
+def raw_events(frame: bytes) -> list[Raw]:
+    """The `event` of each item of a submit, byte for byte as it was sent; none of anything else.
+
+    Well-formed as far as one can tell without judging it. They are parts of the frame, not copies.
+    """
+    if b'"submit_events"' not in frame and b"\\u" not in frame:
+        return []
+    try:
+        message = _decode_submitted(frame)
+    except (ValueError, RecursionError):
+        return []
+    return [item.event for item in message.payload.events] if message.type == SUBMIT else []
+
+
+def envelope(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
+    """A server message around an encoded payload."""
+    return b'{"type":"%s","msg_id":"%s","timestamp":%d,"payload":%s,"protocol_version":"1.0"}' % (
+        kind.encode(),
+        msg_id.encode(),
+        timestamp,
+        payload,
+    )
+
+
+def error_payload(code: str, message: str, details: dict[str, Any] | None) -> bytes:
+    """Payload of `error`."""
+    payload: dict[str, Any] = {"code": code, "message": message}
+    if details:
+        payload["details"] = details
+    return encode(payload)
+
+
+def stored_body(item_id: str, client_id: str, partitions: bytes, event: bytes) -> bytes:
+    """Body of an event's log entry: what is delivered but for its place and time.
+
+    `partitions` and `event` are JSON already.
+    """
+    return b'{"id":%s,"client_id":%s,"partitions":%s,"event":%s}' % (
+        encode(item_id),
+        encode(client_id),
+        partitions,
+        event,
+    )
+
+
+def delivered(body: bytes, committed_id: int, committed_at: int) -> bytes:
+    """Payload of `event_broadcast`, and element of `sync_response.events`."""
+    return b'%s,"committed_id":%d,"status_updated_at":%d}' % (
+        body[:-1],
+        committed_id,
+        committed_at,
+    )
+
+
+class Committed(Struct):
+    """A result entry of a committed item."""
+
+    id: str
+    committed_id: int
+    status_updated_at: int
+    status: str = "committed"
+
+
+class Rejected(Struct):
+    """A result entry of a rejected item."""
+
+    id: str
+    reason: str
+    errors: tuple[Fault, ...]
+    status_updated_at: int
+    status: str = "rejected"
+
+    def as_json(self) -> dict[str, Any]:
+        """`errors` are objects on the wire."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "reason": self.reason,
+            "errors": [fault._asdict() for fault in self.errors],
+            "status_updated_at": self.status_updated_at,
+        }
+
+
+def result_payload(results: "list[Committed | Rejected]") -> bytes:
+    """Payload of `submit_events_result`."""
+    return encode(
+        {
+            "results": [
+                result.as_json() if isinstance(result, Rejected) else result for result in results
+            ]
+        }
+    )
