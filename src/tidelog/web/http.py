@@ -75,6 +75,8 @@ class LimitedHttp(HttpToolsProtocol):
         """Received since then; the parser holds a trailer until it is whole."""
         self._unread_timer: asyncio.TimerHandle | None = None
         """Set while the peer has not taken everything that was written."""
+        self._linger_timer: asyncio.TimerHandle | None = None
+        """Set while the rest of a body that nobody wants is dropped."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Refuse at once what would be one connection too many."""
@@ -95,13 +97,24 @@ class LimitedHttp(HttpToolsProtocol):
         self._start_head_timer(self.limits.header_timeout_ms / 1000)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching."""
+        """Stop watching, and let go of everything that leads back here.
+
+        A connection and its request know each other. Left to the search for garbage in cycles, a
+        thousand refused bodies are held until it comes, and given back while everybody waits.
+        """
         self._stop_head_timer()
         self._stop_unread_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
         self._leave()
         self.strangers.note(self, 0)
         if self in self.connections:
             super().connection_lost(exc)
+            self._unset_keepalive_if_required()  # which uvicorn does after an orderly end only
+            self.pipeline.clear()
+            self._head_bytes = self._trailer_bytes = 0
+            self.cycle = self._served = None  # type: ignore[assignment]  # as before the first
 
     def data_received(self, data: bytes) -> None:
         """Count what comes before a head is complete."""
@@ -272,7 +285,7 @@ class LimitedHttp(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():  # TLS has no half-close
             self.transport.write_eof()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     # Peers that do not read.
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -139,6 +141,37 @@ async def test_who_asks_is_judged_before_the_body_is_sent(
     async with serving(tmp_path) as server:
         statuses = await asyncio.gather(*(refused(server, *each[:3]) for each in asked))
     assert statuses == [status for *_, status in asked]
+
+
+async def test_a_connection_that_is_gone_leaves_nothing_to_search_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand refused bodies none waits for a timer or for the search for garbage."""
+    monkeypatch.setattr("tidelog.web.http.LINGER_SECONDS", 3600.0)
+    gone: list[weakref.ref[LimitedHttp]] = []
+    made = LimitedHttp.connection_made
+
+    def remember(self: LimitedHttp, transport: asyncio.Transport) -> None:
+        gone.append(weakref.ref(self))
+        made(self, transport)
+
+    monkeypatch.setattr(LimitedHttp, "connection_made", remember)
+    async with serving(tmp_path) as server:
+        gc.disable()
+        try:
+            async with Peer.to(server) as peer:
+                peer.ask("POST", "/mesh", 50_000)
+                peer.send(b"x" * 30_000)
+                assert await peer.status() == 401
+            async with Peer.to(server) as peer:
+                peer.ask("GET", "/healthz", 0)
+                assert await peer.status() == 200
+            async with asyncio.timeout(WAIT_SECONDS):
+                while any(one() is not None for one in gone):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.005)
+        finally:
+            gc.enable()
+    assert len(gone) == 2
 
 
 async def test_a_refusal_does_not_ask_for_the_body(tmp_path: Path) -> None:
