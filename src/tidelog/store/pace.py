@@ -8,6 +8,10 @@ SLOW_SECONDS = 0.002
 """Average of a COMMIT from which on it runs in a thread. On the loop it holds everybody up for so
 long; in a thread it takes longer, because the interpreter lock has to be won back."""
 
+LARGE_BYTES = 524_288
+"""Of the entries of one batch, from which on its COMMIT runs in a thread however fast the disk is:
+so much has to be written first, and every sixteen megabytes the log is folded into the file."""
+
 _WEIGHT = 0.1
 """Of the newest COMMIT in the moving average: about the last twenty count."""
 

@@ -36,7 +36,7 @@ from tidelog.store.engine import (
     migrations,
     new_incarnation,
 )
-from tidelog.store.pace import SyncPace
+from tidelog.store.pace import LARGE_BYTES, SyncPace
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -136,8 +136,8 @@ class SqliteWriter:
     A thread, for all of it or for COMMIT alone, has to win the interpreter lock back from the loop:
     slower when the loop is idle, starved when the loop is busy. `bench/commit.py --writers` prints
     the comparison; docs/measurements.md keeps the finding and what it costs, which is that nothing
-    else runs while the disk syncs. Where the disk takes so long that this is the greater evil,
-    COMMIT does go to a thread (`SyncPace`).
+    else runs while the disk syncs. Where that takes so long that this is the greater evil, because
+    of the disk (`SyncPace`) or of the batch (`LARGE_BYTES`), COMMIT does go to a thread.
     """
 
     def __init__(self, connection: sqlite3.Connection, queries: dict[str, str]) -> None:
@@ -199,8 +199,13 @@ class SqliteWriter:
         with self._as_store_errors():
             self._write(effects)
             reach(FaultPoint.WRITTEN)
-            if self._pace.is_slow:
-                await self._commit_in_thread()
+            size = sum(len(e.body or b"") + len(e.data or b"") for e in effects.entries)
+            if size >= LARGE_BYTES:
+                await self._in_thread(self._commit)  # its time is no measure of the disk
+            elif self._pace.is_slow:
+                busy_since = time.thread_time()
+                took = await self._in_thread(self._timed_commit)
+                self._pace.note(took, loop_busy_seconds=time.thread_time() - busy_since)
             else:
                 self._pace.note(self._timed_commit())
             reach(FaultPoint.COMMITTED)
@@ -228,22 +233,20 @@ class SqliteWriter:
         if effects.entries:
             reach(FaultPoint.HISTORY_WRITTEN)
 
-    async def _commit_in_thread(self) -> None:
+    async def _in_thread(self, commit: Callable[[], T]) -> T:
         """COMMIT while the loop goes on; the connection is nobody else's until it has returned.
 
         It cannot be called back: who is cancelled meanwhile still waits for it, or would touch the
         connection under it and not know what is on the disk.
         """
-        busy_since = time.thread_time()
-        work = asyncio.get_running_loop().run_in_executor(self._committing, self._timed_commit)
+        work = asyncio.get_running_loop().run_in_executor(self._committing, commit)
         try:
-            took = await asyncio.shield(work)
+            return await asyncio.shield(work)
         except asyncio.CancelledError:
             while not work.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait({work})
             raise
-        self._pace.note(took, loop_busy_seconds=time.thread_time() - busy_since)
 
     def _timed_commit(self) -> float:
         started = time.perf_counter()

@@ -37,11 +37,11 @@ class Disk:
             raise self.fails
         self._commit()
 
-    async def write(self) -> int:
+    async def write(self, body: bytes = b"{}") -> int:
         """One entry; returns its position."""
         loaded = await self.store.writer.begin(NO_NAMES, 0)
         at = loaded.head.committed_id + 1
-        entry = place(Draft("s", "t", "k", "e", "", "a", b"{}"), at, at, 1, loaded.head.digest)
+        entry = place(Draft("s", "t", "k", "e", "", "a", body), at, at, 1, loaded.head.digest)
         effects = Effects(at, entry.digest, 1, [entry], [], [], [])
         await self.store.writer.commit(bytes(16), effects)
         return at
@@ -77,6 +77,17 @@ async def test_commits_leave_the_loop_while_the_disk_is_slow(disk: Disk) -> None
     disk.store.writer._pace.average_seconds = pace.SLOW_SECONDS / 2  # as after many fast ones
     await disk.write()
     assert not disk.is_beside_the_loop()
+
+
+async def test_a_large_batch_leaves_the_loop_on_a_fast_disk_too(disk: Disk) -> None:
+    """What it takes is its size; it says nothing about how soon a small one is confirmed."""
+    disk.store.writer._pace.average_seconds = 0.0
+    await disk.write(bytes(pace.LARGE_BYTES))
+    assert disk.is_beside_the_loop()
+    assert disk.store.writer._pace.average_seconds == 0.0
+    await disk.write()
+    assert not disk.is_beside_the_loop()
+    assert await disk.positions() == [1, 2]
 
 
 async def test_the_loop_turns_while_a_commit_waits(disk: Disk) -> None:
