@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.small_disk import SmallDisk, on_a_small_disk
 from support.storm import HttpClient, read_log
 from tidelog.testing.process import ServerProcess
 
@@ -20,23 +19,22 @@ def put(number: int, size: int = 10) -> bytes:
     ).encode()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MiB. Mounting needs root, which CI has."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tidelog-test", disk], check=True)
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-async def test_a_full_disk_refuses_and_recovers(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     """No space: writes are refused and leave nothing; space again: the same server goes on."""
-    ballast = small_disk / "ballast"
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def work(disk: SmallDisk) -> None:
+        asyncio.run(fill_and_empty(disk, tmp_path))
+
+    on_a_small_disk(folder, "6m", work)
+
+
+async def fill_and_empty(disk: SmallDisk, tmp_path: Path) -> None:
+    """A server on the disk, which runs full and has room again."""
+    ballast = disk.folder / "ballast"
     ballast.write_bytes(b"\0" * 2 * 1024 * 1024)
-    location = str(small_disk / "tidelog.db")
+    location = str(disk.folder / "tidelog.db")
     with ServerProcess(data_dir=tmp_path / "data", store=location) as server:
         server.start()
         client = HttpClient(server.port)

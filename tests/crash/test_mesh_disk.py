@@ -1,14 +1,11 @@
 """No space left under a mesh daemon and inside its broker's transaction (FT-20)."""
 
 import asyncio
-import os
-import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from support.mesh_broker import ScriptedBroker, running
 from support.mesh_caller import Caller, topic_send
@@ -16,6 +13,7 @@ from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_invariants import check
 from support.mesh_proxy import proxied
 from support.mesh_real import TOPIC, RealMesh, kinds
+from support.small_disk import SmallDisk, on_a_small_disk
 
 DESTINATION = f"topic:{TOPIC}"
 BODY = "x" * 60_000
@@ -24,48 +22,27 @@ NO_RESERVE = "[disk]\nreserved_bytes = 1\n[ipc]\nrate_burst = 100000\n"
 """The daemon stops accepting long before its disk is full, unless it is told not to."""
 
 
-class SmallDisk:
-    """A file system in memory whose size a test sets. Mounting needs root, which CI has."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def resize(self, size: str, *, option: str = "remount") -> None:
-        """Give it a size, as `mount` writes it."""
-        options = f"{option},size={size}" if option else f"size={size}"
-        command = ["mount", "-t", "tmpfs", "-o", options, "tidelog-test", str(self.folder)]
-        subprocess.run(command, check=True)
-
-    def fill(self) -> None:
-        """Leave room for a line of a log and not for a send."""
-        found = os.statvfs(self.folder)
-        size = found.f_bavail * found.f_frsize - 16_384
-        with (self.folder / "ballast").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
-
-    def empty(self) -> None:
-        """Give the room back."""
-        (self.folder / "ballast").unlink()
-
-
-@pytest.fixture
-def disk() -> Iterator[SmallDisk]:
-    """A small disk; its path is short enough for a Unix socket."""
-    with tempfile.TemporaryDirectory(prefix="tdl-") as folder:
-        disk = SmallDisk(Path(folder))
-        disk.resize("20m", option="")
-        try:
-            yield disk
-        finally:
-            subprocess.run(["umount", folder], check=True)
-
-
-@pytest.fixture
-def broker() -> Iterator[ScriptedBroker]:
+@contextmanager
+def unreachable() -> Iterator[ScriptedBroker]:
     """A broker that is reachable only when a test says so."""
     with running(ScriptedBroker()) as broker:
         broker.call(broker.stop)
         yield broker
+
+
+def with_little_room(work: Callable[[SmallDisk, DaemonProcess, ScriptedBroker], None]) -> None:
+    """Do it with a daemon that has little room; its path is short enough for a Unix socket."""
+
+    def whole(disk: SmallDisk) -> None:
+        with (
+            unreachable() as broker,
+            DaemonProcess(broker.url, data_dir=disk.folder, settings=NO_RESERVE) as daemon,
+        ):
+            daemon.start()
+            work(disk, daemon, broker)
+
+    with tempfile.TemporaryDirectory(prefix="tdl-") as folder:
+        on_a_small_disk(Path(folder), "20m", whole)
 
 
 def check_full(daemon: DaemonProcess) -> None:
@@ -87,19 +64,19 @@ def check_space(daemon: DaemonProcess, broker: ScriptedBroker) -> None:
     assert daemon.rows().keys() == acknowledged == broker.messages.keys()
 
 
-def test_ft_20_no_space_at_the_insert(broker: ScriptedBroker) -> None:
+def test_ft_20_no_space_at_the_insert() -> None:
     """The row is written and not committed when space ends: it is not there."""
-    with DaemonProcess(broker.url) as daemon:
+    with unreachable() as broker, DaemonProcess(broker.url) as daemon:
         daemon.start("D1=enospc@2")
         daemon.send(DESTINATION, BODY, "stored")
         check_full(daemon)
         check_space(daemon, broker)
 
 
-def test_ft_20_no_space_at_the_commit(disk: SmallDisk, broker: ScriptedBroker) -> None:
+def test_ft_20_no_space_at_the_commit() -> None:
     """The WAL cannot take the row: 507 as long as the disk is full, and no row."""
-    with DaemonProcess(broker.url, data_dir=disk.folder, settings=NO_RESERVE) as daemon:
-        daemon.start()
+
+    def work(disk: SmallDisk, daemon: DaemonProcess, broker: ScriptedBroker) -> None:
         daemon.send(DESTINATION, BODY, "stored")
         disk.fill()
         for _ in range(3):
@@ -107,11 +84,13 @@ def test_ft_20_no_space_at_the_commit(disk: SmallDisk, broker: ScriptedBroker) -
         disk.empty()
         check_space(daemon, broker)
 
+    with_little_room(work)
 
-def test_ft_20_no_space_at_a_checkpoint(disk: SmallDisk, broker: ScriptedBroker) -> None:
+
+def test_ft_20_no_space_at_a_checkpoint() -> None:
     """A WAL that cannot be folded into the file grows until a send is refused; none is lost."""
-    with DaemonProcess(broker.url, data_dir=disk.folder, settings=NO_RESERVE) as daemon:
-        daemon.start()
+
+    def work(disk: SmallDisk, daemon: DaemonProcess, broker: ScriptedBroker) -> None:
         daemon.send(DESTINATION, BODY, "stored")
         number = 0
         last: tuple[int, Any] = (202, None)
@@ -126,6 +105,8 @@ def test_ft_20_no_space_at_a_checkpoint(disk: SmallDisk, broker: ScriptedBroker)
         check_full(daemon)
         disk.resize("96m")
         check_space(daemon, broker)
+
+    with_little_room(work)
 
 
 async def test_ft_20_no_space_inside_the_brokers_transaction(

@@ -94,7 +94,7 @@ def test_no_host_of_the_internet_is_named(document: str) -> None:
 
 def test_a_section_that_is_not_there_is_noticed() -> None:
     """Sections are those of the protocol's own page."""
-    assert missing_sections("(channels 8.2), (mesh, section 8.2), channels 7") == ["channels 8.2"]
+    assert missing_sections("(channels 8.3), (mesh, section 8.2), channels 7") == ["channels 8.3"]
 
 
 def test_a_wrong_anchor_is_noticed() -> None:

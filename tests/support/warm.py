@@ -129,14 +129,22 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
             )
             theirs.close()
-            atexit.register(self._close)
+            atexit.register(self.close)
         return self._socket
 
-    def _close(self) -> None:
-        assert self._socket is not None
-        assert self._process is not None
+    def forget(self) -> None:
+        """Leave the forking process to the process that this one was forked from."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._process = None
+
+    def close(self) -> None:
+        """End the forking process, if there is one; what it forked goes on."""
+        if self._socket is None or self._process is None:
+            return
         self._socket.close()
         self._process.wait()
+        self._socket = self._process = None
 
 
 def _interpreter(env: Mapping[str, str]) -> dict[str, str]:

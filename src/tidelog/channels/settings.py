@@ -128,7 +128,7 @@ class History(Section, frozen=True, kw_only=True):
 
     retention_seconds: Annotated[int, Meta(ge=0, le=2**40)] = 86_400
     """Messages older than this are hidden from history and rewind; 0 shows all. One day is what
-    the protocol states (channels 6)."""
+    the protocol states (channels 8.1)."""
 
 
 class ConnectionRecovery(Section, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ class Channels(Section, frozen=True, kw_only=True):
     networks."""
 
     max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 65_536
-    """Largest message of a client; a larger one closes its socket with 1009 (channels 6)."""
+    """Largest message of a client; a larger one closes its socket with 1009 (channels 8.1)."""
 
     max_event_payload_bytes: Bytes = 102_400
     """Largest data of one event. It is copied to every subscriber."""

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,10 +197,8 @@ def test_messages_that_come_in_do_not_make_sends_wait(tmp_path: Path) -> None:
         for number in range(2 * PLACES):
             ana.send(f"dm:{ben.public_hex}", "no matter", f"m-{number}")
         eventually(lambda: len(started(ben, "on-message")) == PLACES, PATIENCE_S)
-        begin = time.monotonic()
         assert ben.send(f"dm:{ana.public_hex}", "mine", "mine")[0] == 202
-        assert time.monotonic() - begin < PROMPT_S
-        assert ended(ben, "on-message") == []
+        assert ended(ben, "on-message") == [], "it did not wait for a place of theirs"
 
 
 def test_a_killed_daemon_leaves_no_hook_running(tmp_path: Path) -> None:

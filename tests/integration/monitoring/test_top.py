@@ -58,7 +58,7 @@ async def test_traffic_is_seen(stage: Stage) -> None:
     sample = json.loads(line)
     assert sample["up"]
     assert sample["ready"]
-    assert sample["seconds"] == pytest.approx(3, abs=2)
+    assert sample["seconds"] > 2.5
     assert sample["entries"]["per_second"] > 0
     assert sample["commits"]["total"] >= sample["commits"]["per_second"] * sample["seconds"] - 0.01
     assert 0 < sample["commit"]["p50_ms"] <= sample["commit"]["p99_ms"]

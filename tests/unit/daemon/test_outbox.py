@@ -1,6 +1,6 @@
 """The outbox never forgets an id, and every change of a row is a compare-and-set (mesh 5)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,37 +19,7 @@ from tidelog.testing.clock import FakeClock
 
 HOUR_MS = 3_600_000
 ANA, BOB = "a0" * 32, "b0" * 32
-Open = Callable[[], Outbox]
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """A clock that may jump."""
-    return FakeClock()
-
-
-@pytest.fixture
-def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
-    """Opens the same file again and again, as restarts do."""
-    opened: list[Outbox] = []
-
-    def open_() -> Outbox:
-        for earlier in opened:
-            earlier.close()
-        limits = OutboxSettings(max_queue_size=100)
-        pressure = Pressure(limits, DiskSettings(), tmp_path, clock.now_ms, lambda _: 10**12)
-        opened.append(Outbox(tmp_path / "outbox.db", pressure, clock))
-        return opened[-1]
-
-    yield open_
-    for outbox in opened:
-        outbox.close()
-
-
-@pytest.fixture
-def outbox(reopen: Open) -> Outbox:
-    """An empty outbox."""
-    return reopen()
+Open = Callable[..., Outbox]
 
 
 def accept(outbox: Outbox, *ids: str, content: bytes = b"f") -> list[int]:

@@ -1,14 +1,12 @@
 """What was delivered never takes the room of what is to be (mesh 4.5)."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tidelog.base.errors import StoreError
 from tidelog.daemon.outbox.outbox import Accept, Outbox, Settlement
-from tidelog.daemon.outbox.pressure import Level, Pressure
-from tidelog.daemon.settings import DiskSettings, OutboxSettings
+from tidelog.daemon.outbox.pressure import Level
 from tidelog.testing.clock import FakeClock
 
 HOUR_MS = 3_600_000
@@ -17,34 +15,9 @@ Open = Callable[..., Outbox]
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    """A clock that may jump."""
-    return FakeClock()
-
-
-@pytest.fixture
-def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
-    """Opens the same file again and again, on a disk that has so much left."""
-    opened: list[Outbox] = []
-
-    def open_(free_bytes: int = 10**12, **limits: int) -> Outbox:
-        for earlier in opened:
-            earlier.close()
-        wanted = OutboxSettings(**{"budget_bytes": BUDGET, "max_queue_size": 10**6} | limits)
-        disk = DiskSettings(reserved_bytes=1_000_000)
-        pressure = Pressure(wanted, disk, tmp_path, clock.now_ms, lambda _: free_bytes)
-        opened.append(Outbox(tmp_path / "outbox.db", pressure, clock))
-        return opened[-1]
-
-    yield open_
-    for outbox in opened:
-        outbox.close()
-
-
-@pytest.fixture
-def outbox(reopen: Open) -> Outbox:
-    """An empty outbox."""
-    return reopen()
+def outbox_limits() -> dict[str, int]:
+    """Little room for content; the number of messages is no limit."""
+    return {"budget_bytes": BUDGET, "max_queue_size": 10**6}
 
 
 def accept(outbox: Outbox, name: str, size: int) -> bool:

@@ -14,12 +14,6 @@ Open = Callable[[bool], Inbox]
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    """Stands still."""
-    return FakeClock()
-
-
-@pytest.fixture
 def reopen(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
     """Opens the inbox, closing it first if it is open; with search or without."""
     opened: list[Inbox] = []

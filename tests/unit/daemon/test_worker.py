@@ -53,12 +53,6 @@ class RecordingUplink:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    """Stands still."""
-    return FakeClock()
-
-
-@pytest.fixture
 def outbox(tmp_path: Path, clock: FakeClock) -> Iterator[Outbox]:
     """An empty outbox."""
     pressure = Pressure(OutboxSettings(), DiskSettings(reserved_bytes=1), tmp_path, clock.now_ms)

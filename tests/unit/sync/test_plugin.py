@@ -234,6 +234,41 @@ def test_without_rules_of_its_own_a_plugin_is_not_in_the_way() -> None:
 # Rules about the state.
 
 
+class Watch:
+    """The clocks of the guard: what a check takes of them does not depend on this machine."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.used = 0.0
+
+    def perf_counter(self) -> float:
+        """The clock on the wall."""
+        return self.passed
+
+    monotonic = perf_counter
+
+    def thread_time(self) -> float:
+        """What was used of the processor."""
+        return self.used
+
+    def pause(self, seconds: float) -> None:
+        """Nothing is computed for so long."""
+        self.passed += seconds
+
+    def compute(self, seconds: float) -> None:
+        """Use so much processor time."""
+        self.used += seconds
+        self.passed += seconds
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """What the guard measures with."""
+    made = Watch()
+    monkeypatch.setattr(plugin_guard, "time", made)
+    return made
+
+
 class Stateful(Plugin):
     """Looks at everything there is to see, and takes as long as it is told."""
 
@@ -354,9 +389,11 @@ def test_a_check_that_fails_refuses_its_event(
     assert "sync.plugin my:Rules: check failed" in caplog.text
 
 
-def test_a_check_over_its_budget_refuses_its_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_over_its_budget_refuses_its_event(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Twice too much is too much; all partitions together have one budget."""
-    plugin = Stateful(0.004, 0.004, 0.004, 0.004)
+    plugin = Stateful(0.004, 0.004, 0.004, 0.004, pass_time=watch.compute)
     found, metrics = checked(plugin, Partition("p"), Partition("q"), budget_ms=6)
     assert found == (TOO_SLOW,)
     assert failures(metrics) == {("check", "over_budget"): 1}
@@ -365,22 +402,29 @@ def test_a_check_over_its_budget_refuses_its_event(caplog: pytest.LogCaptureFixt
     assert b'tidelog_sync_plugin_seconds_count{method="check"} 2.0' in metrics.render()
 
 
-def test_a_pause_of_the_machine_costs_no_event() -> None:
+def test_a_pause_of_the_machine_costs_no_event(watch: Watch) -> None:
     """However long it lasts: what counts is what the check used of the processor."""
-    paused = Stateful(0.05, 0.05, pass_time=time.sleep)
+    paused = Stateful(50.0, 50.0, pass_time=watch.pause)
     found, metrics = checked(paused, Partition("p"), budget_ms=20)
     assert found == ()
     assert failures(metrics) == {}
     assert len(paused.seen) == 1
 
 
-def test_a_check_over_its_budget_once_is_asked_again() -> None:
+def test_the_processor_is_what_a_check_is_measured_by(caplog: pytest.LogCaptureFixture) -> None:
+    """On the clocks of this machine: one that computes for longer than it may is refused."""
+    found, _ = checked(Stateful(0.03, 0.03), Partition("p"), budget_ms=20)
+    assert found == (TOO_SLOW,)
+    assert "ms of processor time twice" in caplog.text
+
+
+def test_a_check_over_its_budget_once_is_asked_again(watch: Watch) -> None:
     """Too much once and then within it: it passes. Too much with a verdict: the verdict counts."""
-    found, metrics = checked(Stateful(0.03), Partition("p"), budget_ms=20)
+    found, metrics = checked(Stateful(0.03, pass_time=watch.compute), Partition("p"), budget_ms=20)
     assert found == ()
     assert failures(metrics) == {}
     fault = Fault("event", "full")
-    slow = Stateful(0.03, answer=[fault])
+    slow = Stateful(0.03, answer=[fault], pass_time=watch.compute)
     assert checked(slow, Partition("p"), budget_ms=20)[0] == (fault,)
     assert len(slow.seen) == 1
 

@@ -17,7 +17,7 @@ class Limits(Section, frozen=True, kw_only=True):
 
     max_body_bytes: Bytes = 10_485_760
     """Largest HTTP request body; it is held in memory until answered. 10 MiB is what the channels
-    protocol states (channels 6)."""
+    protocol states (channels 8.1)."""
 
     unauthenticated_body_bytes: Bytes = 65_536
     """Held of a request's body before it is known who sends it. What shows in the head is judged by

@@ -1,4 +1,4 @@
-"""Ending a stream that its writer has left: a pure decision of the server itself (channels 5.5)."""
+"""Ending a stream that its writer has left: a pure decision of the server (channels 5.12)."""
 
 from typing import Literal
 

@@ -113,7 +113,7 @@ class SocketBody(Struct):
 
 
 class ProxyParams(Struct):
-    """What a client library asks the helper proxy to do with a message (channels 4.4)."""
+    """What a client library asks the helper proxy to do with a message (channels 9.2)."""
 
     event: str | None = None
     message_id: str | None = None

@@ -42,7 +42,7 @@ class PublishRefused(TidelogError):  # noqa: N818 - the failure is the noun
         super().__init__(f"{status} {code}: {error}")
         self.status = status
         self.code = code
-        """Stable name of the class of failure: `code` of section 7 of the channels protocol."""
+        """Stable name of the class of failure: `code` of channels 8.2."""
         self.error = error
         self.ai_code = ai_code
 
