@@ -1,4 +1,4 @@
-"""Many callers at once at a real daemon and at real brokers (FT-14 to FT-17, mesh 16.4).
+"""Many callers at once at a real daemon and at real brokers (FT-14 to FT-17).
 
 On PostgreSQL two nodes share the store and the callers are spread over both. `scripts/soak` raises
 the number of rounds; one failing round fails the case.

@@ -1,4 +1,4 @@
-"""The daemon's time: goes on whatever the wall clock does, and across restarts (mesh 5.5).
+"""The daemon's time: goes on whatever the wall clock does, and across restarts (mesh 4.3).
 
 The age of a row decides whether it may still be sent. A wall clock that is set back would make old
 rows young again, so the daemon's time is never below the highest time it has seen, in this process

@@ -1,4 +1,4 @@
-"""A daemon for one job: its key is nowhere but in memory, and its directory ends with it (13.2).
+"""A daemon for one job: its key is in memory only, and its directory ends with it (mesh 4.6).
 
 It joins with an invite when it starts. When it is stopped, or its time is over, it sends what it
 has accepted, ends its membership, so that its name is free for the next job, and removes its

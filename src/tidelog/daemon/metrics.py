@@ -1,4 +1,4 @@
-"""What the daemon counts (mesh 14), and its text for Prometheus.
+"""What the daemon counts (mesh 13), and its text for Prometheus.
 
 The counts are plain numbers; the Prometheus library is loaded when somebody first asks for the
 text, because it is a fifth of the daemon's start time.

@@ -1,4 +1,4 @@
-"""The daemon as a process: what is opened in which order, and how it ends (mesh 9.1, 12.1).
+"""The daemon as a process: what is opened in which order, and how it ends (mesh 4.6).
 
 Whatever could make two daemons send for one outbox, or send from a damaged one, is ruled out before
 the IPC opens; the broker comes last, because a daemon without one still accepts sends.
@@ -84,7 +84,7 @@ _log = logging.getLogger("tidelog.daemon")
 
 
 class Mode(Struct, frozen=True, kw_only=True):
-    """How long a daemon is to live, and what ends with it (mesh 13.2)."""
+    """How long a daemon is to live, and what ends with it (mesh 4.6)."""
 
     key: MemberKey | None = None
     """A key that is in memory only; such a daemon's directory is gone when it ends."""
@@ -95,7 +95,7 @@ class Mode(Struct, frozen=True, kw_only=True):
 
 
 class Daemon:
-    """Everything a running daemon has; `open` in the order of mesh 9.1, then `run`."""
+    """Everything a running daemon has; `open` in the order of mesh 4.6, then `run`."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ async def _tolerant(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def _is_container(settings: DaemonSettings) -> bool:
-    """Where other containers may share the loopback, the Unix socket is all there is (11.1)."""
+    """Where other containers may share the loopback, the Unix socket is all there is (mesh 3.1)."""
     if settings.container or "KUBERNETES_SERVICE_HOST" in os.environ:
         return True
     if Path("/.dockerenv").exists():

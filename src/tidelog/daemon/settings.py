@@ -59,7 +59,7 @@ class DiskSettings(Section, frozen=True, kw_only=True):
 
 
 class IpcSettings(Section, frozen=True, kw_only=True):
-    """`[ipc]`: who may ask this daemon, and how much at once (mesh 11)."""
+    """`[ipc]`: who may ask this daemon, and how much at once (mesh 3.1, 11)."""
 
     tcp_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
     """Port on 127.0.0.1, 0 for any free one; without it there is the Unix socket only."""

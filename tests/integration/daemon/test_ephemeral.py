@@ -1,4 +1,4 @@
-"""A daemon for one job: joins, works, leaves nothing behind (mesh 13.2)."""
+"""A daemon for one job: joins, works, leaves nothing behind (mesh 4.6)."""
 
 import json
 import os

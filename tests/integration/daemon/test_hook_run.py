@@ -1,4 +1,4 @@
-"""A hook's process: what it is given, and that it ends (mesh 15)."""
+"""A hook's process: what it is given, and that it ends (mesh 8.4)."""
 
 import asyncio
 import json

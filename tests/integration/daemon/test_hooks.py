@@ -1,4 +1,4 @@
-"""Hooks of a real daemon: run after the inbox, audited, never in its way (mesh 15)."""
+"""Hooks of a real daemon: run after the inbox, audited, never in its way (mesh 8.4)."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Reading what was received: pages, live events, replay (mesh 10.3, 11.2)."""
+"""Reading what was received: pages, live events, replay (mesh 8.2, 8.3)."""
 
 import asyncio
 import json

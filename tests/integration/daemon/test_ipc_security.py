@@ -1,4 +1,4 @@
-"""Nobody but the user's own programs gets in, and none of them can take everything (mesh 11)."""
+"""Nobody but the user's own programs gets in, and none of them can take everything (mesh 3.1)."""
 
 import asyncio
 import json

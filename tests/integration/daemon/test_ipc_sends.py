@@ -1,4 +1,4 @@
-"""Sends over the real IPC: lookup table, sources of ids, phase A (mesh 2, 4)."""
+"""Sends over the real IPC: lookup table, sources of ids, phase A (mesh 2.1, 3.3, 3.4)."""
 
 import asyncio
 import json

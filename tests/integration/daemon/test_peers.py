@@ -1,4 +1,4 @@
-"""Who else is in the mesh, asked of the daemon (mesh 11.2)."""
+"""Who else is in the mesh, asked of the daemon (mesh 3.2)."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Who a daemon's member is, asked of the daemon (mesh 11.2)."""
+"""Who a daemon's member is, asked of the daemon (mesh 3.2)."""
 
 import json
 import subprocess

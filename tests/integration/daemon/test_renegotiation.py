@@ -1,4 +1,4 @@
-"""A mesh whose settings change while a real daemon is connected (mesh 5.5, 6.6)."""
+"""A mesh whose settings change while a real daemon is connected (mesh 4.3, 6.4)."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""What an operator does with the outbox over the IPC (mesh 5.6)."""
+"""What an operator does with the outbox over the IPC (mesh 4.4)."""
 
 import asyncio
 import json

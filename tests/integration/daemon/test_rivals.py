@@ -1,4 +1,4 @@
-"""Two real daemons with one key, on one node or on two (mesh 13.3)."""
+"""Two real daemons with one key, on one node or on two (mesh 9.6)."""
 
 import json
 import os

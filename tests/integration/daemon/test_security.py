@@ -1,6 +1,6 @@
 """The daemon against everybody who is not its user: a real process, its files and its log.
 
-Each attack is refused as mesh 11 says, stores nothing, and leaves nothing secret in the log.
+Each attack is refused as mesh 3.1 says, stores nothing, and leaves nothing secret in the log.
 """
 
 import json

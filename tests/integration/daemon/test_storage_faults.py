@@ -166,7 +166,7 @@ async def test_a_daemon_killed_around_its_commit(point: str, stored: int, tmp_pa
 
 
 async def test_a_daemon_killed_in_a_requeue(tmp_path: Path) -> None:
-    """The old row is as it was, and has no successor (D6)."""
+    """The old row is as it was, and has no successor (fault point D6)."""
     child = Child(tmp_path, "D6=kill")
     async with await child.ready() as client:
         await client.post("/v1/send", json=SEND, headers={"Idempotency-Key": "old"})
@@ -178,7 +178,7 @@ async def test_a_daemon_killed_in_a_requeue(tmp_path: Path) -> None:
 
 
 async def test_a_daemon_killed_again_and_again_while_it_recovers(tmp_path: Path) -> None:
-    """Recovery can be repeated: no row stays `inflight`, none is lost (D7)."""
+    """Recovery can be repeated: no row stays `inflight`, none is lost (fault point D7)."""
     daemon = LocalDaemon(tmp_path)
     async with running(tmp_path / "other") as other, other.unix() as client:
         for number in range(5):

@@ -1,4 +1,4 @@
-"""What a broker answers has the members that docs/protocol/mesh.md shows (6.2, 7.2)."""
+"""What a broker answers has the members that the page shows (mesh 6.2, 7.2)."""
 
 import msgspec
 import pytest

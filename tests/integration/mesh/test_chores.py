@@ -1,4 +1,4 @@
-"""What a broker does now and then, it does by itself, as often as its settings say (mesh 6.6)."""
+"""What a broker does now and then, as often as its settings say (mesh 6.4, 6.5)."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A daemon's connection: proof, negotiation, traffic, presence and every way it ends (mesh 17)."""
+"""A daemon's connection: proof, negotiation, traffic, and every way it ends (mesh 9.1 to 9.3)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Leases, fencing and redelivery to connected members (mesh 7.2)."""
+"""Leases, fencing and redelivery to connected members (mesh 7.1)."""
 
 import asyncio
 from collections.abc import AsyncIterator

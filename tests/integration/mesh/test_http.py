@@ -1,4 +1,4 @@
-"""Meshes, members, topics, queues and webhooks over HTTP: who may, once or again (mesh 17)."""
+"""Meshes, members, topics, queues and webhooks over HTTP: who may, once or again (mesh 9.4)."""
 
 import asyncio
 from pathlib import Path

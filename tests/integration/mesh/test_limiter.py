@@ -1,4 +1,4 @@
-"""The rate limiter, in memory and on tables: one unit per id and window (mesh 8)."""
+"""The rate limiter, in memory and on tables: one unit per id and window (mesh 6.3)."""
 
 import asyncio
 import random

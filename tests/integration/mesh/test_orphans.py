@@ -1,4 +1,4 @@
-"""Every stored relation, damaged by hand: the orphan check names the broken rule (mesh 6.7)."""
+"""Every stored relation, damaged by hand: the orphan check names the broken rule (mesh 6.5)."""
 
 import asyncio
 import json

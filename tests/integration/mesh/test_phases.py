@@ -102,7 +102,7 @@ Play = Callable[[Scene], Awaitable[list[httpx.Response]]]
 
 
 class Prune:
-    """What message retention does to one message (mesh 6.6)."""
+    """What message retention does to one message (mesh 6.4)."""
 
     def __init__(self, mesh_id: str, client_id: str, history_id: int, message_id: str) -> None:
         self._at = (stream_name(mesh_id), history_id)

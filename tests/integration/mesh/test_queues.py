@@ -1,4 +1,4 @@
-"""Consumers of queues over HTTP: leases, fencing and what may be asked for (mesh 7.2, 17)."""
+"""Consumers of queues over HTTP: leases, fencing and what may be asked for (mesh 7.1, 7.3)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Messages and ids whose time is over, and what a retry is told about them (mesh 6.6)."""
+"""Messages and ids whose time is over, and what a retry is told about them (mesh 6.4)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Two connections with one member's key, spoken by hand (mesh 12.3, 13.3)."""
+"""Two connections with one member's key, spoken by hand (mesh 9.3, 9.6)."""
 
 import asyncio
 import time

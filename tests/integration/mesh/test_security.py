@@ -1,6 +1,6 @@
 """The broker against strangers: a real process on either engine, its store and its log.
 
-Each attack is refused as mesh 17 says, leaves every stored relation as it was, and nothing secret
+Each attack is refused as mesh 9 says, leaves every stored relation as it was, and nothing secret
 in the log.
 """
 

@@ -1,4 +1,4 @@
-"""The settings of a mesh are read and changed, and hold from then on (mesh 6.5, 6.6, 8)."""
+"""The settings of a mesh are read and changed, and hold from then on (mesh 6.3, 6.4, 9.4)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A member token counts once, whatever happens to the process (mesh 17)."""
+"""A member token counts once, whatever happens to the process (mesh 9.5)."""
 
 from pathlib import Path
 

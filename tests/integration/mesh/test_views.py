@@ -1,4 +1,4 @@
-"""The relations of the contract can be read under its names, on both engines (mesh 6.5)."""
+"""The relations of the contract can be read under its names, on both engines (mesh 6.8)."""
 
 import datetime as dt
 from typing import Any

@@ -152,7 +152,7 @@ async def test_a_message_is_posted_and_signed(scene: Scene) -> None:
 
 
 async def test_a_receiver_verifies_as_printed(scene: Scene) -> None:
-    """The snippet of section 7.4: a post is genuine as it came, and for five minutes."""
+    """The snippet of mesh 7.4: a post is genuine as it came, and for five minutes."""
     [snippet] = [text for text in Document("protocol/mesh.md").blocks("7.4") if "def " in text]
     written: Json = {}
     exec(snippet, written)

@@ -48,7 +48,7 @@ SPECIFIED = (
     "broker_rate_limit_consumed_then_b2_rejected_total",
     "decide_seconds_bucket",
 )
-"""Every metric that mesh 14 names, and the one of the architecture."""
+"""Every metric that mesh 13 names, and the one of the architecture."""
 
 Exported = dict[str, frozenset[str]]
 """Names of samples, each with the labels it can have."""

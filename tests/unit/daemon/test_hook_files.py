@@ -1,4 +1,4 @@
-"""Only what `hooks.toml` names is run, and only what nobody else can write (mesh 15)."""
+"""Only what `hooks.toml` names is run, and only what nobody else can write (mesh 8.4)."""
 
 import os
 from collections.abc import Callable

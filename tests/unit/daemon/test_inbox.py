@@ -1,4 +1,4 @@
-"""The inbox stores each id once and keeps its order (mesh 10)."""
+"""The inbox stores each id once and keeps its order (mesh 8)."""
 
 import asyncio
 import sqlite3

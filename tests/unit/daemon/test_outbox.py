@@ -1,4 +1,4 @@
-"""The outbox never forgets an id, and every change of a row is a compare-and-set (mesh 5)."""
+"""The outbox never forgets an id, and every change of a row is a compare-and-set (mesh 4)."""
 
 from collections.abc import Callable
 from importlib.resources import files

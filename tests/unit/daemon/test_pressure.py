@@ -1,4 +1,4 @@
-"""What runs out first decides (mesh 9.4)."""
+"""What runs out first decides (mesh 4.5)."""
 
 from pathlib import Path
 

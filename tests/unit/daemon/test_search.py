@@ -1,4 +1,4 @@
-"""Search finds what the inbox has, and nothing else, whatever happens to the file (mesh 10.3)."""
+"""Search finds what the inbox has, and nothing else, whatever happens to the file (mesh 8.2)."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The daemon's settings: flags over its variables over its file (mesh 15)."""
+"""The daemon's settings: flags over its variables over its file (mesh 11)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One token opens the port, and the one before it for a minute (mesh 11.1)."""
+"""One token opens the port, and the one before it for a minute (mesh 3.1)."""
 
 import base64
 from pathlib import Path

@@ -251,7 +251,7 @@ def test_the_frames() -> None:
                 assert named == {"claim_id"}
                 named |= set(msgspec.json.decode(PROTOCOL.blocks("7.2")[0]))
             if kind == "ack":
-                named |= members  # the members of the HTTP answers, 6.2 and 9.4
+                named |= members  # the members of the HTTP answers, mesh 6.2 and 9.4
             if kind == "topics":
                 named.discard("topic")  # said of the three frames of its line together
             assert members == named, kind

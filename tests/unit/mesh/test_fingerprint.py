@@ -1,4 +1,4 @@
-"""Two sends have one fingerprint exactly when they are the same send (mesh 2, 3)."""
+"""Two sends have one fingerprint exactly when they are the same send (mesh 2)."""
 
 import json
 from typing import Any

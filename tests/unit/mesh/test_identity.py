@@ -1,4 +1,4 @@
-"""A key proves its member: in a hello, in a join, in a token (mesh 13.1, 17)."""
+"""A key proves its member: in a hello, in a join, in a token (mesh 9.5, 9.7)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Broker and daemon agree on features, or the daemon says why not (mesh 12)."""
+"""Broker and daemon agree on features, or the daemon says why not (mesh 9.2)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The outbox's tables are the contract's (mesh 4.2, 5.2-5.6)."""
+"""The outbox's tables are the contract's (mesh 3.3, 4.1 to 4.4)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which of two connections with one key stays (mesh 13.3)."""
+"""Which of two connections with one key stays (mesh 9.6)."""
 
 import pytest
 

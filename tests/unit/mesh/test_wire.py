@@ -1,4 +1,4 @@
-"""Frames keep what they say on the way (mesh 17)."""
+"""Frames keep what they say on the way (mesh 9.1)."""
 
 import json
 

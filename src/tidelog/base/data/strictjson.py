@@ -1,4 +1,4 @@
-r"""JSON as the contracts read it: one meaning for every text, or none (sync D4, mesh 3).
+r"""JSON as the contracts read it: one meaning for every text, or none (sync D4, mesh 2.2).
 
 Refused besides plain syntax errors: duplicate keys, `NaN` and the infinities (also a number such
 as `1e999` that overflows to one), lone surrogates (as bytes or as escapes), a byte order mark,

@@ -1,4 +1,4 @@
-"""Which hooks a daemon may run: `hooks.toml`, and the scripts that it names (mesh 15).
+"""Which hooks a daemon may run: `hooks.toml`, and the scripts that it names (mesh 8.4).
 
 A script that lies in the directory is not run by that alone. It must be named, and nobody but the
 daemon's user and root may be able to change it, or to put something else into its place: whoever

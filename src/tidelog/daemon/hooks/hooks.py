@@ -1,4 +1,4 @@
-"""Scripts that the daemon runs when something happens (mesh 15).
+"""Scripts that the daemon runs when something happens (mesh 8.4).
 
 A hook runs after what it is about is stored, never before, and nobody waits for it; only `pre-send`
 is asked before a send is accepted. What cannot be run because too much waits is dropped, counted

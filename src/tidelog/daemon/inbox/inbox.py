@@ -1,4 +1,4 @@
-"""The inbox: what the broker delivered to this member, each id of each sender once (mesh 10).
+"""The inbox: what the broker delivered to this member, each id of each sender once (mesh 8).
 
 Rows are ordered by `(received_at, id)`, and both only ever grow: a reader that goes on behind the
 last row it saw misses nothing and sees nothing twice, whatever the clock does.

@@ -1,4 +1,4 @@
-"""What the broker delivers: stored first, told second, acknowledged last (mesh 10.2)."""
+"""What the broker delivers: stored first, told second, acknowledged last (mesh 8.1)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence

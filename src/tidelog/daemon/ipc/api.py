@@ -1,4 +1,4 @@
-"""The endpoints of the IPC (mesh 11.2): from a request to an answer."""
+"""The endpoints of the IPC (mesh 3.2): from a request to an answer."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Server-sent events: what happens in the daemon, live and replayed from the inbox (mesh 11.2).
+"""Server-sent events: what happens in the daemon, live and replayed from the inbox (mesh 8.3).
 
 Only messages have an `id:`, their cursor in the inbox. A reader that comes back with the last one
 it saw gets every message after it, then what happens next, without a gap and without a copy. So

@@ -1,4 +1,4 @@
-"""Who may come in over the IPC, decided from a request's head (mesh 11.1, 11.3)."""
+"""Who may come in over the IPC, decided from a request's head (mesh 3.1)."""
 
 import logging
 from collections.abc import Callable

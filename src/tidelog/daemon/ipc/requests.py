@@ -1,4 +1,4 @@
-"""From the JSON of a send, a post or a patch to an envelope (mesh 4.1, steps 1 and 2; 11.2)."""
+"""From the JSON of a send, a post or a patch to an envelope (mesh 3.2, 3.4)."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn

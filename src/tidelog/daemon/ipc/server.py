@@ -1,4 +1,4 @@
-"""HTTP/1.1 for callers on this machine: a Unix socket, and a loopback port if wanted (mesh 11).
+"""HTTP/1.1 for callers on this machine: a Unix socket, and a loopback port if wanted (mesh 3).
 
 A small server of our own, because a web framework would cost the daemon its start time and its
 memory. Heads are judged before bodies are read; a caller can hold one request, for a limited time.

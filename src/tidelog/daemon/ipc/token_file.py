@@ -1,4 +1,4 @@
-"""The local token: a file that only the daemon's user can read opens the TCP port (mesh 11.1)."""
+"""The local token: a file that only the daemon's user can read opens the TCP port (mesh 3.1)."""
 
 import hmac
 import os

@@ -1,4 +1,4 @@
--- The daemon's inbox: what the broker delivered, each id once (mesh 10.1).
+-- The daemon's inbox: what the broker delivered, each id once (mesh 8.5).
 
 -- "tdib": what tells our files from those of other applications.
 PRAGMA application_id = 0x74646962;

@@ -1,4 +1,4 @@
--- The daemon's outbox: one row per client_message_id, never deleted (mesh 5.1).
+-- The daemon's outbox: one row per client_message_id, never deleted (mesh 4.8).
 
 -- "tdob": what tells our files from those of other applications.
 PRAGMA application_id = 0x74646f62;

@@ -1,4 +1,4 @@
-"""The outbox: every send this daemon ever accepted, and how far it got (mesh 4, 5).
+"""The outbox: every send this daemon ever accepted, and how far it got (mesh 3.4, 4).
 
 An id that is in here is never released: no statement deletes a row. Every method that changes
 something is one transaction, every change of status a compare-and-set on status and attempts, and
@@ -236,7 +236,7 @@ class Outbox:
     # The clock and what was negotiated.
 
     def _now_ms(self) -> int:
-        """The time by which rows age: the wall clock, or its highest mark (mesh 5.5)."""
+        """The time by which rows age: the wall clock, or its highest mark (mesh 4.3)."""
         self._mark_ms = max(self._mark_ms, self._clock.now_ms())
         return self._mark_ms
 
@@ -293,7 +293,7 @@ class Outbox:
             return False
         return self._now_ms() - claim.enqueued_at >= days * 24 * _HOUR_MS
 
-    # Accepting (4.1).
+    # Accepting (mesh 3.4).
 
     def accept(self, sends: Sequence[Accept]) -> list[Verdict | StoreError]:
         """Decide sends in one transaction; each has the outcome it would have had alone.
@@ -355,7 +355,7 @@ class Outbox:
         found = self._database.row("outbox_find", client_message_id)
         return None if found is None else Existing(*found)
 
-    # Attempts (5.2).
+    # Attempts (mesh 4.1).
 
     def recover_inflight(self) -> int:
         """At start, before anything else: attempts of an earlier process are to be repeated."""
@@ -459,7 +459,7 @@ class Outbox:
         wait: int = found[0] - self._clock.now_ms()
         return 0 if wait < 0 or wait > MAX_DELAY_MS else wait
 
-    # What an operator does (5.6).
+    # What an operator does (mesh 4.4).
 
     def requeue(
         self,

@@ -1,4 +1,4 @@
-"""`tidelog mesh recover`: a new outbox from what can be read of a damaged one (mesh 9.3).
+"""`tidelog mesh recover`: a new outbox from what can be read of a damaged one (mesh 4.6).
 
 An id that was ever accepted must stay taken, or its caller's retry could become a second message.
 So ids are looked for wherever SQLite keeps them: in the table, and in the two indexes that hold a

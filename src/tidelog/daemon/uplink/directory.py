@@ -1,4 +1,4 @@
-"""Who is called what in a mesh, asked of the broker (mesh 4.1: names are resolved before hashing).
+"""Who is called what in a mesh, asked of the broker (mesh D3: names are resolved before hashing).
 
 A person writes `dm:bob`; what is sent and hashed is bob's key. The broker is asked for it at every
 send, because bob may have joined again under another key; sends that come while it is being asked

@@ -1,7 +1,7 @@
 """The daemon's connection to its broker: proven, negotiated, used, and opened again when lost.
 
 An `Uplink` lives as long as the daemon; a `_Conversation` as long as one WebSocket. Nothing is sent
-before the broker has answered the negotiation (mesh 12.1), and what a conversation still waits for
+before the broker has answered the negotiation (mesh 9.2), and what a conversation still waits for
 when it ends is answered with "nobody knows", which the outbox retries under the same id.
 """
 
@@ -74,7 +74,7 @@ _RIVALS = {
     "keeps the oldest (4004 member_already_connected). Stop the other one first, or give this one "
     "a key of its own with `tidelog mesh join`",
 }
-"""Another daemon has this member's place: this one must not fight for it (mesh 13.3)."""
+"""Another daemon has this member's place: this one must not fight for it (mesh 9.6)."""
 
 _log = logging.getLogger("tidelog.daemon.uplink.uplink")
 

@@ -1,4 +1,4 @@
-"""Leases on deliveries: pure decisions that append nothing (mesh 7.2).
+"""Leases on deliveries: pure decisions that append nothing (mesh 7.1).
 
 A lease belongs to whoever knows its `claim_id`. It ends by an acknowledgement, by being given back,
 or by its time; whoever comes later with an old `claim_id` changes nothing.

@@ -1,4 +1,4 @@
-"""The idempotent rate limiter (mesh 8): one unit per id and window, however often it is tried.
+"""The idempotent rate limiter (mesh 6.3): one unit per id and window, however often it is tried.
 
 It is the last check before the accept transaction, and what it counts is kept before that begins.
 A refusal leaves no mark. Nothing is given back when the transaction refuses the send.

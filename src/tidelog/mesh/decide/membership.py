@@ -1,4 +1,4 @@
-"""Who and what there is in a mesh: pure decisions that append nothing (mesh 7.1, 13.1 and 17).
+"""Who and what there is in a mesh: pure decisions that append nothing (mesh 9.4).
 
 They go through the same queue as sends, so that a send sees exactly the members, topics and
 subscriptions of the moment it commits. Counts that bound a mesh are as of the beginning of a batch:

@@ -1,4 +1,4 @@
-"""The settings of one mesh: what they are, their bounds, and how they change (mesh 6.4-6.6, 8)."""
+"""The settings of one mesh: their bounds, and how they change (mesh 6.3, 6.4, 9.4)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Member tokens count once (mesh 17): a `jti` is remembered until its token would have expired."""
+"""Member tokens count once (mesh 9.5): a `jti` is remembered until its token would have expired."""
 
 from msgspec import Struct
 

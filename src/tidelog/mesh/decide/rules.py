@@ -1,4 +1,4 @@
-"""What a send does: one pure decision (mesh 6.1, 6.3 and 6.4).
+"""What a send does: one pure decision (mesh 6.1, 6.6 and 6.7).
 
 Everything stateless was checked before, and the rate limiter has counted the id. The decision sees
 the state as its predecessors in the same batch left it, and answers what to append and what to say;
@@ -69,7 +69,7 @@ class Mesh(Struct, frozen=True):
     shortest_window_days: int | None = None
     """The shortest time its ids were ever kept; None if they have never expired."""
     clone_concurrency_policy: ConnectionPolicy = "prefer_newest"
-    """What becomes of two daemons that are connected with one key (mesh 13.3)."""
+    """What becomes of two daemons that are connected with one key (mesh 9.6)."""
 
 
 class Member(Struct, frozen=True):
@@ -155,7 +155,7 @@ class Send(Struct, frozen=True, kw_only=True):
         return self.envelope.destination_ref if is_topic else ""
 
     def decide(self, view: View) -> Accept | Refuse:
-        """Gate, claim, destination; then everything of 6.3 at once, or nothing."""
+        """Gate, claim, destination; then everything of mesh 6.6 at once, or nothing."""
         mesh_rows = view.rows("mesh_by_id", (self.mesh_id,))
         if not mesh_rows:
             return Refuse(answers.mesh_not_found())

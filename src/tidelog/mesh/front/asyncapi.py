@@ -1,4 +1,4 @@
-"""What daemon and broker say to each other (mesh 17), from the types of `wire`."""
+"""What daemon and broker say to each other (mesh 9.1), from the types of `wire`."""
 
 from typing import Annotated, Any, Literal, get_args
 

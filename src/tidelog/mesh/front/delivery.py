@@ -1,4 +1,4 @@
-"""Brings committed messages to connected members and to the consumers of queues (mesh 7.2).
+"""Brings committed messages to connected members and to the consumers of queues (mesh 7.1, 7.3).
 
 A push is a lease: rows are claimed in a transaction, pushed, and closed by the receiver's
 acknowledgement. Whatever gets lost in between is pushed again when the lease has ended.
@@ -46,7 +46,7 @@ MAX_QUEUE_CLAIM = 100
 """Messages in one claim of a queue."""
 
 MAX_LEASE_MS = 300_000
-"""Longest lease that a consumer of a queue may ask for (mesh 17)."""
+"""Longest lease that a consumer of a queue may ask for (mesh 7.3)."""
 
 REAP_ROWS = 1000
 """Leases ended in one transaction, which other writers wait for."""

@@ -1,4 +1,4 @@
-"""The broker's HTTP routes (mesh 17): who asks, what is asked, and `{"error": ...}` if refused.
+"""The broker's HTTP routes (mesh 9.4): who asks, what is asked, and `{"error": ...}` if refused.
 
 Every answer is made here, also that of a store which does not answer: a daemon reads codes, not the
 web room's texts.

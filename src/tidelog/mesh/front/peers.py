@@ -1,6 +1,6 @@
 """Who is connected: presence is told and forgotten, revocations end connections, on every node.
 
-Two daemons with one key meet here (mesh 13.3). On one node that is decided before the newer one is
+Two daemons with one key meet here (mesh 9.6). On one node that is decided before the newer one is
 ready. Nodes tell each other of every connection that became ready; the order of these announcements
 is the same for all, so that of two connections made at once exactly one counts as the older.
 """

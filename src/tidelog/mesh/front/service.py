@@ -198,7 +198,7 @@ class MeshService:
             self.delivery.detached(connection)
 
     def _note_rivals(self, mesh: Mesh, member: Member) -> None:
-        """The audit event of mesh 13.3, whatever the policy makes of the two."""
+        """The audit event of mesh 9.6, whatever the policy makes of the two."""
         policy = mesh.clone_concurrency_policy
         self.committer.metrics.mesh_concurrent_connections.labels(mesh.id, policy).inc()
         _log.warning(

@@ -1,7 +1,7 @@
 """What a send is, byte for byte: its envelope, and the fingerprint that tells two of them apart.
 
 The daemon computes the fingerprint once when it accepts a send, the broker again from what arrives
-(mesh 3). Both use this module, so a difference means that something on the way changed the send.
+(mesh 2.2). Both use this module, so a difference means that something on the way changed the send.
 """
 
 import base64
@@ -34,7 +34,7 @@ MAX_MENTIONS = 256
 """Each mention is a row in the broker's transaction."""
 
 MAX_NUMBER = 2**53 - 1
-"""Beyond it a double and its canonical digits are no longer the same number (mesh 3)."""
+"""Beyond it a double and its canonical digits are no longer the same number (mesh D4)."""
 
 Kind = Literal["topic", "dm", "queue"]
 Priority = Literal["now", "next", "low"]
@@ -95,7 +95,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(self.preimage()).digest()
 
     def payload(self) -> bytes:
-        """The envelope as a JSON object, the very bytes that every attempt sends (mesh 5.1)."""
+        """The envelope as a JSON object, the very bytes that every attempt sends (mesh 4.8)."""
         text, encoding = body_text(self.body)
         return b"".join(
             (
@@ -240,7 +240,7 @@ def with_mentions(meta: object, mentions: object) -> object:
 def choose_client_message_id(
     headers: Sequence[str], in_body: object, mint: Callable[[], str]
 ) -> str:
-    """The id of a send: `Idempotency-Key`, else the body's, else a new one (mesh 2).
+    """The id of a send: `Idempotency-Key`, else the body's, else a new one (mesh 2.1).
 
     Args:
         headers: every value of the header, as it was sent.

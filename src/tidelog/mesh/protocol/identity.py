@@ -1,4 +1,4 @@
-"""Who a member is: an ed25519 key pair whose public half is the address (mesh 13.1, 17).
+"""Who a member is: an ed25519 key pair whose public half is the address (mesh 9.5, 9.7).
 
 Three things are signed: the broker's hello challenge, a join with an invite, and member tokens for
 HTTP. Each has its own prefix or form, so that a signature for one is worth nothing for another.

@@ -1,4 +1,4 @@
-"""Which features broker and daemon agree on before any traffic (mesh 12.1-12.3), both sides."""
+"""Which features broker and daemon agree on before any traffic (mesh 9.2), both sides."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, get_args

@@ -1,4 +1,4 @@
-"""The rules of the outbox as tables and formulas: states, answers, delays, age (mesh 4.2, 5).
+"""The rules of the outbox as tables and formulas: states, answers, delays, age (mesh 3.3, 4).
 
 Nothing here reads a clock or a file; the daemon passes what it knows and stores what comes back.
 """
@@ -47,11 +47,11 @@ TRANSITIONS: Final[frozenset[tuple[Status, Status]]] = frozenset(
         ("dead", "aborted"),
     }
 )
-"""Every change of status there is; `done` and `aborted` are final (mesh 5.2). Only a row that is
+"""Every change of status there is; `done` and `aborted` are final (mesh 4.1). Only a row that is
 possibly lost is not: it can be retired."""
 
 
-# What an accept answers (mesh 4.2).
+# What an accept returns (mesh 3.3).
 
 
 class Existing(Struct, frozen=True):
@@ -113,7 +113,7 @@ def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | Non
     return Verdict(409, refusal)
 
 
-# What a broker's answer means (mesh 5.3).
+# What a broker's response means (mesh 4.2).
 
 _TRANSIENT = frozenset({401, 408, 425, 429})
 
@@ -157,7 +157,7 @@ def retry_delay_ms(attempts: int, jitter: float, retry_after_s: float | None = N
     return delay if retry_after_s is None else max(delay, round(retry_after_s * 1000))
 
 
-# How old a row may get (mesh 5.5).
+# How old a row may get (mesh 4.3).
 
 
 class MaxAgeRefused(TidelogError):  # noqa: N818 - the failure is the noun
@@ -203,7 +203,7 @@ def max_age_hours(
     return retention_days * 24 - safety_margin_hours(retention_days)
 
 
-# What may be requeued or dropped (mesh 5.6).
+# What may be requeued or dropped (mesh 4.4).
 
 
 def retire_error(status: Status, *, is_lost: bool = False) -> str | None:

@@ -1,4 +1,4 @@
-"""Two connections with one member's key: which of them stays (mesh 13.3).
+"""Two connections with one member's key: which of them stays (mesh 9.6).
 
 A process that lost its connection and opened another one is no rival of itself, although the broker
 may take the lost one for alive for a while. A daemon therefore says with its hello which process it

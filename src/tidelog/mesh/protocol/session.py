@@ -1,6 +1,6 @@
 """The broker's end of one connection as a state machine: frames in, actions out; no I/O, no clock.
 
-A connection greets, proves its key, negotiates, and only then sends and receives (mesh 12.1, 17).
+A connection greets, proves its key, negotiates, and only then sends and receives (mesh 9.1, 9.2).
 """
 
 from enum import Enum, auto

@@ -1,4 +1,4 @@
-"""The frames between daemon and broker (mesh 17): typed messages and nothing else.
+"""The frames between daemon and broker (mesh 9.1): typed messages and nothing else.
 
 A frame is a JSON object whose member `type` names it; unknown members are ignored. A daemon's
 `send` is kept as the object it came as: what is wrong with it must be answered, not closed.

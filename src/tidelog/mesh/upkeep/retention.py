@@ -1,4 +1,4 @@
-"""Messages and ids whose time is over go (mesh 6.6); their places in the history stay."""
+"""Messages and ids whose time is over go (mesh 6.4); their places in the history stay."""
 
 import asyncio
 import logging

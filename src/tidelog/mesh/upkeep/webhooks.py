@@ -1,4 +1,4 @@
-"""Messages to endpoints over HTTP (mesh 7.1 and 7.2): leased, posted, and tried again or buried."""
+"""Messages to endpoints over HTTP (mesh 7.4): leased, posted, and tried again or buried."""
 
 import asyncio
 import hashlib

@@ -25,7 +25,7 @@ CREATE TABLE tidelog.sync_settings (
   value BIGINT NOT NULL
 );
 
--- The relations of the protocol (spec, section 16) under the names operators know. Partitions and
+-- The relations of the protocol (sync 16) under the names operators know. Partitions and
 -- event are JSON as text, cut out of the body: PostgreSQL's JSON functions refuse an escaped U+0000,
 -- which is legal in an event. No string of the body can hold the marks: its quotes are escaped.
 

@@ -25,7 +25,7 @@ CREATE TABLE sync_settings (
   value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The relations of the protocol (spec, section 16) under the names operators know.
+-- The relations of the protocol (sync 16) under the names operators know.
 
 CREATE VIEW sync_events AS
 SELECT l.committed_id, l.entity AS id, l.actor AS client_id,

@@ -123,7 +123,7 @@ CREATE TABLE tidelog.mesh_webhook (
 
 CREATE INDEX mesh_webhook_mesh ON tidelog.mesh_webhook (mesh_id, topic);
 
--- The relations of the contract (spec, section 6.5) under its names. The head of a stored send is cut
+-- The relations of the contract (mesh 6.8) under its names. The head of a stored send is cut
 -- out in front of its meta, which is last and may hold an escaped U+0000: PostgreSQL's JSON functions
 -- refuse that. No string of the head can hold the mark: its quotes are escaped.
 
@@ -227,7 +227,7 @@ CREATE UNLOGGED TABLE mesh.used_token (
 
 CREATE INDEX used_token_expiry ON mesh.used_token (expires_at);
 
--- Takes units of several ids at once (spec, section 8). The row of the window is locked first, so all
+-- Takes units of several ids at once (mesh 6.3). The row of the window is locked first, so all
 -- takers of a window follow one another, and each statement in here sees what the one before it left.
 -- Answers the number of each id, and whether it is `known` (counted before), `taken` or `denied`.
 CREATE FUNCTION mesh.take_units(meshes TEXT[], ids TEXT[], buckets BIGINT[], limits BIGINT[])

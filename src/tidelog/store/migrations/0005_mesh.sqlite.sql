@@ -122,7 +122,7 @@ CREATE TABLE mesh_webhook (
 
 CREATE INDEX mesh_webhook_mesh ON mesh_webhook (mesh_id, topic);
 
--- The relations of the contract (spec, section 6.5) that are kept in the log and its keys.
+-- The relations of the contract (mesh 6.8) that are kept in the log and its keys.
 
 CREATE VIEW mesh_mesh AS
 SELECT id, slug,

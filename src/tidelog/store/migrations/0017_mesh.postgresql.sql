@@ -48,7 +48,7 @@ ALTER TABLE mesh.rate_limit_window ADD COLUMN promised BIGINT NOT NULL;
 
 DROP FUNCTION mesh.take_units(TEXT[], TEXT[], BIGINT[], BIGINT[]);
 
--- Takes units of several ids at once (spec, section 8), by the rule of tidelog.mesh.limiter. The row of the window
+-- Takes units of several ids at once (mesh 6.3), by the rule of tidelog.mesh.limiter. The row of the window
 -- is locked first, so all takers of a window follow one another, and each statement in here sees what the one before
 -- it left. Answers the number of each id, and whether it is `known` (counted before), `taken` or `denied`.
 CREATE FUNCTION mesh.take_shares(meshes TEXT[], members TEXT[], ids TEXT[], buckets BIGINT[], limits BIGINT[])
