@@ -66,7 +66,7 @@ def delete(rng: random.Random, tag: str) -> Json:
     body: Json = {"description": tag}
     _tri_state(rng, body, {"data": text(rng), "extras": rng.choice(EXTRAS), "name": None})
     if rng.random() < 0.3:
-        body["name"] = "ignored (D17)"
+        body["name"] = "ignored (channels D17)"
         body["clear_fields"] = [f for f in body.get("clear_fields", ()) if f != "name"]
     return body
 

@@ -72,7 +72,7 @@ def unique(prefix: str = "room") -> str:
     return f"{prefix}-{next(_numbers)}"
 
 
-# Signatures (2.2, 2.5, 4.1).
+# Signatures (channels 2.2, 2.5, 4.1).
 
 
 def sign(text: str, app: App = APP) -> str:
@@ -235,7 +235,7 @@ def ok(response: httpx.Response) -> dict[str, Any]:
 
 
 def refused(response: httpx.Response, status: int, code: str, **extra: Any) -> str:
-    """The text of an error; its envelope is exactly that of 8.2, with `extra` members."""
+    """The text of an error; its envelope is exactly that of channels 8.2, with `extra` members."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"].startswith("application/json")
     body = response.json()

@@ -50,7 +50,7 @@ def signed_target(
     now: float,
     app: App = APP,
 ) -> str:
-    """Path and query of a correctly signed request (4.1)."""
+    """Path and query of a correctly signed request (channels 4.1)."""
     query = {name: str(value) for name, value in params.items()}
     query |= {"auth_key": app.key, "auth_timestamp": str(int(now)), "auth_version": "1.0"}
     if body is not None:
@@ -247,7 +247,7 @@ class Follower:
                 await asyncio.sleep(0.005)
 
 
-# What a client makes of what it is told, written from the contract (5.8, 5.9).
+# What a client makes of what it is told, written from the contract (channels 5.8, 5.9).
 
 
 class View(NamedTuple):

@@ -330,7 +330,7 @@ def status_of(extras: Json) -> str | None:
 
 
 def _check_step(op: Op, before: View | None, version: View) -> None:
-    """A version is what its request makes of its predecessor (5.4, 5.5)."""
+    """A version is what its request makes of its predecessor (channels 5.4, 5.5)."""
     body = op.body
     assert version.action == op.action
     if op.action == "create":

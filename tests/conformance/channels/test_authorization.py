@@ -24,7 +24,7 @@ ALL_ANY = {f"message_{kind}_any": ["*"] for kind in MUTATIONS}
 
 
 def denied(response: httpx.Response) -> str:
-    """The text of a 401; D1 allows an additional code."""
+    """The text of a 401 (channels D1)."""
     extra = {"ai_code": 93002} if "ai_code" in response.json() else {}
     return refused(response, 401, "auth_failed", **extra)
 
@@ -95,7 +95,7 @@ async def test_check_50_dead_and_old_sockets(node: ChannelsNode, api: Api) -> No
 
 
 async def test_check_51_no_capabilities(node: ChannelsNode, api: Api) -> None:
-    """Signed in without capabilities, not signed in, or with others: the same sentence (D1)."""
+    """Without capabilities, not signed in, or with others: the same sentence (channels D1)."""
     channel = unique("private-room")
     async with node.v2() as ana, node.v2() as nobody, node.v2() as other, node.v2() as member:
         await ana.signin("ana")
@@ -210,7 +210,7 @@ PATTERNS: list[tuple[str, list[str], list[str]]] = [
 async def test_check_55_patterns(
     node: ChannelsNode, api: Api, pattern: str, inside: list[str], outside: list[str]
 ) -> None:
-    """The table of 7.2, on full names and case-sensitive."""
+    """The table of channels 7.2, on full names and case-sensitive."""
     async with node.v2() as peer:
         await peer.signin("ana", {"message_update_any": ["no-match", pattern]})
         for channel, status in [(name, 200) for name in inside] + [(n, 401) for n in outside]:
@@ -253,7 +253,7 @@ async def test_an_empty_list_denies(node: ChannelsNode, api: Api) -> None:
 
 
 async def test_authorization_comes_before_the_replay(node: ChannelsNode, api: Api) -> None:
-    """A repeated operation is not answered to a socket that may not do it (7.3)."""
+    """A repeated operation is not answered to a socket that may not do it (channels 7.3)."""
     channel = unique()
     async with node.v2() as ana, node.v2() as bo:
         await ana.signin("ana", ALL_ANY)

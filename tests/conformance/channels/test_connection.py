@@ -107,7 +107,7 @@ async def test_check_04_rollup_window(node: ChannelsNode) -> None:
 
 
 async def test_check_05_unknown_key(node: ChannelsNode) -> None:
-    """The upgrade succeeds, an error frame says 4001, and the close has the same code (D15)."""
+    """The upgrade succeeds, an error frame says 4001, and so does the close (channels D15)."""
     unknown = App(id="x", key="no-such-key", secret="x")
     for app, code in ((unknown, 4001), (CLOSED, 4003)):
         for query, protocol in ((V1_QUERY, 1), (V2_QUERY, 2)):

@@ -46,7 +46,7 @@ def position(frame: dict[str, Any]) -> dict[str, Any]:
 
 
 async def resume_failed(peer: Peer, channel: str) -> dict[str, Any]:
-    """The data of the next frame, which says that a channel could not be resumed (D5)."""
+    """The data of the next frame, which says that a channel could not be resumed (channels D5)."""
     frame = await peer.expect(":resume_failed", channel)
     assert isinstance(frame["data"], str)
     data: dict[str, Any] = json.loads(frame["data"])
@@ -224,7 +224,7 @@ async def test_check_59_channel_history(node: ChannelsNode, api: Api) -> None:
         for query, expected in queries:
             whole = {"channel": channel, **query}
             nested = {"channel": channel, "params": query}
-            for data in (whole, json.dumps(whole), nested):  # D12
+            for data in (whole, json.dumps(whole), nested):  # channels D12
                 await v2.send("channel_history", data)
                 frame = await v2.expect(":channel_history", channel)
                 page = frame["data"]
@@ -259,7 +259,7 @@ async def test_check_59_channel_history(node: ChannelsNode, api: Api) -> None:
 
 
 async def test_check_60_rewind(node: ChannelsNode, api: Api) -> None:
-    """One frame per message with its latest state (D4), oldest first, then `rewind_complete`."""
+    """One frame per message as it is now (channels D4), oldest first, then `rewind_complete`."""
     channel = unique()
     ack = await api.publish(channel, "a")
     for fragment in "bcd":
@@ -293,7 +293,7 @@ async def test_check_60_rewind(node: ChannelsNode, api: Api) -> None:
         frames = [await v2.receive() for _ in range(3)]
         assert [frame["data"] for frame in frames] == ["abcde", "2nd", "third"]
         actions = [f"sockudo:message.{action}" for action in ("append", "update", "create")]
-        assert [frame["event"] for frame in frames] == actions, "stored projections (D3)"
+        assert [frame["event"] for frame in frames] == actions, "stored projections (channels D3)"
         assert {frame["name"] for frame in frames} == {"chat.message"}
         assert [frame["serial"] for frame in frames] == [7, 6, 8], "each its own"
         assert (await v2.expect(":rewind_complete", channel))["data"]["historical_count"] == 3
@@ -367,7 +367,7 @@ async def test_check_62_resume(node: ChannelsNode, api: Api) -> None:
 
 
 async def test_check_62_a_replayed_create_has_its_live_form(node: ChannelsNode, api: Api) -> None:
-    """The published name and the data of then (D3), although the message has changed since."""
+    """The published name and the data of then (channels D3), although the message has changed."""
     channel = unique()
     async with node.v2() as control:
         head = await control.subscribe(channel)
@@ -405,7 +405,7 @@ async def test_check_63_foreign_stream(node: ChannelsNode, api: Api) -> None:
         [recovered] = summary["recovered"]
         assert (recovered["channel"], recovered["replayed"]) == (good, 0)
         await nothing_else(api, channel, v2)
-        async with node.v2() as guess:  # D20: the token is not told to who does not have it
+        async with node.v2() as guess:  # channels D20: strangers are not told the token
             await guess.resume(**{channel: {"serial": 0, "stream_id": stranger}})
             data = await resume_failed(guess, channel)
             assert (data["code"], data["current_stream_id"]) == ("stream_reset", None)
@@ -446,7 +446,7 @@ async def test_check_64_gap_too_large(tmp_path: Path, spare_store: SpareStore) -
 
 
 async def test_check_65_sdk_between_resume_and_subscribe(node: ChannelsNode, api: Api) -> None:
-    """The SDK resumes, then subscribes; what is published in between reaches it, once (D6)."""
+    """The SDK resumes, then subscribes; what comes in between reaches it, once (channels D6)."""
     channel = unique("private-room")
     resumed, seen = asyncio.Event(), []
     arrived = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Decisions of the channels contract that no numbered check covers (0), and its other musts."""
+"""Decisions that no numbered check covers (channels 0), and other musts of the contract."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def status(value: str, part: str = "transport") -> dict[str, Any]:
 
 
 async def test_the_append_that_ends_a_stream_may_be_empty(node: ChannelsNode, api: Api) -> None:
-    """D16: by the status of either part in the request; not by one that is there already."""
+    """Channels D16: by the status of either part in the request; not by one that was there."""
     for part, ending in (
         ("transport", "complete"),
         ("transport", "cancelled"),
@@ -76,7 +76,7 @@ async def test_a_status_that_does_not_exist(api: Api) -> None:
 
 
 async def test_limits_of_some_channels(tmp_path: Path) -> None:
-    """D14: `ai_transport.channels` narrows where the limits hold."""
+    """Channels D14: `ai_transport.channels` narrows where the limits hold."""
     narrow = {"max_appends_per_message": 1, "channels": ["private-ai:"]}
     async with channels_server(tmp_path, ai_transport=narrow) as node:
         for channel, expected in ((unique("private-ai:x"), 413), (unique("other"), 200)):
@@ -95,7 +95,7 @@ async def test_ai_events_are_acknowledged(api: Api) -> None:
     assert (ack["history_serial"], ack["delivery_serial"]) == (1, 1)
 
 
-# Summaries (5.1).
+# Summaries (channels 5.1).
 
 
 async def test_summary(node: ChannelsNode, api: Api) -> None:
@@ -158,7 +158,7 @@ def _is_complete(frame: dict[str, Any]) -> bool:
 async def test_resume_of_a_private_channel_needs_its_stream_id(
     node: ChannelsNode, api: Api
 ) -> None:
-    """D6: serial-only positions and wrong guesses of a stranger are refused at once."""
+    """Channels D6: serial-only positions and wrong guesses of a stranger are refused at once."""
     for channel in (unique("private-room"), unique("presence-lab")):
         await api.publish(channel, "secret")
         async with node.v2() as stranger:
@@ -407,7 +407,7 @@ async def test_rate_limit(tmp_path: Path) -> None:
 
 
 async def test_unparseable_values_are_400(api: Api) -> None:
-    """D8: bodies and query values of the wrong form, on every kind of route."""
+    """Channels D8: bodies and query values of the wrong form, on every kind of route."""
     channel = unique()
     ack = await api.publish(channel, "x")
     path = message_path(channel, ack["message_serial"])

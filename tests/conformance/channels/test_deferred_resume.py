@@ -1,4 +1,4 @@
-"""What needs authorization is resumed before the subscribe, and replayed after it (D6)."""
+"""What needs authorization is resumed before the subscribe, and replayed after it (channels D6)."""
 
 import json
 from typing import Any

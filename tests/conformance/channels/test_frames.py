@@ -25,7 +25,7 @@ pytestmark = [
 
 
 async def test_check_26_v2_create_frame(node: ChannelsNode, api: Api) -> None:
-    """Exactly: the published name (D3), the data, ids, and extras with the five headers."""
+    """Exactly: the published name (channels D3), the data, ids, extras with the five headers."""
     channel = unique()
     async with node.v2() as v2:
         head = await v2.subscribe(channel)
@@ -90,7 +90,7 @@ MUTATIONS = ("append", "update", "delete")
 
 
 async def test_check_28_message_ids_of_mutations(node: ChannelsNode, api: Api) -> None:
-    """Each version has its own id (D2), so the SDK's deduplication drops none of them."""
+    """Each version has its own id (channels D2), so the SDK's deduplication drops none of them."""
     channel = unique()
     seen: list[tuple[str, Any]] = []
     done = asyncio.Event()
@@ -206,7 +206,7 @@ async def test_every_mutation_frame_in_full(node: ChannelsNode, api: Api) -> Non
             if "client_id" in body:
                 expected["user_id"] = body["client_id"]
             assert frame == expected
-            assert item["extras"] == frame["extras"], "reads show the same headers (D11)"
+            assert item["extras"] == frame["extras"], "reads show the same headers (channels D11)"
 
 
 async def test_runtime_headers_cannot_be_given(node: ChannelsNode, api: Api) -> None:

@@ -1,4 +1,4 @@
-"""What the channels contract says of a history's state, reset and purge (6.1), and of retention."""
+"""State, reset and purge of a history (channels 4.7, 6.1), and retention."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -153,7 +153,7 @@ async def test_purge_before_a_time(api: Api) -> None:
 
 
 async def test_retention_of_history_and_lifetime_of_keys(tmp_path: Path, stores: Stores) -> None:
-    """Old rows are hidden, messages are not; receipts live as D18 says."""
+    """Old rows are hidden, messages are not; receipts live as channels D18 says."""
     clock = FakeClock()
     async with channels_server(
         tmp_path, await stores("clock"), clock=clock, history={"retention_seconds": 1000}
@@ -228,7 +228,7 @@ async def test_clocks_and_buffers(tmp_path: Path, stores: Stores) -> None:
 
 
 async def test_retention_of_versions(tmp_path: Path, stores: Stores) -> None:
-    """Old versions go, newer ones of the same message stay; numbering goes on (5.11)."""
+    """Old versions go, newer ones of the same message stay; numbering goes on (channels 5.11)."""
     clock = FakeClock()
     async with channels_server(
         tmp_path,

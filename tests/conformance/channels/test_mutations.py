@@ -172,7 +172,7 @@ async def test_check_35_delete(node: ChannelsNode, api: Api) -> None:
         item = await api.item(channel, serial)
         assert (item["action"], item["data"]) == ("update", "again")
         await api.mutate("delete", channel, serial, data="gone", name="ignored", extras={})
-        item = await api.item(channel, serial)  # D17: a name in a delete is not read
+        item = await api.item(channel, serial)  # channels D17: a name in a delete is not read
         assert (item["data"], item["name"]) == ("gone", "chat.message")
         assert "tenant" not in item["extras"]["headers"]
         await api.mutate("append", channel, serial, data="!")

@@ -148,7 +148,7 @@ async def test_a_deleted_stream_stays_deleted(tmp_path: Path, stores: Stores) ->
 async def test_only_streams_that_the_limits_are_for_are_ended(
     tmp_path: Path, stores: Stores
 ) -> None:
-    """With prefixes configured the others are left alone, as by the other limits (D14)."""
+    """With prefixes configured the others are left alone, as by the other limits (channels D14)."""
     clock, inside, outside = FakeClock(), unique("ai:x"), unique("room")
     async with serving(
         tmp_path, await stores("orphans, prefixes"), clock, channels=["ai:"]

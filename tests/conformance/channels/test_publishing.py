@@ -51,7 +51,7 @@ async def rows(api: Api, channel: str) -> list[dict[str, Any]]:
 
 
 async def test_check_16_sdk_and_unusual_names(node: ChannelsNode) -> None:
-    """The SDK's signature over the raw path holds for every call on such a channel (D7)."""
+    """The SDK's signature over the raw path holds for each call on such a channel (channels D7)."""
     channel = unique("room:a;b,c=d@e.f_g")
     async with sdk(node) as server, node.v2() as v2:
         await v2.subscribe(channel)
@@ -312,7 +312,7 @@ async def test_check_23_idempotency_key(node: ChannelsNode, api: Api) -> None:
 
 
 async def test_check_24_message_id(node: ChannelsNode, api: Api) -> None:
-    """A repeated create answers the original serials; with other data it is a conflict (D9)."""
+    """A repeated create returns the first serials; with other data it conflicts (channels D9)."""
     channel = unique()
     async with node.v1() as v1, node.v2() as v2:
         for peer in (v1, v2):
@@ -374,7 +374,7 @@ async def test_check_25_ephemeral(node: ChannelsNode, api: Api) -> None:
 
 
 async def test_batches(node: ChannelsNode, api: Api) -> None:
-    """Items are decided in order and one by one (D19); a refusal names its place."""
+    """Items are decided in order and one by one (channels D19); a refusal names its place."""
     channel, other = unique(), unique()
     async with node.v1() as v1:
         await v1.subscribe(channel)
@@ -397,7 +397,7 @@ async def test_batches(node: ChannelsNode, api: Api) -> None:
 async def test_a_batch_that_is_repeated_publishes_what_it_published_once(
     node: ChannelsNode, api: Api
 ) -> None:
-    """Under a key: accepted items are answered again, refused ones are decided again (4.3, 4.5)."""
+    """Accepted items have their first result again, others are decided again (channels 4.3)."""
     channel, live = unique(), unique()
     taken = unique("id")
     ok(await api.events(channel, name="taken", message_id=taken))
@@ -459,7 +459,7 @@ async def test_batch_keys(api: Api) -> None:
 
 
 async def test_several_channels_are_one_decision(node: ChannelsNode, api: Api) -> None:
-    """Either every channel of `/events` commits or none does (D19)."""
+    """Either every channel of `/events` commits or none does (channels D19)."""
     one, two, chosen = unique(), unique(), unique("id")
     ok(await api.events(two, data="first", message_id=chosen))
     async with node.v1() as v1:
@@ -472,7 +472,7 @@ async def test_several_channels_are_one_decision(node: ChannelsNode, api: Api) -
 
 
 async def test_a_failed_publish_releases_its_key(api: Api) -> None:
-    """A key whose request was refused can be used by a request that is right (D10)."""
+    """A key whose request was refused can be used by a request that is right (channels D10)."""
     channel, chosen, key = unique(), unique("id"), unique("key")
     ok(await api.events(channel, data="first", message_id=chosen))
     for _ in range(2):
@@ -532,7 +532,7 @@ async def test_parallel_requests_with_one_key(node: ChannelsNode, api: Api) -> N
 
 
 async def test_channel_queries(node: ChannelsNode, api: Api) -> None:
-    """Occupied channels, their counts and the users of presence channels (4.6)."""
+    """Occupied channels, their counts and the users of presence channels (channels 4.6)."""
     room, lab = unique("query"), unique("presence-query")
     async with node.v1() as one, node.v2() as two:
         await one.subscribe(room)

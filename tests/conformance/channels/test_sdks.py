@@ -1,4 +1,4 @@
-"""The client SDK, unmodified, in every way the channels contract says it is used (9)."""
+"""The client SDK, unmodified, in every way the channels contract says it is used (channels 9)."""
 
 import asyncio
 import base64
@@ -180,7 +180,7 @@ async def test_tokens_are_renewed(tmp_path: Path) -> None:
 
 
 async def test_proxy(tmp_path: Path) -> None:
-    """`channel.history()` and `versioned_messages` through the helper of 9.2."""
+    """`channel.history()` and `versioned_messages` through the helper of channels 9.2."""
     async with channels_server(tmp_path, proxy_enabled=True, proxy_token=PROXY_TOKEN) as node:
         api, channel = node.api, unique()
         endpoint = f"{node.server.url}/proxy/{APP.id}"

@@ -35,7 +35,7 @@ def members(frame: dict[str, object]) -> object:
 
 
 async def test_check_08_public_subscribe(node: ChannelsNode, api: Api) -> None:
-    """V1 gets `{}`; V2 the history serial at attach, and the delivery head as position (D13)."""
+    """V1 gets `{}`; V2 the history serial at attach, and the delivery head (channels D13)."""
     channel = unique()
     async with node.v1() as v1, node.v2() as v2:
         succeeded = {"event": "pusher_internal:subscription_succeeded", "channel": channel}

@@ -1,4 +1,4 @@
-"""Capability tokens of the channels contract (2.5): who they let in, and how they end."""
+"""Capability tokens of the channels contract (channels 2.5): who they let in, and how they end."""
 
 import asyncio
 import json

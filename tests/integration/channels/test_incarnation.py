@@ -90,7 +90,7 @@ def failure(frames: list[dict[str, Any]]) -> tuple[str, str]:
     data, answer = json.loads(failed["data"]), json.loads(success["data"])
     assert answer["recovered"] == []
     assert [each["code"] for each in answer["failed"]] == [data["code"]]
-    assert data["current_stream_id"] is None, "told to subscribers only (D20)"
+    assert data["current_stream_id"] is None, "told to subscribers only (channels D20)"
     return data["code"], data["reason"]
 
 

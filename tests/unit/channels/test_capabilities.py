@@ -52,7 +52,7 @@ FLAGS = (True, False)
     ],
 )
 def test_the_table_of_patterns(pattern: str, channel: str, expected: bool) -> None:
-    """At most one star, anywhere; it crosses colons, and case counts (7.2)."""
+    """At most one star, anywhere; it crosses colons, and case counts (channels 7.2)."""
     assert matches(pattern, channel) is expected
 
 
@@ -75,7 +75,7 @@ def test_which_channels_keep_a_history() -> None:
 
 
 def test_what_a_signin_does_not_mention() -> None:
-    """The four ordinary operations are allowed, mutations are not (2.5)."""
+    """The four ordinary operations are allowed, mutations are not (channels 2.5)."""
     silent = Capabilities.from_signin({})
     assert all(silent.allows(operation, "lab") for operation in DEFAULTS)
     assert not any(silent.allows(operation, "lab") for operation in MUTATIONS)
@@ -171,7 +171,7 @@ def test_as_many_patterns_as_allowed() -> None:
 def expected(
     kind: str, has_any: bool, has_own: bool, actor: str | None, creator: str | None
 ) -> Any:
-    """The table of 7.3, written once more."""
+    """The table of channels 7.3, written once more."""
     if has_any:
         return Grant("any")
     if not has_own:
@@ -202,7 +202,7 @@ def test_the_decision_table(
     creator: str | None,
     is_token: bool,
 ) -> None:
-    """Every row of 7.3, for sign-ins and for tokens that may publish."""
+    """Every row of channels 7.3, for sign-ins and for tokens that may publish."""
     names = [f"message_{kind}_any"] * has_any + [f"message_{kind}_own"] * has_own
     if is_token:
         held = Capabilities.from_token({"private-ai:*": [*names, "publish"]})

@@ -273,7 +273,7 @@ def test_an_append_needs_a_string(body: dict[str, Any]) -> None:
 
 
 def test_an_empty_append_is_refused_unless_it_ends_a_stream() -> None:
-    """Only the append that says complete or cancelled may be empty (D16)."""
+    """Only the append that says complete or cancelled may be empty (channels D16)."""
     assert str(refusal(mutation, "append", {"data": ""})) == "append request data must not be empty"
     for part in ("transport", "codec"):
         for status in ("complete", "cancelled"):
@@ -351,7 +351,7 @@ def test_what_suffices_for_an_update(body: dict[str, Any]) -> None:
 
 
 def test_a_delete_may_be_empty_and_ignores_a_name() -> None:
-    """A delete keeps everything by itself; a name in it means nothing, whatever its type (D17)."""
+    """A delete keeps everything by itself; a name in it means nothing (channels D17)."""
     assert mutation("delete", {}).patch == Patch()
     assert mutation("delete", {"name": 5}).patch == Patch()
     assert mutation("delete", {"name": "x", "clear_fields": ["name"]}).patch.name is Change.CLEAR

@@ -191,7 +191,7 @@ def test_malformed_frames_leave_the_socket_open(version: Version) -> None:
     "event", ["x", "pusher:x", "sockudo:message.append", "pusher_internal:subscribe", "client"]
 )
 def test_unknown_events_are_ignored(event: str) -> None:
-    """Nothing is answered, also not to a mutation (5.10)."""
+    """Nothing is answered, also not to a mutation (channels 5.10)."""
     assert Peer().send(event, {"channel": "lab"}) == []
 
 
@@ -393,7 +393,7 @@ def test_subscriptions_are_counted() -> None:
     ],
 )
 def test_rewind(wish: Any, rewind: Rewind | None) -> None:
-    """Every shape of 6.3, and what asks for nothing; V1 may not ask for anything."""
+    """Every shape of channels 6.3, and what asks for nothing; V1 may not ask for anything."""
     assert Peer(V2).subscribe("lab", rewind=wish) == [Subscribe("lab", None, rewind)]
     found = Peer(V1).subscribe("lab", rewind=wish)
     if rewind is None:
@@ -476,7 +476,7 @@ def test_who_may_not_sign_in() -> None:
 
 
 def test_where_the_client_id_comes_from() -> None:
-    """Presence gives one only where neither a sign-in nor a token does (2.5)."""
+    """Presence gives one only where neither a sign-in nor a token does (channels 2.5)."""
     peer = Peer()
     assert peer.session.actor == Actor(None, None)
     peer.join("presence-a", '{"user_id":"first"}')

@@ -204,7 +204,7 @@ def test_what_was_changed_after_signing() -> None:
 
 
 def test_a_get_has_no_body_md5() -> None:
-    """It is forbidden where there is no body (4.1)."""
+    """It is forbidden where there is no body (channels 4.1)."""
     query = signed("GET", body=b"", body_md5=hashlib.md5(b"").hexdigest())
     assert refused(query, method="GET", body=b"") == (401, "auth_failed")
 

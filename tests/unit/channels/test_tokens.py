@@ -115,7 +115,7 @@ def test_at_the_edge_of_what_is_allowed(changes: dict[str, Any], now: float) -> 
     ],
 )
 def test_claims_that_open_nothing(changes: dict[str, Any], now: float, why: str) -> None:
-    """Each rule of 2.5 refuses on its own, and says so."""
+    """Each rule of channels 2.5 refuses on its own, and says so."""
     assert why in refusal(raw(HEADER, json.dumps(claims(**changes)).encode()), now)
 
 

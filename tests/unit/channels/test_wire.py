@@ -62,7 +62,7 @@ def test_ids_of_system_frames_are_recognised_and_no_others_are() -> None:
 
 @pytest.mark.parametrize(("version", "prefix"), [(V1, "pusher"), (V2, "sockudo")], ids=["V1", "V2"])
 def test_system_frames_of_both_protocols(version: Version, prefix: str) -> None:
-    """Prefix, place and type of `data` follow the table of 1.3."""
+    """Prefix, place and type of `data` follow the table of channels 1.3."""
     is_v2 = version == V2
     established = read(wire.connection_established(version, "1.2", 120), is_v2=is_v2)
     assert established == {
@@ -173,7 +173,7 @@ def test_frames_of_v2_only() -> None:
 
 
 def test_resume_frames() -> None:
-    """Both carry text; a failure names its channel outside and inside (D5)."""
+    """Both carry text; a failure names its channel outside and inside (channels D5)."""
     failed = wire.Failed(
         channel="room-8",
         code="stream_reset",

@@ -64,7 +64,7 @@ class Target(Struct):
     counts: dict[str, int]
     """What the answer shall tell of the channel, counted before."""
     is_limited: bool
-    """Whether the limits on streamed content apply (D14)."""
+    """Whether the limits on streamed content apply (channels D14)."""
     versions_off: str | None = None
     """The setting by which its messages cannot change, if they cannot."""
 
@@ -128,7 +128,7 @@ class PublishContext:
 
 
 class Publish:
-    """One event for one or more channels: all of them get it, or none (D19)."""
+    """One event for one or more channels: all of them get it, or none (channels D19)."""
 
     def __init__(
         self,

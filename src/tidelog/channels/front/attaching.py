@@ -311,7 +311,7 @@ class Attaching:
             connection.send(self._delivery.frame(channel, last))
 
     async def _catch_up(self, subscription: Subscription, resumed: ResumedTo) -> None:
-        """What follows the position that was resumed before this subscribe (D6)."""
+        """What follows the position that was resumed before this subscribe (channels D6)."""
         channel, connection = subscription.channel, subscription.connection
         through, stream_id = subscription.attached_at, resumed.stream_id
         texts = self._delivery.texts(channel.stream)

@@ -71,7 +71,7 @@ class Connection:
         self.subscriptions: dict[str, Subscription] = {}
         """By channel name."""
         self.resumed: dict[str, ResumedTo] = {}
-        """Channels that were resumed before they were subscribed to (D6)."""
+        """Channels that were resumed before they were subscribed to (channels D6)."""
         self.held_bytes = 0
         """Of all frames that its subscriptions hold back."""
         self._outlet: Outlet | None = None

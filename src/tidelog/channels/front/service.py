@@ -215,7 +215,7 @@ class ChannelsService:
                 return socket_id
 
     def refusal_code(self, app: App | None) -> int | None:
-        """Why a connection to an app does not begin, if it does not (D15)."""
+        """Why a connection to an app does not begin, if it does not (channels D15)."""
         if app is None:
             return wire.APP_UNKNOWN
         if not app.enabled:
@@ -483,7 +483,7 @@ class ChannelsService:
                 self._states.release_message(message)
 
     async def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
-        """In whose name a request acts: points 1 to 3 of 7.3; None for the app's own server."""
+        """Who a request acts for: points 1 to 3 of channels 7.3; None for the app's own server."""
         if socket_id is None:
             return None
         socket = await self._nodes.socket(app.id, socket_id)

@@ -45,7 +45,7 @@ class AppendBody(Struct):
 
 
 class DeleteBody(AppendBody):
-    """Body of a delete; a `name` in it means nothing (D17)."""
+    """Body of a delete; a `name` in it means nothing (channels D17)."""
 
     clear_fields: list[str] | None = None
 

@@ -1,4 +1,4 @@
-"""What a socket may do on which channels, and whether it may mutate a message (2.5, 7)."""
+"""What a socket may do on which channels, and whether it may mutate a message (channels 2.5, 7)."""
 
 import hmac
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ MutationKind = Literal["update", "delete", "append"]
 
 
 def matches(pattern: str, channel: str) -> bool:
-    """Whether a pattern means a channel (7.2); case counts, and `*` crosses `:`."""
+    """Whether a pattern means a channel (channels 7.2); case counts, and `*` crosses `:`."""
     stars = pattern.count("*")
     if stars == 0:
         return pattern == channel
@@ -146,7 +146,7 @@ class Denied(Struct, frozen=True):
 
 
 def grant(kind: MutationKind, channel: str, actor: Actor, creator: str | None) -> Grant | Denied:
-    """Whether a socket may mutate a message that `creator` created: points 4 and 5 of 7.3.
+    """Whether a socket may mutate a message that `creator` created: points 4 and 5 of channels 7.3.
 
     A request without a socket is privileged and not asked here.
     """

@@ -121,7 +121,7 @@ def invalid_transport_header(error: str) -> Fault:
 
 
 def payload_conflict() -> Fault:
-    """An `op_id`, `message_id` or idempotency key comes back with something else (D9)."""
+    """An `op_id`, `message_id` or idempotency key comes back with something else (channels D9)."""
     return invalid_input("idempotency key was already used with a different payload")
 
 

@@ -1,4 +1,4 @@
-"""Channel names: what they may look like and what their beginning says about them (2.1, 2.4)."""
+"""Channel names: what they may look like, and what their beginning means (channels 2.1, 2.4)."""
 
 import re
 from enum import Enum

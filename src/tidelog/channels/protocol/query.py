@@ -1,4 +1,4 @@
-"""What part of a channel's history is asked for, over HTTP (6.1) or a socket (6.2)."""
+"""What part of a channel's history is asked for, over HTTP or a socket (channels 6.1, 6.2)."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""What only the holder of an application's secret can have written (2.2, 4.1).
+"""What only the holder of an application's secret can have written (channels 2.2, 4.1).
 
 Signatures are compared in constant time, and no text here ever repeats one or the secret.
 """

@@ -1,4 +1,4 @@
-"""Capability tokens: JWTs that an application's server signs for its clients (2.5).
+"""Capability tokens: JWTs that an application's server signs for its clients (channels 2.5).
 
 Only HS256 exists here, so a token is one HMAC and two JSON texts. They are read without a JWT
 library: the time is the caller's, duplicate keys are refused, and the secret of an application may

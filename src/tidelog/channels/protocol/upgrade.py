@@ -1,4 +1,4 @@
-"""What a client asks for when it connects: the query of `/app/{key}` (1.1)."""
+"""What a client asks for when it connects: the query of `/app/{key}` (channels 1.1)."""
 
 from typing import Literal
 from urllib.parse import parse_qsl

@@ -34,7 +34,7 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     """The `body` of an entry: what the columns of the log do not say."""
 
     message_id: str
-    """Fresh for every version, so that no client takes one for another (D2)."""
+    """Fresh for every version, so that no client takes one for another (channels D2)."""
     history_serial: int
     name: str | None = None
     data: Raw | UnsetType = UNSET
@@ -43,7 +43,7 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     data_bytes: int = 0
     """Size of all the data after this version."""
     extras: Raw | UnsetType = UNSET
-    """After this version; without the runtime headers, which belong to a projection (D11)."""
+    """After this version; without the runtime headers: a projection has those (channels D11)."""
     tags: Raw | UnsetType = UNSET
     creator: str | None = None
     """Client that created the message, on every version of it; ownership never changes."""
@@ -250,7 +250,7 @@ class Projector:
         return version_serial(self._tag, version.committed_at, version.committed_id)
 
     def _extras(self, version: Version) -> dict[str, Any]:
-        """The publisher's extras with the runtime headers of this very version (D11)."""
+        """The publisher's extras with the runtime headers of this very version (channels D11)."""
         extras: dict[str, Any] = {}
         headers: dict[str, Any] = {}
         if not isinstance(version.extras, UnsetType):
@@ -284,7 +284,7 @@ class Projector:
             channel: Its channel.
             stream_id: The channel's continuity token.
             data: Instead of the version's own: the whole text, for an append in full mode.
-            is_projection: Of stored state: a create appears under `sockudo:message.create` (D3).
+            is_projection: Of stored state: a create is a `sockudo:message.create` (channels D3).
         """
         is_live_create = version.kind == EVENT or (version.kind == CREATE and not is_projection)
         frame: dict[str, Any] = {

@@ -22,7 +22,7 @@ V2: Final = 2
 Version = Literal[1, 2]
 """1 is the Pusher-compatible protocol, 2 the native one."""
 
-# Codes of error frames; those from 4000 to 4299 are also close codes (1.5).
+# Codes of error frames; those from 4000 to 4299 are also close codes (channels 1.5).
 MALFORMED = 4000
 APP_UNKNOWN = 4001
 APP_DISABLED = 4003
@@ -332,13 +332,13 @@ class Failed(Struct, frozen=True, kw_only=True):
     expected_stream_id: str | None = None
     """What the client said."""
     current_stream_id: str | None = None
-    """Told to subscribers only (D20)."""
+    """Told to subscribers only (channels D20)."""
     oldest_available_serial: int | None = None
     newest_available_serial: int | None = None
 
 
 def resume_failed(failed: Failed) -> bytes:
-    """One channel could not be resumed; its name stands outside and inside (D5)."""
+    """One channel could not be resumed; its name stands outside and inside (channels D5)."""
     data = as_text(encode(failed))
     return event_frame(V2, "sockudo:resume_failed", channel=failed.channel, data=data)
 

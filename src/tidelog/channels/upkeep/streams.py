@@ -77,7 +77,7 @@ class Streams:
         log_tag: str,
         is_limited: Callable[[str], bool],
     ) -> None:
-        """`is_limited` tells whether the limits on streamed content hold for a channel (D14)."""
+        """`is_limited`: whether the limits of streamed content hold in a channel (channels D14)."""
         self._committer = committer
         self._store = store
         self._states = states
