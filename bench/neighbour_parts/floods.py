@@ -9,6 +9,7 @@ Example: echo '{"port": 8080, ...}' | python -m neighbour_parts.floods bad_joins
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -295,22 +296,29 @@ async def large_history(flood: Flood) -> None:
     )
 
 
-async def https_webhooks(flood: Flood) -> None:
-    """A member of a mesh whose messages go to https endpoints; the endpoints are here too."""
+async def https_webhooks(flood: Flood, *, closes: bool = False) -> None:
+    """A member of a mesh whose messages go to https endpoints; the endpoints are here too.
+
+    They keep their connections as web servers do, or close each one after its answer, unannounced.
+    """
     reach, posted = flood.reach, asyncio.Event()
     waiting = 0
 
     async def endpoint(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal waiting
+        flood.answers["connections"] += 1
         with contextlib.suppress(OSError, EOFError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
-            await reader.readexactly(size)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            await writer.drain()
-            flood.answers["posted"] += 1
-            waiting -= 1
-            posted.set()
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+                await reader.readexactly(size)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+                flood.answers["posted"] += 1
+                waiting -= 1
+                posted.set()
+                if closes:
+                    break
         writer.transport.abort()
 
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -378,6 +386,7 @@ FLOODS: dict[str, tuple[Callable[[Flood], Awaitable[None]], int]] = {
     "large_frames": (large_frames, 1),
     "large_history": (large_history, 2),
     "https_webhooks": (https_webhooks, 1),
+    "https_webhooks_that_close": (functools.partial(https_webhooks, closes=True), 1),
     "member_at_full_speed": (member_at_full_speed, 1),
 }
 """By name: what it does, and in how many processes."""

@@ -15,9 +15,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from support.certificate import make_certificate
 from support.markdown import Document
 from support.mesh_peer import Broker, Json, Member, envelope, running_broker, unique
-from tidelog.mesh.upkeep.webhook_client import PostFailed, is_public, post
+from support.receiver import CLOSE, OK, receiving
+from tidelog.base.net import tls
+from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient, is_public
 from tidelog.mesh.upkeep.webhooks import MAX_ATTEMPTS, Webhooks, backoff_ms
 from tidelog.testing.clock import FakeClock
 
@@ -149,6 +152,38 @@ async def test_a_message_is_posted_and_signed(scene: Scene) -> None:
     assert headers["x-tidelog-signature-2"] == f"sha256={signature}"
     assert await scene.rows() == [("delivered", 1, None)]
     assert scene.counted("webhook_delivered") == 1
+
+
+async def test_posts_over_https_share_a_connection(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handshake costs the event loop more than the post; the connection ends with the broker."""
+    certificate = make_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    tls._context.cache_clear()
+    async with receiving(certificate) as receiver:
+        await scene.add(url=receiver.url)
+        for _ in range(3):
+            await scene.post()
+            await scene.work()
+        assert len(receiver.bodies) == 3
+        assert await scene.rows() == [("delivered", 1, None)] * 3
+        assert receiver.opened == 1
+        scene.webhooks.stop()
+        await receiver.has_open(0)
+    tls._context.cache_clear()
+
+
+async def test_a_closed_connection_costs_no_attempt(scene: Scene) -> None:
+    """The post that is made again on a new connection is the same attempt."""
+    async with receiving() as receiver:
+        receiver.answers = [OK, CLOSE]
+        await scene.add(url=receiver.url)
+        for _ in range(2):
+            await scene.post()
+            await scene.work()
+        assert await scene.rows() == [("delivered", 1, None)] * 2
+        assert len(receiver.bodies) == 3
 
 
 async def test_a_receiver_verifies_as_printed(scene: Scene) -> None:
@@ -338,4 +373,4 @@ def test_public_addresses(address: str, expected: bool) -> None:
 async def test_urls_that_lead_nowhere(url: str, code: str) -> None:
     """Each has a word of its own, which is safe to store."""
     with pytest.raises(PostFailed, match=code):
-        await post(url, {}, b"", timeout_s=2, may_be_private=True)
+        await WebhookClient(timeout_s=2, may_be_private=True).post(url, {}, b"")

@@ -3,21 +3,16 @@
 import asyncio
 import json
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import asyncpg
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from support import channels_peer
+from support.certificate import make_certificate
 from support.storm import HttpClient, read_log
 from tidelog.base.errors import ConfigError
 from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route
@@ -236,44 +231,14 @@ async def test_a_taken_port_is_explained(tmp_path: Path) -> None:
             await Server.open(settings)
 
 
-def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for the loopback and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidelog test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(minutes=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = directory / "cert.pem", directory / "key.pem"
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return certificate_file, key_file
-
-
 async def test_tls_serves_http_and_websocket(tmp_path: Path) -> None:
     """With a certificate and a key, one port speaks https and wss, and plain HTTP is not served."""
-    certificate, key = make_certificate(tmp_path)
+    certificate = make_certificate(tmp_path)
     settings = Settings(
         data_dir=str(tmp_path / "data"),
         port=0,
         tls_certificate=str(certificate),
-        tls_key=str(key),
+        tls_key=str(certificate),
     )
     server = await Server.open(settings)
     running = asyncio.create_task(server.run())
@@ -292,11 +257,11 @@ async def test_tls_serves_http_and_websocket(tmp_path: Path) -> None:
 
 async def test_tls_tells_when_a_peer_has_taken_everything(tmp_path: Path) -> None:
     """What waits for that goes on: a rewind is complete."""
-    certificate, key = make_certificate(tmp_path)
+    certificate = make_certificate(tmp_path)
     settings = Settings(
         apps=[channels_peer.APP],
         tls_certificate=str(certificate),
-        tls_key=str(key),
+        tls_key=str(certificate),
     )
     mounts, extensions = _surfaces(settings)
     trust = ssl.create_default_context(cafile=str(certificate))

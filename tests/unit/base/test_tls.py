@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.base.net import tls
-from tidelog.mesh.upkeep.webhook_client import PostFailed, post
+from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
 
 
 @pytest.fixture
@@ -39,9 +39,10 @@ async def test_attempts_over_https_read_the_certificates_once_and_beside_the_loo
 
     server = await asyncio.start_server(no_tls, "127.0.0.1", 0)
     url = f"HTTPS://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = WebhookClient(timeout_s=30, may_be_private=True)
     for _ in range(3):
         with pytest.raises(PostFailed, match="tls_failed"):
-            await post(url, {}, b"", timeout_s=30, may_be_private=True)
+            await client.post(url, {}, b"")
     server.close()
     assert len(readings) == 1
     assert readings[0] != threading.get_ident()

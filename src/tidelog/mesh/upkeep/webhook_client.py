@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-import httptools
-
 from tidelog.base.errors import TidelogError
 from tidelog.base.net.tls import context_for
-
-MAX_HEAD_BYTES = 65_536
-"""Of an answer only the status counts; a peer that sends more in front of its body has failed."""
-
-_READ_BYTES = 8192
+from tidelog.mesh.upkeep.webhook_connections import (
+    AnswerInvalid,
+    ClosedBefore,
+    Connection,
+    KeptConnections,
+    Origin,
+)
 
 _EMBEDDING = (
     ipaddress.ip_network("64:ff9b::/96"),
@@ -41,8 +41,7 @@ class PostFailed(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 class _Target(NamedTuple):
-    host: str
-    port: int
+    origin: Origin
     netloc: str
     path: str
 
@@ -60,31 +59,56 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-async def post(
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    timeout_s: float,
-    may_be_private: bool,
-) -> int:
-    """POST and answer the status; redirections are statuses like any other.
+class WebhookClient:
+    """Posts, each with its time, on connections that are kept between two."""
 
-    Raises:
-        PostFailed: there was no answer.
-    """
-    try:
-        target = _target(url)
-        async with asyncio.timeout(timeout_s):
-            address = await _address(target, may_be_private=may_be_private)
-            context = await context_for(url)
-            return await _exchange(target, address, context, headers, body)
-    except TimeoutError:
-        raise PostFailed("timeout") from None
-    except ssl.SSLError:
-        raise PostFailed("tls_failed") from None
-    except (OSError, UnicodeError, ValueError):
-        raise PostFailed("connection_failed") from None
+    def __init__(self, *, timeout_s: float, may_be_private: bool) -> None:
+        self._timeout_s = timeout_s
+        self._may_be_private = may_be_private
+        self.kept = KeptConnections()
+
+    def close(self) -> None:
+        """End the connections that are kept; one under way ends with its post."""
+        self.kept.close()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+        """POST and answer the status; redirections are statuses like any other.
+
+        Raises:
+            PostFailed: there was no answer.
+        """
+        connection = None
+        try:
+            target = _target(url)
+            request = _request(target, headers, body)
+            async with asyncio.timeout(self._timeout_s):
+                connection = self.kept.take(target.origin)
+                try:
+                    if connection is None:
+                        connection = await self._open(target.origin)
+                    status = await connection.post(request)
+                except ClosedBefore:  # by its key the receiver knows a post that it has had
+                    connection = await self._open(target.origin)
+                    status = await connection.post(request)
+            await connection.rest()
+            self.kept.put(connection)
+            connection = None
+            return status
+        except TimeoutError:
+            raise PostFailed("timeout") from None
+        except ssl.SSLError:
+            raise PostFailed("tls_failed") from None
+        except AnswerInvalid:
+            raise PostFailed("answer_invalid") from None
+        except (OSError, UnicodeError, ValueError):
+            raise PostFailed("connection_failed") from None
+        finally:
+            if connection is not None:
+                connection.abort()
+
+    async def _open(self, origin: Origin) -> Connection:
+        address = await _address(origin, may_be_private=self._may_be_private)
+        return await Connection.open(origin, address, await context_for(f"{origin.scheme}:"))
 
 
 def _target(url: str) -> _Target:
@@ -100,13 +124,20 @@ def _target(url: str) -> _Target:
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
         path += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?")
-    return _Target(host, port, netloc, path)
+    return _Target(Origin(parts.scheme, host, port), netloc, path)
 
 
-async def _address(target: _Target, *, may_be_private: bool) -> str:
+def _request(target: _Target, headers: Mapping[str, str], body: bytes) -> bytes:
+    lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.netloc}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body
+
+
+async def _address(origin: Origin, *, may_be_private: bool) -> str:
     """The first address of the host; all of them must be public unless others are allowed."""
     found = await asyncio.get_running_loop().getaddrinfo(
-        target.host, target.port, type=socket.SOCK_STREAM
+        origin.host, origin.port, type=socket.SOCK_STREAM
     )
     addresses = [str(info[4][0]).partition("%")[0] for info in found]
     if not addresses:
@@ -114,49 +145,3 @@ async def _address(target: _Target, *, may_be_private: bool) -> str:
     if not may_be_private and not all(is_public(ipaddress.ip_address(a)) for a in addresses):
         raise PostFailed("target_not_allowed")
     return addresses[0]
-
-
-class _Head:
-    """What the parser calls while an answer comes in."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.parser = httptools.HttpResponseParser(self)
-
-    def on_headers_complete(self) -> None:
-        status = self.parser.get_status_code()
-        if status >= 200:  # what is below announces another one
-            self.status = status
-
-
-async def _exchange(
-    target: _Target,
-    address: str,
-    context: ssl.SSLContext | None,
-    headers: Mapping[str, str],
-    body: bytes,
-) -> int:
-    reader, writer = await asyncio.open_connection(
-        address, target.port, ssl=context, server_hostname=target.host if context else None
-    )
-    try:
-        lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.netloc}", "Connection: close"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        lines.append(f"Content-Length: {len(body)}")
-        writer.write("\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body)
-        await writer.drain()
-        head = _Head()
-        received = 0
-        while not head.status:
-            chunk = await reader.read(_READ_BYTES)
-            received += len(chunk)
-            if not chunk or received > MAX_HEAD_BYTES:
-                raise PostFailed("answer_invalid")
-            try:
-                head.parser.feed_data(chunk)
-            except httptools.HttpParserError:
-                if not head.status:
-                    raise PostFailed("answer_invalid") from None
-        return head.status
-    finally:
-        writer.transport.abort()  # nothing else of it is wanted, least of all a slow farewell

@@ -30,7 +30,7 @@ from tidelog.mesh.decide.claims import (
 from tidelog.mesh.decide.rules import WEBHOOK, stream_name
 from tidelog.mesh.protocol.envelopes import Stored, envelope
 from tidelog.mesh.settings import MeshSettings
-from tidelog.mesh.upkeep.webhook_client import PostFailed, post
+from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
 from tidelog.store.engine import Store
 
 MAX_ATTEMPTS = 12
@@ -168,6 +168,10 @@ class Webhooks:
         self._settings = settings
         self._clock = clock
         self._ulids = UlidFactory(clock)
+        self.client = WebhookClient(
+            timeout_s=settings.webhook_timeout_ms / 1000,
+            may_be_private=settings.webhook_allow_private,
+        )
         self._busy: dict[str, asyncio.Task[None]] = {}
         """Endpoints that are being served."""
         self._nudged = asyncio.Event()
@@ -180,6 +184,7 @@ class Webhooks:
         """Give up the attempts that are under way; their leases end by themselves."""
         for task in self._busy.values():
             task.cancel()
+        self.client.close()
 
     async def work(self) -> None:
         """Serve endpoints until it is cancelled."""
@@ -255,13 +260,8 @@ class Webhooks:
         status, error = None, ""
         body = _body(Stored._make(rows[0]), target)
         try:
-            status = await post(
-                target.url,
-                _headers(target, endpoint_id, message, body, self._clock.now_ms()),
-                body,
-                timeout_s=self._settings.webhook_timeout_ms / 1000,
-                may_be_private=self._settings.webhook_allow_private,
-            )
+            headers = _headers(target, endpoint_id, message, body, self._clock.now_ms())
+            status = await self.client.post(target.url, headers, body)
         except PostFailed as failed:
             error = failed.code
         attempted = Attempted(key_of(message, endpoint_id), claim_id, status, error)
