@@ -1,4 +1,4 @@
-"""The machine of a mesh daemon loses its power right behind a 202 (FT-22)."""
+"""The machine of a mesh daemon loses its power right after a 202 (FT-22)."""
 
 import shutil
 from pathlib import Path

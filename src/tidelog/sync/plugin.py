@@ -87,14 +87,14 @@ class Plugin:
 
     An answer that is none, such as a text instead of a list, and an exception count as a refusal of
     that one event or partition: its neighbours in the request are not affected. Refusals reach the
-    client in the order of checks that the protocol fixes (8.2), so a method is not asked about what
+    client in the order that the protocol fixes (sync 8.2), so a method is not asked about what
     was refused before its turn.
     """
 
     def authorize(self, identity: Identity, partition: str, access: Access) -> bool:
         """Whether a client may read or write a partition that its token opens.
 
-        Asked besides the token, never instead of it: both must agree (D18). A refusal is
+        Asked besides the token, never instead of it: both must agree (sync D18). A refusal is
         `forbidden`.
         """
         del identity, partition, access

@@ -79,7 +79,7 @@ async def test_malformed_orders_are_told_why(tmp_path: Path) -> None:
 
 
 async def test_a_new_model_version_is_announced(tmp_path: Path) -> None:
-    """To active connections of the event profile only, once, and in what follows (D47)."""
+    """To active connections of the event profile only, once, and in what follows (sync D47)."""
     async with (
         admin(tmp_path) as administrator,
         connected(administrator.node.ws_url, "e") as event,
@@ -452,7 +452,7 @@ async def test_orders_that_meet_in_one_batch_do_not_fail_it(
 async def test_only_what_every_partition_has_behind_it_is_archived(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """The all-partitions rule; sync from 0 and dedupe stay complete, also after a restart (D57)."""
+    """The all-partitions rule; sync from 0 and dedupe stay complete, restarted too (sync D57)."""
     del engine
     async with (
         admin(tmp_path, store=store_location) as administrator,
@@ -478,7 +478,7 @@ async def test_only_what_every_partition_has_behind_it_is_archived(
         assert {at for at, body in bodies.items() if body is not None} == {5, 8}
         assert await event.whole("p", "q", "r") == complete
         again = await tree.submit(push("1", "a", "p"))
-        assert again[0]["committed_id"] == 1, "a replay needs no body (D32)"
+        assert again[0]["committed_id"] == 1, "a replay needs no body (sync D32)"
         assert outcome(await tree.submit(push("1", "x", "p"))) == ["validation_failed event"]
         progress = await verdict(administrator.node.store)
         assert progress.finding is None

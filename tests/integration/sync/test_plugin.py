@@ -142,7 +142,7 @@ async def test_every_refusal_has_the_protocols_shape_and_no_neighbours(
 
 
 async def test_a_known_id_is_replayed_whatever_the_plugin_says_now(tmp_path: Path) -> None:
-    """Deduplication comes before the application's rules and after its authorizer (D25)."""
+    """Deduplication comes before the application's rules and after its authorizer (sync D25)."""
     async with sync_server(tmp_path) as node, connected(node.ws_url) as peer:
         first = await peer.submit(note("a", data="rude"), note("b", data="slow"))
         hidden = await peer.submit(note("c", "closed"))

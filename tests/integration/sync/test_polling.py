@@ -1,4 +1,4 @@
-"""Sync over HTTP (D63): the same messages and answers, one request at a time."""
+"""Sync over HTTP (sync D63): the same messages and answers, one request at a time."""
 
 import asyncio
 import json

@@ -16,7 +16,7 @@ from support.sync_peer import (
 
 
 async def test_the_model_version_is_told_to_every_profile(tmp_path: Path) -> None:
-    """A tree connection of a server that offers both profiles is told it as well (D13)."""
+    """A tree connection of a server that offers both profiles is told it as well (sync D13)."""
     async with sync_server(tmp_path) as node:
         for profile in (TREE, EVENT):
             async with connected(node.ws_url, profile=profile) as peer:
@@ -25,7 +25,7 @@ async def test_the_model_version_is_told_to_every_profile(tmp_path: Path) -> Non
 
 
 async def test_known_ids_are_found_after_rights_and_before_validation(tmp_path: Path) -> None:
-    """A repeated push is a replay, not a duplicate; without rights no id can be probed (D25)."""
+    """A repeated push is a replay, no duplicate; without rights no id can be probed (sync D25)."""
     async with (
         sync_server(tmp_path) as node,
         connected(node.ws_url, "t", TREE) as tree,
@@ -44,7 +44,7 @@ async def test_known_ids_are_found_after_rights_and_before_validation(tmp_path: 
 
 
 async def test_own_events_are_paged(tmp_path: Path) -> None:
-    """A client is sent what it submitted itself, also on the same connection (D34)."""
+    """A client is sent what it submitted itself, also on the same connection (sync D34)."""
     async with sync_server(tmp_path) as node, connected(node.ws_url) as peer:
         await peer.submit(note("a"), note("b"))
         page = await peer.sync("p")
@@ -55,7 +55,7 @@ async def test_own_events_are_paged(tmp_path: Path) -> None:
 
 
 async def test_pipelined_syncs_are_answered_in_order(tmp_path: Path) -> None:
-    """Syncs sent without waiting are each answered, in their order and without an error (D41)."""
+    """Syncs sent without waiting each get a response, in order and without error (sync D41)."""
     async with sync_server(tmp_path) as node, connected(node.ws_url) as peer:
         names = ["p", "q", "p", "r"]
         await peer.submit(*(note(name, name) for name in "pqr"))
@@ -67,7 +67,7 @@ async def test_pipelined_syncs_are_answered_in_order(tmp_path: Path) -> None:
 
 
 async def test_a_later_page_may_replace_the_subscriptions(tmp_path: Path) -> None:
-    """The set is replaced in the middle of a cycle, and the watermark stays (D43)."""
+    """The set is replaced in the middle of a cycle, and the watermark stays (sync D43)."""
     async with (
         sync_server(tmp_path, sync_limit_min=1) as node,
         connected(node.ws_url) as peer,
@@ -89,7 +89,7 @@ async def test_a_later_page_may_replace_the_subscriptions(tmp_path: Path) -> Non
 
 
 async def test_an_event_must_pass_in_all_its_partitions(tmp_path: Path) -> None:
-    """One partition that refuses it is enough, and then it happened in none (D48)."""
+    """One partition that refuses it is enough, and then it happened in none (sync D48)."""
     async with sync_server(tmp_path) as node, connected(node.ws_url, profile=TREE) as peer:
         results = await peer.submit(
             push("1", "a", "q"),

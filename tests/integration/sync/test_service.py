@@ -201,7 +201,7 @@ async def test_broadcasts_go_to_other_subscribers_once(tmp_path: Path) -> None:
                 "status_updated_at": results[3]["status_updated_at"],
             },
         ]
-        assert await tree.broadcasts(1) == got[:1], "profiles do not restrict delivery (D45)"
+        assert await tree.broadcasts(1) == got[:1], "profiles do not restrict delivery (sync D45)"
         for peer in (origin, both, tree, none):
             assert await peer.is_quiet()
         await both.subscribe("r")
@@ -216,7 +216,7 @@ async def test_broadcasts_go_to_other_subscribers_once(tmp_path: Path) -> None:
 async def test_everybody_sees_commits_in_one_order(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """Results and broadcasts of concurrent submitters ascend on every connection (D28)."""
+    """Results and broadcasts of concurrent submitters ascend on every connection (sync D28)."""
     del engine
     rng = random.Random(5)
     partitions = ["a", "b", "c"]
@@ -263,7 +263,7 @@ async def test_everybody_sees_commits_in_one_order(
 async def test_subscribers_attach_without_gap_or_double(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """Page and broadcasts together hold every event exactly once, whenever one attaches (D39)."""
+    """Page and broadcasts together hold every event once, whenever one attaches (sync D39)."""
     del engine
     writers, each = 4, 90
     async with sync_server(tmp_path, store=store_location) as node:
@@ -345,7 +345,7 @@ async def test_pages_are_exact(engine: str, store_location: str, tmp_path: Path)
 
 
 async def test_a_cursor_from_the_future_is_told_the_truth(tmp_path: Path) -> None:
-    """No events, the real maximum, subscriptions replaced all the same, and no cycle (D40)."""
+    """No events, the real maximum, subscriptions replaced all the same, and no cycle (sync D40)."""
     async with sync_server(tmp_path) as node, connected(node.ws_url) as peer:
         await peer.submit(*(note(str(n)) for n in range(3)))
         for since in (4, 10**9, 2**63, 10**40):
@@ -360,7 +360,7 @@ async def test_a_cursor_from_the_future_is_told_the_truth(tmp_path: Path) -> Non
 
 
 async def test_a_refused_sync_changes_nothing(tmp_path: Path) -> None:
-    """Subscriptions and the open cycle outlive `bad_request` and `forbidden` (D42)."""
+    """Subscriptions and the open cycle outlive `bad_request` and `forbidden` (sync D42)."""
     async with sync_server(tmp_path, sync_limit_min=1) as node, open_peer(node.ws_url) as peer:
         narrow = token("c", prefixes=["p"])
         payload = {"token": narrow, "client_id": "c", "supported_profiles": [EVENT]}
@@ -382,7 +382,7 @@ async def test_a_refused_sync_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_the_watermark_counts_sync_events_only(tmp_path: Path) -> None:
-    """Entries of other surfaces move neither the watermark nor `server_last_committed_id` (D38)."""
+    """Other surfaces move neither the watermark nor `server_last_committed_id` (sync D38)."""
     async with sync_server(tmp_path) as node, connected(node.ws_url) as peer:
         await peer.submit(note("a"))
         async with open_peer(node.ws_url.replace("/sync", "/probe/ws")) as probe:
@@ -404,7 +404,7 @@ async def test_the_watermark_counts_sync_events_only(tmp_path: Path) -> None:
 async def test_a_peer_that_does_not_read_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the send limits the slow one is closed as 1013; the others get everything (D46)."""
+    """Beyond the send limits the slow one is closed as 1013; others get everything (sync D46)."""
     codes: dict[str, int] = {}
     original = service_module._Connection.closed
 
@@ -527,7 +527,7 @@ async def test_a_store_that_fails_takes_nothing_and_spoils_nothing(
 async def test_a_poison_item_fails_with_what_follows_it(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """Earlier items stay and are broadcast, not to the origin; later ones fail with it (D29)."""
+    """Earlier items stay and are broadcast, not to the origin; later ones fail too (sync D29)."""
     del engine
 
     def poison(effects: Any) -> Exception | None:
@@ -654,7 +654,7 @@ async def test_a_full_queue_does_not_change_the_order(tmp_path: Path) -> None:
 async def test_nothing_overtakes_a_submit_that_failed(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """What was queued behind it is not committed either: the client retries all, in order (D9)."""
+    """What was queued after it is not committed either: the client retries all (sync D9)."""
     del engine
 
     def poison(effects: Any) -> Exception | None:
@@ -991,7 +991,7 @@ async def test_integers_that_others_would_round_are_refused(tmp_path: Path) -> N
 
 
 async def test_ids_are_global_and_remember_their_first_use(tmp_path: Path) -> None:
-    """Another client's equal item is a replay, an altered one names what differs (section 9)."""
+    """Another client's equal item is a replay, an altered one names what differs (sync 9)."""
     async with (
         sync_server(tmp_path) as node,
         connected(node.ws_url, "a") as a,
@@ -1018,14 +1018,14 @@ async def test_ids_are_global_and_remember_their_first_use(tmp_path: Path) -> No
         bad["event"]["payload"]["extra"] = 1
         assert outcome(await a.submit(bad)) == ["validation_failed event.payload.extra"]
         assert outcome(await a.submit(note("y"))) == ["committed"], (
-            "rejections leave no trace (D27)"
+            "rejections leave no trace (sync D27)"
         )
 
 
 async def test_the_relations_of_the_protocol_can_be_queried(
     engine: str, store_location: str, tmp_path: Path
 ) -> None:
-    """events, event_partitions, event_ids, snapshots and meta hold what section 16 says."""
+    """events, event_partitions, event_ids, snapshots and meta hold what sync 16 says."""
     prefix = "sync_" if engine == "sqlite" else "sync."
     async with (
         sync_server(tmp_path, store=store_location) as node,
@@ -1173,7 +1173,7 @@ async def test_the_end_of_a_server_is_announced(tmp_path: Path) -> None:
 
 
 async def test_the_hard_cap_cuts_off_and_the_soft_one_does_not(tmp_path: Path) -> None:
-    """Up to four times the limit a message is answered, beyond it the transport closes (D1)."""
+    """Up to four times the limit a message is refused, beyond it the transport closes (sync D1)."""
     async with (
         sync_server(tmp_path, max_message_bytes=2000) as node,
         connected(node.ws_url) as peer,

@@ -1,4 +1,4 @@
-"""A cold start by snapshot (10.1, D67): the state of a partition instead of its events."""
+"""A cold start by snapshot (sync 10.1, D67): the state of a partition instead of its events."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The sync client's protocol, driven message by message: every rule of section 17."""
+"""The sync client's protocol, driven message by message: every rule of sync 17."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -193,7 +193,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_connect_says_who_and_from_where(bench: Bench) -> None:
-    """The handshake carries token, identity, profile and the smallest cursor in use (D58)."""
+    """The handshake carries token, identity, profile and the smallest cursor in use (sync D58)."""
     bench.store.store_page([], ["p"], 8)
     bench.core.sync(["q"])
     bench.store.store_page([], ["q"], 5)
@@ -337,7 +337,7 @@ def test_invalid_drafts_are_not_stored(bench: Bench, event: Json, field: str) ->
 
 
 def test_partitions_and_ids_are_judged_too(bench: Bench) -> None:
-    """The rules of 7 and 8.1 for names and ids."""
+    """The rules of sync 7 and 8.1 for names and ids."""
     assert bench.fields(value("a"), "") == ["partitions.0"]
     assert bench.fields(value("a"), *(f"p{number}" for number in range(65))) == ["partitions"]
     for event_id in ("", "x" * 129):
@@ -428,7 +428,7 @@ def test_arrival_order_is_irrelevant(bench: Bench) -> None:
 
 
 def test_a_draft_that_cannot_happen_is_hidden_and_sent(bench: Bench) -> None:
-    """D54: its preconditions fail in the overlay, the server still decides."""
+    """Sync D54: its preconditions fail in the overlay, the server still decides."""
     bench.core.assume_connected()
     bench.broadcast(1, push("a"))
     bench.core.disconnected()
@@ -442,7 +442,7 @@ def test_a_draft_that_cannot_happen_is_hidden_and_sent(bench: Bench) -> None:
 
 
 def test_events_of_another_profile_are_passed_over(bench: Bench) -> None:
-    """D45: all rows are stored; unknown types and targets change nothing and harm nothing."""
+    """Sync D45: all rows are stored; unknown types and targets change nothing and harm nothing."""
     bench.ready()
     bench.broadcast(1, {"type": "event", "payload": {"schema": "note", "data": {}}})
     bench.broadcast(2, {"type": "treePush", "payload": {"target": "gone", "value": {"id": "x"}}})
@@ -506,7 +506,7 @@ def test_a_request_already_under_way_is_not_repeated(bench: Bench) -> None:
 
 
 def test_new_partitions_are_fetched_separately(tmp_path: Path) -> None:
-    """D58: known ones from their smallest cursor, those without one from 0."""
+    """Sync D58: known ones from their smallest cursor, those without one from 0."""
     bench = Bench(tmp_path / "c.db", partitions=["p", "q", "r"])
     bench.store.store_page([], ["p"], 80)
     bench.store.store_page([], ["q"], 70)
@@ -525,7 +525,7 @@ def test_new_partitions_are_fetched_separately(tmp_path: Path) -> None:
 
 
 def test_broadcasts_wait_for_the_watermark(bench: Bench) -> None:
-    """D60: before the first page everything is held back; then only what lies behind it."""
+    """Sync D60: before the first page everything is held back; then only what comes after it."""
     bench.connect()
     bench.broadcast(6, value("f", 6))
     bench.broadcast(3, value("c", 3))
@@ -788,7 +788,7 @@ def test_a_violation_during_a_cycle_waits_for_its_answer(bench: Bench) -> None:
 
 
 def test_a_commit_that_cannot_happen_starts_over_once(bench: Bench) -> None:
-    """D54: fetched anew; if that does not mend it, it is told and passed over."""
+    """Sync D54: fetched anew; if that does not mend it, it is told and passed over."""
     bench.ready()
     bench.broadcast(5, update("nobody", name="x"))
     assert bench.codes() == ["integrity_violation"]
@@ -930,7 +930,7 @@ def test_a_refused_batch_is_sent_singly(bench: Bench) -> None:
 
 
 def test_the_hint_tells_which_request_was_refused(bench: Bench) -> None:
-    """With a batch and a sync in flight `request_msg_id` decides (D5)."""
+    """With a batch and a sync in flight `request_msg_id` decides (sync D5)."""
     bench.ready()
     bench.draft(value("a"), "mine")
     bench.core.sync()
@@ -1122,7 +1122,7 @@ def test_a_view_reads_the_events_of_its_partition_only(tmp_path: Path) -> None:
 
 
 def test_what_nobody_looks_at_is_checked_when_it_changes(tmp_path: Path) -> None:
-    """D54 holds for every partition that is followed, and costs the states of the changed ones."""
+    """Sync D54 holds for every partition that is followed; it costs the changed states only."""
     bench = fetched(tmp_path / "c.db", NAMES)
     applied = bench.core._views.applied
     last = 3 * len(NAMES)
@@ -1223,7 +1223,7 @@ def test_snapshots_hold_no_drafts(bench: Bench) -> None:
 
 
 def test_no_snapshot_while_the_partition_is_fetched(bench: Bench) -> None:
-    """D62: the state may have a gap that the cycle is about to fill."""
+    """Sync D62: the state may have a gap that the cycle is about to fill."""
     bench.ready()
     bench.broadcast(5, value("a"))
     bench.core.sync()
@@ -1392,7 +1392,7 @@ def test_closing_is_asked_for_once(bench: Bench) -> None:
     assert [type(action) for action in bench.core.actions()] == [Close]
 
 
-# Cold starts by snapshot (10.1)
+# Cold starts by snapshot (sync 10.1)
 
 GRANTED: Json = {"capabilities": {"profile": "compatibility", "snapshots": True}}
 STATE: Json = {
@@ -1531,7 +1531,7 @@ def test_a_state_that_cannot_be_read_is_replaced_by_events(bench: Bench, text: s
 
 
 def test_a_state_that_the_log_contradicts_is_replaced_by_events(bench: Bench) -> None:
-    """An event that cannot happen to it starts over, and not from the same state (D54)."""
+    """An event that cannot happen to it starts over, and not from the same state (sync D54)."""
     bench.connect(**GRANTED)
     bench.say("sync_response", state_page(7, at=7, to=8, has_more=True))
     bench.sent()

@@ -1,4 +1,4 @@
-"""What a sync client holds in memory, and reading a view without copying all of it (17.11)."""
+"""What a sync client holds in memory, and reading a view without copying all of it (sync 17.11)."""
 
 import asyncio
 import gc

@@ -174,7 +174,7 @@ def test_one_event_in_two_places_is_a_violation(store: SyncStore) -> None:
 
 
 def test_the_log_wins_over_a_rejection(store: SyncStore) -> None:
-    """D59: a commit upgrades a rejected row and brings the log's content."""
+    """Sync D59: a commit upgrades a rejected row and brings the log's content."""
     store.add_draft("e5", ["q"], value("other"))
     store.store_results([rejected("e5")])
     store.store_commits([commit(5)])
@@ -184,7 +184,7 @@ def test_the_log_wins_over_a_rejection(store: SyncStore) -> None:
 
 
 def test_a_rejection_does_not_undo_a_commit(store: SyncStore) -> None:
-    """D59: a rejection for a row already committed is ignored."""
+    """Sync D59: a rejection for a row already committed is ignored."""
     store.store_commits([commit(5)])
     assert store.store_results([rejected("e5")]).rejected == []
     assert store.row("e5").status == "committed"
@@ -197,7 +197,7 @@ def test_a_result_for_an_unknown_row_is_ignored(store: SyncStore) -> None:
 
 
 def test_pages_raise_cursors_and_nothing_else_does(store: SyncStore) -> None:
-    """D61: broadcasts and results leave cursors alone; a page never lowers one."""
+    """Sync D61: broadcasts and results leave cursors alone; a page never lowers one."""
     store.store_commits([commit(5)])
     store.add_draft("a", ["p"], value("x"))
     store.store_results([committed("a", 6)])

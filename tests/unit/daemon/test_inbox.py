@@ -157,7 +157,7 @@ def test_everything_of_a_message_is_kept(inbox: Inbox) -> None:
 
 
 def test_order_survives_clocks_and_restarts(reopen: Open, clock: FakeClock) -> None:
-    """A reader that goes on behind the last row sees each later one once (FT-23)."""
+    """A reader that continues after the last row sees each later one once (FT-23)."""
     start = clock.now_ms()
     seen: list[int | None] = []
     place = None

@@ -39,7 +39,7 @@ SOURCE = Path(__file__).parents[3] / "src/tidelog"
 
 
 def test_the_worked_examples() -> None:
-    """Each example of section 2.2 has the body hash, the length and the fingerprint it prints."""
+    """Each example of mesh 2.2 has the body hash, the length and the fingerprint it prints."""
     _, meta_rules, examples = PROTOCOL.tables("2.2")
     assert meta_rules
     columns = list(zip(*examples, strict=True))
@@ -71,7 +71,7 @@ def test_the_worked_examples() -> None:
 
 
 def test_the_example_of_the_command() -> None:
-    """The command of section 2.2 prints the fingerprint of the first example."""
+    """The command of mesh 2.2 prints the fingerprint of the first example."""
     [command] = [text for text in code(PROTOCOL.section("2.2")) if text.startswith("tidelog ")]
     result = CliRunner().invoke(app, shlex.split(command)[1:])
     assert result.stdout.strip() in PROTOCOL.blocks("2.2")[0].splitlines()[2]
@@ -81,7 +81,7 @@ def test_the_example_of_the_command() -> None:
 
 
 def test_the_answers_to_a_send() -> None:
-    """Section 3.3 is what the lookup answers, for every state and match."""
+    """Mesh 3.3 is what the lookup returns, for every state and match."""
     [rows] = PROTOCOL.tables("3.3")
     seen = set()
     for state, match, status, body in rows:
@@ -106,7 +106,7 @@ def test_the_answers_to_a_send() -> None:
 
 
 def test_the_changes_of_state() -> None:
-    """Section 4.1 names every transition and no other."""
+    """Mesh 4.1 names every transition and no other."""
     [rows] = PROTOCOL.tables("4.1")
     named = {
         (before, after)
@@ -118,7 +118,7 @@ def test_the_changes_of_state() -> None:
 
 
 def test_the_meaning_of_an_answer() -> None:
-    """Section 4.2 sends each code to the status that the worker gives it."""
+    """Mesh 4.2 sends each code to the status that the worker gives it."""
     [rows] = PROTOCOL.tables("4.2")
     listed = {
         int(number): code(status)[0]
@@ -153,7 +153,7 @@ def test_the_guide_explains_what_kills() -> None:
 
 
 def test_the_guide_has_the_daemons_answers() -> None:
-    """The words it explains are among those of section 3."""
+    """The words it explains are among those of mesh 3."""
     [rows] = GUIDE.tables("Callers and their answers")
     words = {word for answer, _ in rows for word in code(answer)[1:] or code(answer)}
     conflicts = {word for word in words if word.startswith("outbox_")}
@@ -209,7 +209,7 @@ def test_every_error_is_documented(folder: str) -> None:
 
 
 def test_the_close_codes() -> None:
-    """Section 9.3 lists those that are sent, with the kinds of a failed negotiation."""
+    """Mesh 9.3 lists those that are sent, with the kinds of a failed negotiation."""
     [rows] = PROTOCOL.tables("9.3")
     listed = {int(row[0].split()[0]): code(row[0]) for row in rows}
     constants = {
@@ -229,7 +229,7 @@ def test_the_close_codes() -> None:
 
 
 def test_the_frames() -> None:
-    """Section 9.1 has every frame with its members."""
+    """Mesh 9.1 has every frame with its members."""
     [rows] = PROTOCOL.tables("9.1")
     documented: dict[tuple[str, str], set[str]] = {}
     for types, senders, described in rows:
@@ -259,7 +259,7 @@ def test_the_frames() -> None:
 
 
 def test_the_features() -> None:
-    """Section 9.2 offers what the broker offers, in the versions that are understood."""
+    """Mesh 9.2 offers what the broker offers, in the versions that are understood."""
     [rows] = PROTOCOL.tables("9.2")
     offered = negotiation.offered(mode="retention_scoped", dedupe_retention_days=7)
     assert {code(name)[0] for name, _ in rows} == set(offered)
@@ -298,7 +298,7 @@ def _whole(path: str) -> str:
 
 
 def test_the_routes() -> None:
-    """Sections 7.3 and 9.4 have every route of the broker and no other."""
+    """Mesh 7.3 and 9.4 have every route of the broker and no other."""
     rows = [*PROTOCOL.tables("9.4")[0], *PROTOCOL.tables("7.3")[0]]
     documented = {route for row in rows for route in routes_in(row[0])}
     assert documented == {(method, _whole(path)) for method, path in OPERATIONS}
@@ -311,7 +311,7 @@ def test_the_settings_of_a_mesh() -> None:
 
 
 def test_the_endpoints_of_the_daemon() -> None:
-    """Section 3.2 has every path of the IPC."""
+    """Mesh 3.2 has every path of the IPC."""
     [rows] = PROTOCOL.tables("3.2")
     documented = {text.split()[-1] for endpoint, *_ in rows for text in code(endpoint)}
     source = ast.parse((SOURCE / "daemon/ipc/api.py").read_text(encoding="utf-8"))
@@ -327,7 +327,7 @@ def test_the_endpoints_of_the_daemon() -> None:
 
 
 def test_the_hooks() -> None:
-    """Section 8.4 has every hook, and its limits are those of the program."""
+    """Mesh 8.4 has every hook, and its limits are those of the program."""
     hooks, rules = PROTOCOL.tables("8.4")
     named = {name for row in hooks for name in code(row[0])}
     assert named == {*hook_files.NAMES, "on-topic-NAME"}
@@ -346,7 +346,7 @@ def test_the_hooks() -> None:
 
 
 def test_the_orphan_rules() -> None:
-    """Section 6.5 numbers those that are checked."""
+    """Mesh 6.5 numbers those that are checked."""
     [rows] = PROTOCOL.tables("6.5")
     assert [int(number) for number, *_ in rows] == list(RULES)
 
@@ -375,7 +375,7 @@ def number_in(text: str) -> float | None:
 
 
 def test_the_settings_of_the_broker() -> None:
-    """Section 10 has every setting of `[mesh]`, with its default."""
+    """Mesh 10 has every setting of `[mesh]`, with its default."""
     documented = documented_settings("10.")
     fields = {field.name: field.default for field in structs.fields(BrokerSettings)}
     assert set(documented) == set(fields)
@@ -386,7 +386,7 @@ def test_the_settings_of_the_broker() -> None:
 
 
 def test_the_settings_of_the_daemon() -> None:
-    """Section 11 has every setting of `daemon.toml`, with its default."""
+    """Mesh 11 has every setting of `daemon.toml`, with its default."""
     documented = documented_settings("11.")
     fields: dict[str, Any] = {}
     for field in structs.fields(DaemonSettings):
@@ -403,7 +403,7 @@ def test_the_settings_of_the_daemon() -> None:
 
 
 def test_the_metrics_of_the_daemon() -> None:
-    """Section 13 names each that `/v1/metrics` shows."""
+    """Mesh 13 names each that `/v1/metrics` shows."""
     metrics = DaemonMetrics()
     text = metrics.render().decode()
     served = set(re.findall(r"^# TYPE tidelog_daemon_(\w+)", text, re.MULTILINE))
@@ -422,7 +422,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_the_commands() -> None:
-    """Section 5 names every command of `tidelog mesh` and `tidelog daemon`."""
+    """Mesh 5 names every command of `tidelog mesh` and `tidelog daemon`."""
     documented = set()
     for names, _ in PROTOCOL.tables("5.")[0]:
         group = ""

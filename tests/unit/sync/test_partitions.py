@@ -67,7 +67,7 @@ def test_length_is_measured_in_composed_bytes() -> None:
 
 
 def test_count_is_taken_after_normalization() -> None:
-    """Seventy entries naming three partitions are three (D21)."""
+    """Seventy entries naming three partitions are three (sync D21)."""
     assert event_faults([f"p{index % 3}" for index in range(70)]) == []
 
 
@@ -79,11 +79,11 @@ def test_most_partitions() -> None:
 
 
 def test_sync_may_name_more() -> None:
-    """The limit is one of events: the names of a sync are judged one by one (D23)."""
+    """The limit is one of events: the names of a sync are judged one by one (sync D23)."""
     assert name_faults([f"p{index}" for index in range(1000)]) == []
 
 
 def test_faults_are_sorted() -> None:
-    """All wrong names are reported, sorted by field as text (D26)."""
+    """All wrong names are reported, sorted by field as text (sync D26)."""
     fields = [fault.field for fault in event_faults([""] * 11)]
     assert fields == sorted(f"partitions.{index}" for index in range(11))

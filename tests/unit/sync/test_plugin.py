@@ -110,7 +110,7 @@ class Picky(Plugin):
 
 
 def test_submit_needs_the_token_and_the_plugin() -> None:
-    """Each denied partition is named by its place, whoever denies it (D18, D26)."""
+    """Each denied partition is named by its place, whoever denies it (sync D18, D26)."""
     plugin = Picky()
     client = Client(guarded(plugin)[0], role="w")
     assert client.submit("p").refused is None
@@ -130,7 +130,7 @@ def test_submit_needs_the_token_and_the_plugin() -> None:
 
 
 def test_sync_needs_the_token_and_the_plugin() -> None:
-    """Names to read and to subscribe to are authorized alike, the denied ones listed (D19)."""
+    """Names to read and to subscribe to are authorized alike, the denied ones listed (sync D19)."""
     client = Client(guarded(Picky())[0])
     [allowed] = client.send("sync", {"partitions": ["p"], "since_committed_id": 0})
     assert isinstance(allowed, Sync)
@@ -334,7 +334,7 @@ def checked(plugin: Plugin, *states: Partition, budget_ms: int = 1000) -> Any:
 
 
 def test_a_check_sees_the_state_of_every_partition() -> None:
-    """Items, places and values, in sorted order of the partitions (D48)."""
+    """Items, places and values, in sorted order of the partitions (sync D48)."""
     plugin = Stateful()
     found, _ = checked(plugin, filled("p"), Partition("p-2"))
     assert found == ()

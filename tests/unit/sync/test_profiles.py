@@ -242,12 +242,12 @@ def test_unregistered_target(action: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["settings..x", ".settings", "settings.", "settings.x..y"])
 def test_empty_segments(target: str) -> None:
-    """A path has no empty segments (D50)."""
+    """A path has no empty segments (sync D50)."""
     assert fields("set", target=target, value=1) == ["target"]
 
 
 def test_paths_below_values() -> None:
-    """`set` and `unset` may point below a value target (D50)."""
+    """`set` and `unset` may point below a value target (sync D50)."""
     assert fields("set", target="settings", value=1) == []
     assert fields("set", target="settings.a.b.c", value=1) == []
     assert fields("unset", target="settings.a.b.c") == []
@@ -255,18 +255,18 @@ def test_paths_below_values() -> None:
 
 @pytest.mark.parametrize("action", ["set", "unset", "treePush"])
 def test_no_paths_below_trees(action: str) -> None:
-    """Nothing points below a tree target (D50)."""
+    """Nothing points below a tree target (sync D50)."""
     assert fields(action, target="explorer.items", value={"id": "a"}) == ["target"]
 
 
 def test_tree_actions_take_no_paths() -> None:
-    """A `tree*` target equals a registered name (D50)."""
+    """A `tree*` target equals a registered name (sync D50)."""
     assert fields("treePush", target="settings.a", value={"id": "a"}) == ["target"]
     assert fields("treePush", target="settings.menu", value={"id": "a"}) == []
 
 
 def test_longest_prefix_decides() -> None:
-    """Of nested registrations the longest, counted in segments, is meant (D50)."""
+    """Of nested registrations the longest, counted in segments, is meant (sync D50)."""
     assert tree("set", target="settings.locked.x", value=1) == [
         ("event.type", "not an action of target settings.locked")
     ]
@@ -393,7 +393,7 @@ def test_malformed(action: str, payload: dict[str, Any], wrong: list[str]) -> No
 
 
 def test_unknown_member_of_the_event() -> None:
-    """A member beside `type` and `payload` is stored and hashed, so it is judged too (D64)."""
+    """A member beside `type` and `payload` is stored and hashed, so it is judged too (sync D64)."""
     odd = {"type": "unset", "payload": {"target": "settings"}, "color": "red"}
     assert tree_faults(MODEL, odd) == [Fault("event.color", "is not allowed")]
     odd = {"type": "event", "payload": {"schema": "anything", "data": 1}, "color": "red"}
@@ -465,7 +465,7 @@ def test_event_schema_is_registered() -> None:
 
 
 def test_all_errors_of_the_data() -> None:
-    """Wrong, missing and unexpected members are all reported, each at its own path (D55)."""
+    """Wrong, missing and unexpected members are all reported, each at its own path (sync D55)."""
     data = {"id": "", "tags": ["a", 5, None], "zone": 1, "area": 2}
     payload = {"schema": "note.created", "data": data}
     assert event_faults(MODEL, {"type": "event", "payload": payload}) == [

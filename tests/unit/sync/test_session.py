@@ -137,7 +137,7 @@ def is_bad_request(actions: list[Action]) -> bool:
     return (code, closed) == ("bad_request", None)
 
 
-# Section 1: the order of the checks.
+# Sync 1: the order of the checks.
 
 FAULTS: dict[str, tuple[str, str]] = {
     "size": ("bad_request", "too large"),
@@ -202,7 +202,7 @@ def test_of_several_faults_the_first_check_decides() -> None:
 
 
 def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() -> None:
-    """Check 1 counts bytes and names the limit; the connection goes on (D1)."""
+    """Row 1 counts bytes and names the limit; the connection stays open (sync D1)."""
     peer = active(max_message_bytes=1024)
     message = json.dumps(envelope("heartbeat", {})).encode()
     assert peer.frame(message.ljust(1024)) == [Send("heartbeat_ack", b"{}")]
@@ -235,7 +235,7 @@ def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() -> N
     ],
 )
 def test_json_is_read_strictly(text: str) -> None:
-    """What is not JSON in the strict sense, or no object, is `bad_request` in any state (D4)."""
+    """What is not strict JSON, or no object, is `bad_request` in any state (sync D4)."""
     assert is_bad_request(Peer().frame(text.encode()))
     assert is_bad_request(active().frame(text.encode()))
 
@@ -268,7 +268,7 @@ WRONG: dict[str, list[Any]] = {
 @pytest.mark.parametrize("field", list(WRONG))
 @pytest.mark.parametrize("is_null", [True, False])
 def test_every_envelope_field_is_required_with_its_type(field: str, *, is_null: bool) -> None:
-    """A missing field, an explicit null and every wrong type are `bad_request` (check 3)."""
+    """A missing field, null and every wrong type are `bad_request` (row 3 of sync 1)."""
     for value in WRONG[field]:
         message = envelope("heartbeat", {})
         if value is None and not is_null:
@@ -300,7 +300,7 @@ def test_unknown_fields_are_ignored_everywhere_but_in_the_event() -> None:
 
 @pytest.mark.parametrize("version", ["1", "1.", ".1", "1.0.0", "v1.0", " 1.0", "1.0\n", "a.b", ""])
 def test_a_version_that_is_no_version_is_a_malformed_envelope(version: str) -> None:
-    """Only MAJOR.MINOR is judged as a version (D2)."""
+    """Only MAJOR.MINOR is judged as a version (sync D2)."""
     assert is_bad_request(active().send("heartbeat", protocol_version=version))
 
 
@@ -308,7 +308,7 @@ def test_a_version_that_is_no_version_is_a_malformed_envelope(version: str) -> N
 @pytest.mark.parametrize("kind", ["connect", "heartbeat", "submit_events", "nonsense"])
 @pytest.mark.parametrize("is_active", [True, False])
 def test_support_is_exact_membership(version: str, kind: str, *, is_active: bool) -> None:
-    """Any other version closes in any state and for any type, and says which are known (D6, D7)."""
+    """Any other version closes in any state, for any type, and names the known (sync D6, D7)."""
     peer = active() if is_active else Peer()
     code, details, closed = problem(peer.send(kind, protocol_version=version))
     assert (code, closed) == ("protocol_version_unsupported", 4406)
@@ -318,20 +318,20 @@ def test_support_is_exact_membership(version: str, kind: str, *, is_active: bool
 
 
 def test_an_error_names_the_message_it_answers() -> None:
-    """`request_msg_id` is the offender's `msg_id` when that was a string (D5)."""
+    """`request_msg_id` is the offender's `msg_id` when that was a string (sync D5)."""
     assert problem(active().send("nonsense", msg_id="abc"))[1]["request_msg_id"] == "abc"
     assert "request_msg_id" not in problem(active().send("heartbeat", msg_id=5))[1]
     assert "request_msg_id" not in problem(active().frame(b"{"))[1]
 
 
 def test_repeated_message_ids_are_nobodys_business() -> None:
-    """The same `msg_id` again is as good as a fresh one (D3)."""
+    """The same `msg_id` again is as good as a fresh one (sync D3)."""
     peer = active()
     for _ in range(3):
         assert peer.send("heartbeat", msg_id="same") == [Send("heartbeat_ack", b"{}")]
 
 
-# Section 3: the state machine.
+# Sync 3: the state machine.
 
 CLIENT_TYPES = ("connect", "submit_events", "sync", "heartbeat", "disconnect")
 SERVER_TYPES = (
@@ -368,7 +368,7 @@ def test_a_heartbeat_is_answered_in_both_states() -> None:
 
 
 def test_a_second_connect_changes_nothing() -> None:
-    """It is `bad_request`; identity, profile and expiry stay those of the first (D8)."""
+    """It is `bad_request`; identity, profile and expiry stay those of the first (sync D8)."""
     peer = active()
     later = token(exp=EXPIRES_AT + 5000)
     assert is_bad_request(peer.connect(token=later, supported_profiles=[T]))
@@ -406,7 +406,7 @@ def test_an_internal_failure_says_so_and_closes() -> None:
 
 
 def test_messages_are_worked_on_one_after_another() -> None:
-    """Whatever comes during a submit waits for it, in the order it came (D9)."""
+    """Whatever comes during a submit waits for it, in the order it came (sync D9)."""
     peer = active()
     [first] = peer.send("submit_events", {"events": [item("a")]})
     assert isinstance(first, Submit)
@@ -434,7 +434,7 @@ def submitted(actions: list[Action]) -> list[str]:
 
 
 def test_submits_follow_each_other_into_the_queue() -> None:
-    """A submit may be queued behind others that are not answered; whatever else waits (D9)."""
+    """A submit may be queued after others that have no result yet; all else waits (sync D9)."""
     peer = active()
     assert submitted(submit(peer, item("a"))) == ["a"]
     assert submit(peer, item("b")) == [], "the first has no place in the order yet"
@@ -526,7 +526,7 @@ def test_a_type_in_a_string_makes_no_submit() -> None:
 
 
 def test_a_handshake_is_finished_before_the_next_message() -> None:
-    """A pipelined message after `connect` is judged as one of an active connection (D9)."""
+    """A pipelined message after `connect` is judged as one of an active connection (sync D9)."""
     peer = Peer()
     assert isinstance(peer.connect()[0], Connected)
     assert peer.send("sync", {"partitions": ["p"], "since_committed_id": 0}) == []
@@ -557,7 +557,7 @@ def test_the_peer_waits_when_few_large_messages_wait() -> None:
     assert [*was_full, peer.session.is_full] == [False, True, False]
 
 
-# Section 4: the handshake.
+# Sync 4: the handshake.
 
 
 @pytest.mark.parametrize(
@@ -599,7 +599,7 @@ def test_a_malformed_connect_can_be_corrected(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("last", [ABSENT, 0, 7, 7.0, 10**30])
 def test_the_clients_position_is_only_information(last: object) -> None:
-    """Any integer of at least 0 will do, and none at all too (D12)."""
+    """Any integer of at least 0 will do, and none at all too (sync D12)."""
     assert isinstance(Peer().connect(last_committed_id=last)[0], Connected)
 
 
@@ -688,7 +688,7 @@ ROWS = [
 
 @pytest.mark.parametrize("policy", [ABSENT, "strict", "loose", ""])
 def test_the_profile_is_that_of_the_truth_table(policy: Any) -> None:
-    """Every row of 4.1 on every server; a policy but `strict` turns a tree profile into a no."""
+    """Every row of sync 4.1 on every server; a policy but `strict` refuses a tree profile."""
     for supported, required, column, result in ROWS:
         offered = list(SERVERS.values())[column]
         peer = Peer(profiles=offered)
@@ -708,7 +708,7 @@ def test_the_profile_is_that_of_the_truth_table(policy: Any) -> None:
             assert action.capabilities["profile"] == expected, row
 
 
-# Section 5: identity over time.
+# Sync 5: identity over time.
 
 
 def test_the_token_ends_the_connection_to_the_moment() -> None:
@@ -723,7 +723,7 @@ def test_the_token_ends_the_connection_to_the_moment() -> None:
 
 @pytest.mark.parametrize("kind", ["heartbeat", "sync", "submit_events", "disconnect"])
 def test_a_message_at_the_end_of_the_token_is_not_processed(kind: str) -> None:
-    """Also when the timer has not fired yet (D16)."""
+    """Also when the timer has not fired yet (sync D16)."""
     peer = active()
     peer.unix = EXPIRES_AT - 0.001
     assert peer.send("heartbeat") == [Send("heartbeat_ack", b"{}")]
@@ -751,7 +751,7 @@ def test_an_asserted_identity_must_be_the_authenticated_one(kind: str) -> None:
 
 
 def test_an_identity_inside_an_item_counts_like_the_payloads() -> None:
-    """Equal is fine; one different item ends everything before any item is processed (D17)."""
+    """Equal is fine; one different item ends everything before any item is processed (sync D17)."""
     peer = active()
     events = [item("a", client_id="c"), item("b")]
     assert isinstance(peer.send("submit_events", {"events": events})[0], Submit)
@@ -763,7 +763,7 @@ def test_an_identity_inside_an_item_counts_like_the_payloads() -> None:
     assert problem(active().send("submit_events", {"events": malformed}))[0] == "auth_failed"
 
 
-# Section 6: the heartbeat.
+# Sync 6: the heartbeat.
 
 
 def test_silence_closes_without_an_error() -> None:
@@ -777,7 +777,7 @@ def test_silence_closes_without_an_error() -> None:
 
 
 def test_only_heartbeats_and_the_handshake_restart_the_timer() -> None:
-    """Submits, syncs and refused messages do not count as life (D20)."""
+    """Submits, syncs and refused messages do not count as life (sync D20)."""
     peer = Peer(heartbeat_timeout_ms=1000)
     peer.now = 0.9
     assert is_bad_request(peer.connect(client_id=""))
@@ -808,7 +808,7 @@ def test_a_refused_connect_is_no_sign_of_life() -> None:
     assert peer.due() == [Close(4408)]
 
 
-# Sections 7 and 8: submits.
+# Sync 7 and 8: submits.
 
 
 def submit(peer: Peer, *items: Any) -> list[Action]:
@@ -856,7 +856,7 @@ def submit(peer: Peer, *items: Any) -> list[Action]:
     ids=lambda events: json.dumps(events, default=lambda _: "absent")[:50],
 )
 def test_a_request_that_is_no_request_is_refused_as_a_whole(events: Any) -> None:
-    """Missing fields and wrong types at the depths of 8.1 are `bad_request` (D22, D24)."""
+    """Missing fields and wrong types of sync 8.1 are `bad_request` (sync D22, D24)."""
     if events is not ABSENT and events and isinstance(events, list) and isinstance(events[0], dict):
         events = [{k: v for k, v in each.items() if v is not ABSENT} for each in events]
     payload = {} if events is ABSENT else {"events": events}
@@ -902,7 +902,7 @@ def refusal(*items: dict[str, Any], peer: Peer | None = None) -> list[Any]:
 
 
 def test_a_right_type_with_a_bad_value_fails_its_item_alone() -> None:
-    """Partitions, numbers and rights are judged by item; neighbours go on (D24, D26)."""
+    """Partitions, numbers and rights are judged by item; neighbours go on (sync D24, D26)."""
     big = {"type": "event", "payload": {"schema": "s", "data": {"a": [1, 2**53]}}}
     found = refusal(
         item("0", partitions=[]),
@@ -927,7 +927,7 @@ def test_a_right_type_with_a_bad_value_fails_its_item_alone() -> None:
 
 
 def test_partitions_are_counted_after_normalization() -> None:
-    """Seventy entries of three names are fine, 65 names are not, 64 are (D21)."""
+    """Seventy entries of three names are fine, 65 names are not, 64 are (sync D21)."""
     assert refusal(
         item("0", partitions=[f"p{n % 3}" for n in range(70)]),
         item("1", partitions=[f"p{n}" for n in range(65)]),
@@ -967,7 +967,7 @@ def test_each_profile_takes_its_own_types_only() -> None:
         assert fields == [[], ["event.type"], ["event.type"]]
 
 
-# Section 10: sync.
+# Sync 10: sync.
 
 
 def sync(peer: Peer, *partitions: Any, since: Any = 0, **fields: Any) -> list[Action]:
@@ -1013,7 +1013,7 @@ def page(peer: Peer, *partitions: Any, **fields: Any) -> Sync:
     ],
 )
 def test_a_malformed_sync_is_refused(payload: dict[str, Any]) -> None:
-    """Required fields, types and names; nothing is submitted, so all is `bad_request` (D23)."""
+    """Required fields, types and names; nothing is submitted: all is `bad_request` (sync D23)."""
     assert is_bad_request(active().frame(json.dumps(envelope("sync", payload)).encode()))
 
 
@@ -1035,7 +1035,7 @@ def test_a_malformed_sync_is_refused(payload: dict[str, Any]) -> None:
     ],
 )
 def test_the_page_size_is_clamped(wish: Any, limit: int) -> None:
-    """Below and above the bounds counts as the bound; without a wish it is 500 (D44)."""
+    """Below and above the bounds counts as the bound; without a wish it is 500 (sync D44)."""
     assert page(active(), "p", limit=wish).limit == limit
 
 
@@ -1043,7 +1043,7 @@ def test_the_page_size_is_clamped(wish: Any, limit: int) -> None:
     ("wish", "most"), [(-1, 0), (0, 0), (7.0, 7), (2**20, 2**20), (2**20 + 1, 2**20)]
 )
 def test_the_bytes_of_a_page_are_clamped(wish: Any, most: int) -> None:
-    """A mebibyte is the most, and what one gets without a wish (D66)."""
+    """A mebibyte is the most, and what one gets without a wish (sync D66)."""
     assert page(active(), "p", max_bytes=wish).max_bytes == most
     assert page(active(), "p").max_bytes == 2**20
 
@@ -1079,7 +1079,7 @@ def test_all_names_of_a_sync_are_authorized() -> None:
 
 
 def test_a_request_continues_the_cycle_it_follows() -> None:
-    """Same set in any spelling and the returned position: the watermark stays (D37)."""
+    """Same set in any spelling and the returned position: the watermark stays (sync D37)."""
     peer = active()
     first = page(peer, "p", "p\u00e9")
     assert first.watermark is None
@@ -1117,7 +1117,7 @@ def test_a_new_cycle_ends_the_old_one() -> None:
 
 
 def test_a_failed_sync_leaves_the_cycle_open() -> None:
-    """`bad_request`, `forbidden` and other messages in between change nothing (D42)."""
+    """`bad_request`, `forbidden` and other messages in between change nothing (sync D42)."""
     peer = active()
     peer.session.paged(page(peer, "p"), 50, 200, has_more=True)
     assert is_bad_request(sync(peer, "p", since="x"))
@@ -1128,7 +1128,7 @@ def test_a_failed_sync_leaves_the_cycle_open() -> None:
     assert page(peer, "p", since=50).watermark == 200
 
 
-# Section 15: limits over time.
+# Sync 15: limits over time.
 
 
 def test_a_connection_has_so_many_messages_in_a_second() -> None:
@@ -1159,7 +1159,7 @@ def test_a_dropped_message_has_no_effect() -> None:
 
 
 def test_refusals_for_speed_keep_their_place() -> None:
-    """A message dropped while another is worked on is answered after it (D9)."""
+    """A message dropped while another is worked on is answered after it (sync D9)."""
     peer = active(max_messages_per_second=3)
     peer.now = 5.0
     submit(peer, item("a"))
@@ -1173,7 +1173,7 @@ def test_refusals_for_speed_keep_their_place() -> None:
 
 
 def test_drafts_in_flight_are_counted_on_arrival() -> None:
-    """What exceeds the limit on arrival is refused in its turn; what came before is not (D56)."""
+    """What exceeds the limit on arrival is refused in its turn, not what came before (sync D56)."""
     peer = active(max_in_flight_drafts=4, max_batch_size=4)
     assert isinstance(submit(peer, item("a"), item("b"))[0], Submit)
     assert submit(peer, item("c"), item("d")) == []
@@ -1197,7 +1197,7 @@ def test_a_request_over_the_limit_by_itself_is_refused() -> None:
 
 
 def test_an_escaped_type_does_not_hide_its_drafts() -> None:
-    r"""A submit whose type is written with `\u` escapes counts like any other (D56)."""
+    r"""A submit whose type is written with `\u` escapes counts like any other (sync D56)."""
     peer = active(max_in_flight_drafts=2)
     message = json.dumps(envelope("submit_events", {"events": [item(str(n)) for n in range(3)]}))
     hidden = message.replace("submit_events", "submit\\u005fevents")

@@ -173,7 +173,7 @@ def test_a_token_cannot_choose_its_algorithm(tmp_path: Path) -> None:
     ["null", "true", "false", '"2999999999"', '"soon"', "[2999999999]", "{}", "NaN", "Infinity"],
 )
 def test_an_expiry_must_be_a_number(expiry: str) -> None:
-    """Null, booleans, texts, containers and non-finite numbers are refused (D15)."""
+    """Null, booleans, texts, containers and non-finite numbers are refused (sync D15)."""
     payload = json.dumps(claims(exp="?")).replace('"?"', expiry).encode()
     refused(HS256, signed({"alg": "HS256"}, payload))
 
@@ -257,7 +257,7 @@ def test_a_hostile_header_is_refused(header: bytes) -> None:
 
 
 def test_partitions_are_compared_in_their_normal_form() -> None:
-    """Names and prefixes of a token may be decomposed; what is asked is NFC (D18)."""
+    """Names and prefixes of a token may be decomposed; what is asked is NFC (sync D18)."""
     found = HS256.verify(
         shared(allowed_partitions=["cafe\u0301"], allowed_partition_prefixes=["re\u0301/"])
     )

@@ -95,7 +95,7 @@ def test_new_state() -> None:
 
 
 def test_state_is_nested() -> None:
-    """The exported state has the form of the contract, items with their own id (D49)."""
+    """The exported state has the form of the contract, items with their own id (sync D49)."""
     state = state_of(
         act("treePush", value={"id": "a", "name": "A"}),
         act("treePush", value={"id": "b"}, options={"parent": "a"}),
@@ -332,7 +332,7 @@ def test_set_reports_all() -> None:
 
 
 def test_set_creates_intermediates() -> None:
-    """Missing and null intermediates become objects (D52)."""
+    """Missing and null intermediates become objects (sync D52)."""
     assert value_after(("v.a.b.c", 1)) == {"a": {"b": {"c": 1}}}
     assert value_after(("v", None), ("v.a", 1)) == {"a": 1}
     assert value_after(("v.a", None), ("v.a.b", 1)) == {"a": {"b": 1}}
@@ -346,7 +346,7 @@ def test_set_merges_one_level() -> None:
 
 
 def test_set_replaces_what_does_not_merge() -> None:
-    """Unless both sides are objects the new value takes the place of the old (D52)."""
+    """Unless both sides are objects the new value takes the place of the old (sync D52)."""
     assert value_after(("v.a", 1), ("v.a", {"b": 1})) == {"a": {"b": 1}}
     assert value_after(("v.a", {"b": 1}), ("v.a", 1)) == {"a": 1}
     assert value_after(("v.a", {"b": 1}), ("v.a", None)) == {"a": None}
@@ -388,7 +388,7 @@ def test_deepest_state_is_written_and_read() -> None:
     assert TreeState.load(MODEL, state.export()).export() == state.export()
 
 
-# 13.3 and 13.4, set and unset of whole trees.
+# Set and unset of whole trees (sync 13.3, 13.4).
 
 NODE_X = {"id": "x", "children": []}
 NODE_Y = {"id": "y", "children": []}
@@ -459,7 +459,7 @@ def test_set_tree_merges() -> None:
 
 
 def test_unset_tree() -> None:
-    """A whole tree target is reset to empty (D52)."""
+    """A whole tree target is reset to empty (sync D52)."""
     state = forest()
     assert faults(state, act("unset")) == []
     state.apply(act("unset"))
@@ -481,7 +481,7 @@ def test_unset_tree() -> None:
     ],
 )
 def test_unknown_events_change_nothing(event: dict[str, Any]) -> None:
-    """Types of other profiles and targets that are not registered are passed over (D45)."""
+    """Types of other profiles and targets that are not registered are passed over (sync D45)."""
     state = forest()
     before = state.export()
     assert state.check(event) == []
@@ -663,7 +663,7 @@ def naive_invariants(value: Any) -> set[str]:
 
 
 def naive_check(state: dict[str, Any], event: dict[str, Any]) -> list[str]:
-    """The fields that table 13.3 names, and the messages of 13.4."""
+    """The fields that sync 13.3 names, and the messages of sync 13.4."""
     action, payload = event["type"], event["payload"]
     target, options = payload["target"], payload.get("options", {})
     wrong = []

@@ -1,4 +1,4 @@
-"""The sync client's protocol without sockets, sleep or clock: messages in, actions out (17).
+"""The sync client's protocol without sockets, sleep or clock: messages in, actions out (sync 17).
 
 The owner feeds it what arrives, sends what `actions` gives it, and calls `tick` at `wake_at`. All
 state that matters is in the store; what is here can be lost at any moment.
@@ -293,7 +293,7 @@ class SyncCore:
         self.tell()
 
     def mend(self, damage: StoreDamaged) -> None:
-        """The store is damaged: go on with a new file, and fetch all that is not a draft (17.10).
+        """The store is damaged: take a new file, and fetch all that is no draft (sync 17.10).
 
         Only between connections, because whatever was under way is forgotten.
         """
@@ -403,12 +403,12 @@ class SyncCore:
         return seen
 
     def last_committed_id(self, partition: str | None = None) -> int:
-        """How far a partition was fetched; without a name the smallest of those in use (D58)."""
+        """How far a partition was fetched; without a name the smallest in use (sync D58)."""
         names = self.partitions if partition is None else normal_set([partition])
         return min(self.store.cursors(names).values(), default=0)
 
     def save_snapshot(self, partition: str) -> int | None:
-        """Save the committed state; returns its place, or None if it may not be saved now (D62)."""
+        """Save the committed state; returns its position, or None if it must not be (sync D62)."""
         [name] = normal_set([partition])
         saved = self._save_snapshot(name)
         self.tell()
@@ -428,7 +428,7 @@ class SyncCore:
     def prune(self) -> int:
         """Remove committed events that are part of a snapshot; returns how many.
 
-        What is settled lacks nothing, and what came late has dropped its snapshot (D61).
+        What is settled lacks nothing, and what came late has dropped its snapshot (sync D61).
         """
         if not self._cycles.is_idle:
             return self.store.prune(is_fetching=True)
@@ -669,7 +669,7 @@ class SyncCore:
         return applied
 
     def _settle(self, partitions: Iterable[str]) -> None:
-        """These have changed: check their states where nothing is missing (D54)."""
+        """These have changed: check their states where nothing is missing (sync D54)."""
         self._due.update(dict.fromkeys(name for name in partitions if name in self._settled))
         self._check()
 
@@ -710,7 +710,7 @@ class SyncCore:
             self._recovering = self._saves_all = False
 
     def _violated(self, reason: str) -> None:
-        """What is stored cannot be trusted: forget it and fetch everything anew (17.6)."""
+        """What is stored cannot be trusted: forget it and fetch everything anew (sync 17.6)."""
         self._out.fail("integrity_violation", reason)
         self.store.reset()
         self._views.clear()
@@ -728,7 +728,7 @@ class SyncCore:
             self._complete()
 
     def _adopt_history(self, incarnation: str | None, began: int) -> None:
-        """Where the log is not the one that was followed here, keep what both share (17.6)."""
+        """Where the log is not the one that was followed here, keep what both share (sync 17.6)."""
         old = self.store.incarnation
         if incarnation is None or incarnation == old:
             return
@@ -743,7 +743,7 @@ class SyncCore:
         self._out.emit("history_reset", self.partitions, data)
 
     def _adopt_version(self, version: int | None) -> bool:
-        """Whether the model version is a new one; then everything derived is made anew (17.8)."""
+        """Whether the model version is new; then everything derived is made anew (sync 17.8)."""
         old = self.store.model_version
         if version is None or version == old:
             return False

@@ -1,4 +1,4 @@
-"""Fetching: which partitions from where, one cycle at a time, and what waits meanwhile (17.5)."""
+"""Fetching: which partitions from where, one cycle at a time, and what waits (sync 17.5)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -55,7 +55,7 @@ class Cycle(Struct):
     stale: bool = False
     """The cursors it started from are void: its next answer is thrown away."""
     takes_state: bool = False
-    """Whether it starts from nothing, and the state of its only partition will do (10.1)."""
+    """Whether it starts from nothing, and the state of its only partition will do (sync 10.1)."""
     incoming: Incoming | None = None
     """What there is of that already."""
     msg_id: str = ""
@@ -141,7 +141,7 @@ class Cycles:
         """Begin the next cycle; None while one is under way or nothing is wanted.
 
         Partitions that were fetched before and those that never were go separately: from the
-        smallest cursor, and from 0 (D58). Of the latter each has a cycle of its own while the
+        smallest cursor, and from 0 (sync D58). Of the latter each has a cycle of its own while the
         server has states of them.
         """
         if self.current is not None or not self._wanted:

@@ -1,4 +1,4 @@
-"""What a draft must be before it is stored: the server's own rules, applied early (8.1, 8.2)."""
+"""What a draft must be before it is stored: the server's rules, applied early (sync 8.1, 8.2)."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

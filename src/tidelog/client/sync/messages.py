@@ -75,7 +75,7 @@ class Results(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What the server advertises; the defaults are what a client assumes without (15)."""
+    """What the server advertises; the defaults are what a client assumes without (sync 15)."""
 
     max_batch_size: int = 100
     max_in_flight_drafts: int | None = None

@@ -1,4 +1,4 @@
-"""Which drafts are submitted next: in their order, one batch at a time (17.7)."""
+"""Which drafts are submitted next: in their order, one batch at a time (sync 17.7)."""
 
 from collections import deque
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a sync client keeps on its disk: events in three states, snapshots and cursors (17.1).
+"""What a sync client keeps on its disk: events in three states, snapshots and cursors (sync 17.1).
 
 Every method is one transaction, so a client that is killed at any moment finds a state it could
 have been in. The owner calls from one thread at a time; the file belongs to one process.
@@ -49,7 +49,7 @@ Status = Literal["draft", "committed", "rejected"]
 
 
 class IntegrityViolation(TidelogError):  # noqa: N818 - the failure is the noun
-    """What arrived contradicts what is stored: one of the two is not the server's log (17.6)."""
+    """What arrived contradicts what is stored: one of them is not the server's log (sync 17.6)."""
 
 
 class StoredEvent(NamedTuple):
@@ -203,7 +203,7 @@ class SyncStore:
             )
 
     def replace(self, damage: str) -> None:
-        """Go on with a new file that has the drafts of this one, which is damaged (17.10).
+        """Go on with a new file that has the drafts of this one, which is damaged (sync 17.10).
 
         Once: a disk that spoils the new file too is beyond help.
         """
@@ -240,7 +240,7 @@ class SyncStore:
                 self._run("sync_bind", "client_id", rescued.client_id)
         return kept
 
-    # Model version (17.8)
+    # Model version (sync 17.8)
 
     @property
     def model_version(self) -> int:
@@ -392,10 +392,10 @@ class SyncStore:
                 self.unreadable.add(row[0])
         return drafts
 
-    # What the server decided (17.4, 17.5)
+    # What the server decided (sync 17.4, 17.5)
 
     def store_commits(self, commits: Iterable[Commit]) -> Applied:
-        """Upsert broadcasts. Cursors stay: only pages prove that nothing is missing (D61)."""
+        """Upsert broadcasts. Cursors stay: only pages prove that nothing is missing (sync D61)."""
         return self._store(commits, (), {})
 
     def store_page(
@@ -437,7 +437,7 @@ class SyncStore:
             self._run("sync_bind", "incarnation", incarnation)
 
     def rewind(self, incarnation: str, began: int) -> int:
-        """Forget what the log does not have any more: everything after `began` (17.6).
+        """Forget what the log does not have any more: everything after `began` (sync 17.6).
 
         Returns:
             How many committed events were here and are not part of that history.
@@ -452,7 +452,7 @@ class SyncStore:
         return dropped
 
     def reset(self) -> None:
-        """Forget the log after an integrity violation; what the application wrote stays (17.6)."""
+        """Forget the log after an integrity violation; drafts and rejections stay (sync 17.6)."""
         with self._transaction():
             for name in (
                 "sync_drop_snapshots",

@@ -2,7 +2,7 @@
 
 One state per partition serves both: drafts are laid over it and taken off again before the next
 commit, so that a commit behind all others costs its own work and that of the drafts, never a
-replay. Whatever arrives out of order drops the state, and it is built anew from the store (17.3).
+replay. What arrives out of order drops the state, and it is built anew from the store (sync 17.3).
 """
 
 import traceback
@@ -47,7 +47,7 @@ class Fold(Protocol):
     """The state of one partition, changed by one event at a time."""
 
     is_vetted: bool
-    """Whether the server judges by the same rules, so that no committed event has a fault (D54)."""
+    """Whether the server has the same rules, so that no committed event has a fault (sync D54)."""
 
     def faults(self, event: Json) -> list[Fault]:
         """Why the event cannot happen to this state."""
@@ -79,7 +79,7 @@ class Folds(Protocol):
 
 
 class TreeFold:
-    """The tree profile's reducer, which passes over events that mean nothing to it (D45)."""
+    """The tree profile's reducer, which passes over events that mean nothing to it (sync D45)."""
 
     is_vetted = True
 
@@ -243,7 +243,7 @@ UNREADABLE = Fault("event", "cannot be read from the store")
 
 
 class Failure(NamedTuple):
-    """A committed event that could not happen to the local state (D54); fetching anew may help."""
+    """A committed event that could not happen to the state here (sync D54); fetch it anew."""
 
     committed_id: int
     fault: Fault

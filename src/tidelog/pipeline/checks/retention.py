@@ -1,7 +1,7 @@
 """Retention: no event of sync goes before each of its partitions has a snapshot beyond it.
 
 Reads the store. The server decides by its index of partitions; here the partitions that an event
-itself names count as well. What is pruned must be in the archive, where sync still reads it (D57).
+itself names count as well. What is pruned must be in the archive, which sync reads too (sync D57).
 """
 
 from hashlib import blake2b

@@ -4,7 +4,7 @@ INSERT INTO tidelog.sync_event_partitions (partition, committed_id)
 SELECT * FROM unnest($1::text[], $2::bigint[]);
 
 -- name: sync_page
--- Events of one partition in order; bodies that were pruned come from the archive (D57).
+-- Events of one partition in order; bodies that were pruned come from the archive (sync D57).
 SELECT named.number, page.committed_id, page.committed_at, page.body
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
   WITH ORDINALITY AS named (partition, after, through, most, number),
@@ -29,7 +29,7 @@ LATERAL (
 
 -- name: sync_event
 -- Events by their places, until they are too large together; bodies that were pruned come from the
--- archive (D57). The sum needs the sizes only: a body that is not part of the page is not read.
+-- archive (sync D57). The sum needs the sizes only: a body that is not part of the page is not read.
 SELECT page.committed_id, page.committed_at, page.body
 FROM (
   SELECT named.number, l.committed_id, l.committed_at, coalesce(l.body, a.body) AS body,
@@ -40,7 +40,7 @@ FROM (
 ) AS page WHERE page.total <= $2::bigint OR page.number = 1 ORDER BY page.number;
 
 -- name: sync_last_event
--- The last sync event at or before a position: the watermark of a cycle (D38).
+-- The last sync event at or before a position: the watermark of a cycle (sync D38).
 SELECT named.number, last.committed_id
 FROM unnest($1::bigint[]) WITH ORDINALITY AS named (position, number),
 LATERAL (

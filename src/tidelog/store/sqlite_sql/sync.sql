@@ -3,7 +3,7 @@
 INSERT INTO sync_event_partitions (partition, committed_id) VALUES (?, ?);
 
 -- name: sync_page
--- Events of one partition in order; bodies that were pruned come from the archive (D57).
+-- Events of one partition in order; bodies that were pruned come from the archive (sync D57).
 SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body)
 FROM sync_event_partitions p JOIN log l USING (committed_id)
 LEFT JOIN sync_events_archive a USING (committed_id)
@@ -16,14 +16,14 @@ SELECT committed_id FROM sync_event_partitions
 WHERE partition = ? AND committed_id > ? AND committed_id <= ? ORDER BY committed_id LIMIT ?;
 
 -- name: sync_event
--- Events by their places, a JSON array; bodies that were pruned come from the archive (D57). CROSS
+-- Events by their places, a JSON array; bodies that were pruned come from the archive (sync D57). CROSS
 -- keeps the order of the array, so that reading may end where a page is full.
 SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body)
 FROM json_each(?) AS named CROSS JOIN log l ON l.committed_id = named.value
 LEFT JOIN sync_events_archive a USING (committed_id);
 
 -- name: sync_last_event
--- The last sync event at or before a position: the watermark of a cycle (D38).
+-- The last sync event at or before a position: the watermark of a cycle (sync D38).
 SELECT committed_id FROM log WHERE stream = 'sync' AND committed_id <= ?
 ORDER BY stream_serial DESC LIMIT 1;
 

@@ -41,7 +41,7 @@ class ModelVersion:
     async def stored(committer: Committer, store: Store, configured: int) -> int:
         """The version to start with.
 
-        Starting with another configured value changes it silently (D47). Both numbers are stored
+        Starting with another configured value changes it silently (sync D47). Both are stored
         in one transaction: with only the first of them the next start would see nothing new.
         """
         before = await store.rows("sync_setting", (CONFIGURED,))

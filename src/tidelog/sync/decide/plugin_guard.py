@@ -55,7 +55,7 @@ class GuardedPlugin:
         return cls(plugin, settings.plugin, settings.plugin_budget_ms, metrics)
 
     def restrict(self, claims: Claims, access: Access) -> Callable[[str], bool]:
-        """Which partitions are allowed by the token and the plug-in both (D18)."""
+        """Which partitions are allowed by the token and the plug-in both (sync D18)."""
         if not self._authorizes:
             return claims.allows
         identity = _identity(claims)
@@ -79,7 +79,7 @@ class GuardedPlugin:
         return answer
 
     def judge(self, item: SubmitItem, raw_event: bytes, claims: Claims) -> SubmitItem:
-        """An item with what the plug-in says of it, and will say of it, at their places in 8.2."""
+        """An item with what the plug-in says and will say of it, each where sync 8.2 has it."""
         if item.refused or item.invalid or not (self._validates or self._checks):
             return item
         content = msgspec.json.decode(raw_event)  # a copy: what is stored is not the plug-in's

@@ -79,9 +79,9 @@ class SubmitItem(Struct, frozen=True):
     fingerprint: bytes
     event_hash: bytes
     refused: tuple[str, tuple[Fault, ...]] | None
-    """Reason and faults of steps 1 to 3 of 8.2, which come before the id is looked at."""
+    """Reason and faults of steps 1 to 3 of sync 8.2, which come before the id is looked at."""
     invalid: tuple[Fault, ...]
-    """Faults of steps 5 and 6 that need no state; they count only for a new id (D25)."""
+    """Faults of steps 5 and 6 that need no state; they count only for a new id (sync D25)."""
     states: tuple[State, ...] = ()
     """Tree states of the partitions in sorted order, if the decision looks at them."""
     check: Callable[[Sequence[State]], tuple[Fault, ...]] | None = None
@@ -93,7 +93,7 @@ class SubmitItem(Struct, frozen=True):
         return SCOPE, self.id
 
     def decide(self, view: View) -> Accept | Refuse:
-        """The pipeline of 8.2 from step 4 on; the verdict of the steps before it comes along."""
+        """The pipeline of sync 8.2 from step 4 on, with the verdict of the steps before it."""
         if self.refused:
             reason, faults = self.refused
             return Refuse(Rejected(self.id, reason, faults, view.now_ms))
@@ -187,7 +187,7 @@ def prepare(
     model: Model,
     allows: Callable[[str], bool],
 ) -> SubmitItem:
-    """The stateless steps of 8.2 for an item that passed the request's invariants (8.1)."""
+    """The stateless steps of sync 8.2 for an item that passed the invariants of sync 8.1."""
     event = item["event"]
     names: Sequence[str] = item["partitions"]
     refused, canonical_event = _refusal(names, allows), b""
@@ -218,7 +218,7 @@ def prepare(
 def _refusal(
     names: Sequence[str], allows: Callable[[str], bool]
 ) -> tuple[str, tuple[Fault, ...]] | None:
-    """Steps 1 and 2 of 8.2."""
+    """Steps 1 and 2 of sync 8.2."""
     faults = partition_faults(names)
     if faults:
         return "validation_failed", tuple(faults)

@@ -85,7 +85,7 @@ class PutSnapshot(Struct, frozen=True):
 
 
 class Archive(Struct, frozen=True):
-    """Move the bodies of events to where sync still reads them (D57)."""
+    """Move the bodies of events to where sync still reads them (sync D57)."""
 
     events: tuple[tuple[int, int], ...]
     """(committed_id, stream_serial) of each."""

@@ -1,4 +1,4 @@
-"""What sync says over its WebSocket, as types: the protocol's sections 3, 4, 8 and 10 to 12.
+"""What is said over the WebSocket, as types (sync 3, 4, 8 and 10 to 12).
 
 They describe and decode nothing: `session` reads messages check by check, because each fault has an
 answer of its own. Tests hold every message of a live server against them.

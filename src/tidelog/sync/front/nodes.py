@@ -1,7 +1,7 @@
 """What the sync nodes of one log tell each other: who has connected, and that the model changed.
 
 Both go as announcements (`tidelog.log.announcements`). A client has one connection over all nodes
-(3.3): whoever connects announces it, and the id of that announcement is its claim. When a client
+(sync 3.3): who connects announces it, and the id of that announcement is its claim. When a client
 connects to two nodes at the same moment, the one with the later claim keeps it, and both agree on
 which that is.
 """

@@ -1,4 +1,4 @@
-"""Sync over HTTP, for clients that cannot hold a socket (D63): same messages, same answers.
+"""Sync over HTTP, for clients that cannot hold a socket (sync D63): same messages, same answers.
 
 No subscriptions, no broadcasts, no heartbeat, no eviction. Paging is stateless: the client repeats
 the first page's watermark.

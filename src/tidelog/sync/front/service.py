@@ -49,7 +49,7 @@ from tidelog.sync.settings import SyncSettings
 _log = logging.getLogger(__name__)
 
 HARD_CAP_FACTOR = 4
-"""Messages up to this many times the limit are answered, larger ones cut off (D1)."""
+"""Messages up to this many times the limit are answered, larger ones cut off (sync D1)."""
 
 SWEEP_SECONDS = 0.25
 """How often timeouts are looked at; their accuracy."""
@@ -97,7 +97,7 @@ class _Request(Submission):
         self._origin = origin
 
     def items(self) -> Sequence[Item]:
-        """Nothing any more once an earlier request of the connection has failed (D9)."""
+        """Nothing any more once an earlier request of the connection has failed (sync D9)."""
         if self._origin is not None and self._origin.failed:
             return ()
         return super().items()
@@ -126,9 +126,9 @@ class SyncService:
         self.store = store
         self.states = States(store, committer.tail, model, settings, model_version)
         self.last_event = 0
-        """The last sync event that the tail has delivered: the watermark of a new cycle (D38)."""
+        """The last sync event that the tail delivered: the watermark of a new cycle (sync D38)."""
         self.clients: dict[str, _Connection] = {}
-        """Active connections by `client_id`: one each (3.3)."""
+        """Active connections by `client_id`: one each (sync 3.3)."""
         self._open: set[_Connection] = set()
         self._subscribers: dict[str, Subscribers] = {}
         self._origins: dict[int, _Connection] = {}
@@ -174,7 +174,7 @@ class SyncService:
 
     @property
     def announced_version(self) -> int | None:
-        """In `connected` and `sync_response`, if the event profile is offered (D13)."""
+        """In `connected` and `sync_response`, if the event profile is offered (sync D13)."""
         return self.model_version if CANONICAL in self.settings.profiles else None
 
     # Connections.
@@ -230,7 +230,7 @@ class SyncService:
         connection.subscriptions = tuple(partitions)
 
     def history(self, incarnation: str | None) -> dict[str, Any]:
-        """Which history this is, and up to where it is that of a client's `incarnation` (4.2)."""
+        """Which history this is, and how much of it a client's `incarnation` has (sync 4.2)."""
         incarnations = self.committer.incarnations
         shared = incarnations.shared_with(incarnation)
         if shared is None:  # all of it, or nobody can tell
@@ -265,7 +265,7 @@ class SyncService:
         return encode(payload)
 
     def _take_over(self, connection: "_Connection") -> None:
-        """Of several connections of a client the one with the latest claim stays (3.3)."""
+        """Of several connections of a client the one with the latest claim stays (sync 3.3)."""
         client_id, claim = connection.client_id, connection.claim
         older = self.clients.get(client_id)
         if self._others.has_later_claim(client_id, claim) or (older and older.claim > claim):
@@ -344,7 +344,7 @@ class SyncService:
         connection: "_Connection | None" = None,
         history: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Read one page; the watermark and the subscriptions are taken in one step (D39)."""
+        """Read one page; the watermark and the subscriptions are taken in one step (sync D39)."""
         watermark = request.watermark
         if watermark is None:
             await self.committer.catch_up()
@@ -375,7 +375,7 @@ class SyncService:
         )
 
     async def _part(self, request: Sync, watermark: int) -> Part | None:
-        """The state to start from, or a part of it; None where there are only events (D67)."""
+        """The state to start from, or a part of it; None where there are only events (sync D67)."""
         if request.snapshot is None:
             return None
         [partition] = request.partitions
@@ -387,7 +387,7 @@ class SyncService:
         return state.as_of(watermark).part(request.snapshot, request.max_bytes)
 
     async def _after_part(self, request: Sync, part: Part, watermark: int) -> tuple[int, bool]:
-        """Where to go on after a part, and whether there is anything (D35, D36)."""
+        """Where to go on after a part, and whether there is anything (sync D35, D36)."""
         if part.next is not None:
             return request.since, True
         after = part.committed_id
@@ -397,7 +397,7 @@ class SyncService:
         return (after, True) if found else (watermark, False)
 
     async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
-        """The next events of any of the partitions, and whether there are more (D35).
+        """The next events of any of the partitions, and whether there are more (sync D35).
 
         At most `limit`, and of these as many as `max_bytes` have room for; at least one.
         """
@@ -457,7 +457,7 @@ class SyncService:
     def _submitter(self, entry: Entry) -> "_Connection | None":
         """Who still waits for the answer to this very item, if somebody does.
 
-        The items of a request with a poison item leave the tail before its answer (D29).
+        The items of a request with a poison item leave the tail before its answer (sync D29).
         """
         connection = self.clients.get(entry.actor)
         if connection is None:
@@ -494,7 +494,7 @@ class _Connection:
         self.unanswered: deque[Submit] = deque()
         """Submits that are being committed, in their order."""
         self.failed = False
-        """Whether the store failed one of them: those behind it must not be committed (D9)."""
+        """Whether the store failed one of them: those after it must not be committed (sync D9)."""
         self.outlet: Outlet | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
@@ -550,7 +550,7 @@ class _Connection:
     def submitted(self, answers: Sequence[Answer] | None) -> None:
         """The result goes out before any entry of the request does.
 
-        None: the store failed. Earlier items may be committed, and nobody was told (D29).
+        None: the store failed. Earlier items may be committed, and nobody was told (sync D29).
         """
         self.unanswered.popleft()
         if self.failed:

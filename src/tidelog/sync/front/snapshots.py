@@ -1,4 +1,4 @@
-"""What a cold start is given instead of events: the stored state of a partition (10.1).
+"""What a cold start is given instead of events: the stored state of a partition (sync 10.1).
 
 It is sent as text, in parts: a state may be larger than a page, and a tree deeper than what other
 readers of JSON take.

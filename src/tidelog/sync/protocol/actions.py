@@ -36,7 +36,7 @@ class Submit(Struct, frozen=True):
 
 
 class SnapshotWish(Struct, frozen=True):
-    """A cold start takes the state of its partition instead of the events that led to it (10.1)."""
+    """A cold start takes the state of its partition instead of the events before (sync 10.1)."""
 
     committed_id: int | None = None
     """The state whose next part is wanted; None for the first part of whichever there is."""

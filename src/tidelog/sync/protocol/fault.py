@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Fault(NamedTuple):
     """One entry of `errors`: which value is wrong and why.
 
-    Faults sort by field, then message, which is the order the protocol wants them in (D26).
+    Faults sort by field, then message, which is the order the protocol wants them in (sync D26).
     """
 
     field: str

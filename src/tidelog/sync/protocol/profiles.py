@@ -6,7 +6,7 @@ the server can give it before the event waits for its turn. What depends on the 
 `tidelog.sync.protocol.tree`.
 
 An event here already has a text `type` and an object `payload`: that is a matter of the request
-that carries it (8.1).
+that carries it (sync 8.1).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ class Model(Struct, frozen=True):
         )
 
     def find(self, action: str, target: str) -> Address | None:
-        """Where an action on `target` points, or `None` if nothing is registered there (D50).
+        """Where an action on `target` points, or `None` if nothing is registered there (sync D50).
 
         Only `set` and `unset` may point below a registered name, and only below that of a value.
         """
@@ -145,7 +145,7 @@ def number_faults(event: Mapping[str, Any]) -> list[Fault]:
 
 
 def tree_faults(model: Model, event: Mapping[str, Any]) -> list[Fault]:
-    """Gates 1 to 3 of the tree profile (13.2); the first that fails decides."""
+    """Gates 1 to 3 of the tree profile (sync 13.2); the first that fails decides."""
     action, payload = event["type"], event["payload"]
     if "target" not in payload:
         return [Fault("event.payload.target", _REQUIRED)]
@@ -165,7 +165,7 @@ def tree_faults(model: Model, event: Mapping[str, Any]) -> list[Fault]:
 
 
 def event_faults(model: Model, event: Mapping[str, Any]) -> list[Fault]:
-    """The checks of the event profile (14): shape, then registration, then the data itself."""
+    """The checks of the event profile (sync 14): shape, then registration, then the data itself."""
     payload = event["payload"]
     faults = [
         *_unknown_members("event", event, ("type", "payload")),
@@ -227,7 +227,7 @@ def _position(field: str, value: object) -> Iterator[Fault]:
 
 
 class _Shape(NamedTuple):
-    """The payload of one action (table in 13.2)."""
+    """The payload of one action (table in sync 13.2)."""
 
     value: _Check | None
     """How to judge the required `value`; `None` where it is forbidden."""
@@ -279,7 +279,7 @@ def _unknown_members(field: str, members: Mapping[str, Any], known: Collection[s
 
 
 def _schema_faults(schema: Draft202012Validator, field: str, value: Any) -> list[Fault]:
-    """All violations, each at the path of the member that is wrong, missing or too much (D55).
+    """All violations, each at the path of the member that is wrong, missing or too much (sync D55).
 
     Several branches of a schema may find the same fault; it is told once.
     """

@@ -1,7 +1,7 @@
 """One sync connection as a state machine: messages in, actions out; no sockets, no sleeping.
 
-Messages are checked in the order of section 1 of the protocol; the first failure decides the
-answer. They are worked on strictly one after another, in the order they came (D9).
+Messages are checked in the order of sync 1; the first failure decides what is returned. They are
+worked on strictly one after another, in the order they came (sync D9).
 
 A submit that is in the committer's queue has its place in the order; further submits may follow it
 there before it is answered. Whatever else comes behind it waits for its answer.
@@ -60,7 +60,7 @@ _WORK = (Connected, Submit, Sync)
 
 
 class Cycle(Struct, frozen=True):
-    """A sync cycle with more pages to come (D37)."""
+    """A sync cycle with more pages to come (sync D37)."""
 
     partitions: tuple[str, ...]
     next_since: int
@@ -87,7 +87,7 @@ class _Received(NamedTuple):
     events: Sequence[bytes]
     """What they are, unless they are too many to be looked at."""
     too_many: bool
-    """Whether these were more than may be in flight (D56); later arrivals do not matter to it."""
+    """Whether these were more than may be in flight (sync D56); later arrivals do not matter."""
     may_follow: bool
     """Whether it may be looked at while submits before it wait in the committer's queue."""
 
@@ -119,7 +119,7 @@ class Session:
         """Submits in the committer's queue, in its order."""
         self._queued_bytes = 0
         self._in_flight = 0
-        """Drafts received and not yet answered, counted on arrival (D56)."""
+        """Drafts received and not yet answered, counted on arrival (sync D56)."""
         self._alive_at = now
         self._window_started, self._window_messages = now, 0
 
@@ -418,7 +418,7 @@ class Session:
 def whole_number(
     payload: Mapping[str, Any], name: str, *, default: int | None = None, least: int | None = None
 ) -> int:
-    """An integer field; integral floats count (D4). Without a default it is required."""
+    """An integer field; integral floats count (sync D4). Without a default it is required."""
     value = payload.get(name, default)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -443,7 +443,7 @@ def negotiate(
     required: str | None,
     tree_policy: str | None,
 ) -> str | None:
-    """The profile of a connection (D14), or None if none fits."""
+    """The profile of a connection (sync D14), or None if none fits."""
     if required is not None:
         chosen = required if required in wanted and required in offered else None
     else:
@@ -454,7 +454,7 @@ def negotiate(
 
 
 def check_submit(payload: Mapping[str, Any], max_batch_size: int) -> None:
-    """The invariants of a whole request (8.1): if one fails, nothing of it is processed."""
+    """The invariants of a whole request (sync 8.1): if one fails, nothing of it is processed."""
     events = payload.get("events")
     if not isinstance(events, list) or not events:
         raise Problem("bad_request", "events: a non-empty array")
@@ -487,7 +487,7 @@ def _is_same_partition(legacy: Any, names: Sequence[str]) -> bool:
 
 
 def allowed(claims: Claims, plugin: GuardedPlugin | None, access: Access) -> Callable[[str], bool]:
-    """Which partitions a client may touch: what the token opens and the plug-in agrees to (D18)."""
+    """Which partitions a client may touch: those that token and plug-in allow (sync D18)."""
     return claims.allows if plugin is None else plugin.restrict(claims, access)
 
 

@@ -86,7 +86,7 @@ class TreeState:
         return state
 
     def export(self) -> dict[str, Any]:
-        """The state as JSON (13.1), independent of this object.
+        """The state as JSON (sync 13.1), independent of this object.
 
         Two JSON levels for each level of a tree: a tree may be deeper than a JSON writer can go.
         """
@@ -152,7 +152,7 @@ class TreeState:
         return _copied(members.get(name))
 
     def check(self, event: Mapping[str, Any]) -> list[Fault]:
-        """Why the event cannot happen to this state (gates 4 to 6 of 13.2); changes nothing.
+        """Why the event cannot happen to this state (gates 4 to 6 of sync 13.2); changes nothing.
 
         The event has passed `profiles.tree_faults`. One that means nothing to this
         reducer (see `apply`) always can.
@@ -169,7 +169,7 @@ class TreeState:
         """Let the event happen; it has passed `check`. What is returned takes it back.
 
         An event that means nothing to this reducer changes nothing: a type of another profile
-        (D45), or a target that is not registered here, or no longer.
+        (sync D45), or a target that is not registered here, or no longer.
         """
         action, payload = event["type"], event["payload"]
         address = self._address(action, payload)
@@ -292,7 +292,7 @@ class TreeState:
     def _reach(self, address: Address) -> tuple[dict[str, Any], str, tuple[str, ...]] | None:
         """How far the path exists: the last object on it, the member there, the segments beyond.
 
-        `None` if something that is no object is in the way; null counts as absent (D52).
+        `None` if something that is no object is in the way; null counts as absent (sync D52).
         """
         members, name = self._values, address.target.name
         for depth, segment in enumerate(address.path):
@@ -529,7 +529,7 @@ def _resulting_tree(tree: _Tree, payload: Mapping[str, Any]) -> Any:
 
 
 def _failed_invariants(value: Any) -> set[str]:
-    """The names of the invariants of a tree target (13.4) that `value` breaks.
+    """The names of the invariants of a tree target (sync 13.4) that `value` breaks.
 
     A malformed tree is only that: of its items and nodes nothing else can be said.
     """

@@ -17,7 +17,7 @@ SUPPORTED_VERSIONS = (VERSION,)
 SUBMIT = "submit_events"
 CLIENT_TYPES = frozenset({"connect", SUBMIT, "sync", "heartbeat", "disconnect"})
 
-# Close codes (D10).
+# Close codes (sync D10).
 NORMAL = 1000
 GOING_AWAY = 1001
 INTERNAL = 1011
