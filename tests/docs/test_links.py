@@ -18,9 +18,6 @@ HOSTS = re.compile(r"\b(?:https?|wss?|postgresql|spark)://(?:[^\s/@\"'`]*@)?([^\
 HERE = ("127.0.0.1", "0.0.0.0", "localhost")
 
 
-SECTION = re.compile(r"\b(channels|sync|mesh)(?:, section)? (\d+(?:\.\d+)*)\b")
-"""A section of a protocol as pages and docstrings name it: `mesh 7.1`."""
-
 
 def inline(text: str) -> Iterator[Token]:
     """Tokens inside paragraphs, tables and headings."""
@@ -57,25 +54,6 @@ def test_links_lead_somewhere(document: str) -> None:
     assert not wrong, wrong
 
 
-def missing_sections(text: str) -> list[str]:
-    """Sections of the protocols that a text names and that are not there."""
-    return [
-        f"{protocol} {number}"
-        for protocol, number in SECTION.findall(text)
-        if not re.search(
-            rf"^#+ {re.escape(number)}[. ]",
-            (ROOT / f"docs/protocol/{protocol}.md").read_text(encoding="utf-8"),
-            re.MULTILINE,
-        )
-    ]
-
-
-@pytest.mark.parametrize("document", [*documents(), "src/tidelog/client/channels/http.py"])
-def test_named_sections_of_protocols_exist(document: str) -> None:
-    """A section that a page, also a generated one, names by its number has that number."""
-    assert not missing_sections((ROOT / document).read_text(encoding="utf-8"))
-
-
 @pytest.mark.parametrize("document", documents())
 def test_named_files_exist(document: str) -> None:
     """A test, source or script that a document names by its path is there."""
@@ -90,11 +68,6 @@ def test_no_host_of_the_internet_is_named(document: str) -> None:
     """An address is this machine's, or a word to be filled in."""
     found = HOSTS.findall((ROOT / document).read_text(encoding="utf-8"))
     assert [host for host in found if host not in HERE and "." in host.strip(".")] == []
-
-
-def test_a_section_that_is_not_there_is_noticed() -> None:
-    """Sections are those of the protocol's own page."""
-    assert missing_sections("(channels 8.3), (mesh, section 8.2), channels 7") == ["channels 8.3"]
 
 
 def test_a_wrong_anchor_is_noticed() -> None:
