@@ -18,7 +18,6 @@ HOSTS = re.compile(r"\b(?:https?|wss?|postgresql|spark)://(?:[^\s/@\"'`]*@)?([^\
 HERE = ("127.0.0.1", "0.0.0.0", "localhost")
 
 
-
 def inline(text: str) -> Iterator[Token]:
     """Tokens inside paragraphs, tables and headings."""
     for token in MarkdownIt("commonmark").enable("table").parse(text):
