@@ -6,6 +6,7 @@ from msgspec import Struct
 from tidelog.channels.front.elsewhere import Part, Presence
 from tidelog.channels.front.hub import SocketFacts
 from tidelog.channels.protocol.version import Version
+from tidelog.channels.upkeep.erasing import Erased
 
 
 class Alive(Struct, tag=True, frozen=True):
@@ -76,18 +77,6 @@ class HistoryChanged(Struct, tag=True, frozen=True):
 
     streams: tuple[str, ...]
     gone: tuple[int, ...] = ()
-
-
-class Erased(Struct, tag=True, frozen=True):
-    """Messages of channels are erased: all up to one, some, or those of a client."""
-
-    streams: tuple[str, ...]
-    messages: tuple[int, ...] = ()
-    through: int = 0
-    """The last one, if it is all of them."""
-    prefix: str = ""
-    client_id: str = ""
-    """Of an app whose streams begin with the prefix; empty if that is not how they were found."""
 
 
 class WhoIs(Struct, tag=True, frozen=True):

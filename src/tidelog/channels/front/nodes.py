@@ -30,7 +30,6 @@ from tidelog.channels.front.node_messages import (
     Alive,
     Counted,
     EndUser,
-    Erased,
     HistoryChanged,
     Joined,
     Left,
@@ -46,6 +45,7 @@ from tidelog.channels.front.node_messages import (
     decode_told,
     encode_told,
 )
+from tidelog.channels.upkeep.erasing import Erased
 from tidelog.channels.upkeep.revoking import Revoking
 from tidelog.log.announcements import Announcements
 from tidelog.store.rows import Announcement

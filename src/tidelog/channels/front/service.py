@@ -123,7 +123,7 @@ class ChannelsService:
             hot=hot if recovery.enabled else None,
         )
         self._leaving = Leaving(self.attaching.unsubscribe)
-        self._revoking = Revoking(committer, store, clock, self.hub)
+        self._revoking = Revoking(committer, store, clock, close_connections=self.hub.end_revoked)
         self._nodes = Nodes(
             committer.announcements,
             is_shared=store.is_shared,

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.decide.erasures import (
     ASKED,
@@ -25,7 +27,6 @@ from tidelog.channels.decide.erasures import (
 )
 from tidelog.channels.decide.floors import Floors
 from tidelog.channels.decide.states import ChannelState, States
-from tidelog.channels.front.node_messages import Erased
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
@@ -58,6 +59,21 @@ MESSAGES_PER_STEP = 100
 """Messages noted as erased, or read, in one step."""
 
 ERASURES_PER_ROUND = 500
+
+
+class Erased(Struct, tag=True, frozen=True):
+    """What every node stops serving: messages of channels, all up to one, some, or a client's.
+
+    Nodes send it to each other as it is.
+    """
+
+    streams: tuple[str, ...]
+    messages: tuple[int, ...] = ()
+    through: int = 0
+    """The last one, if it is all of them."""
+    prefix: str = ""
+    client_id: str = ""
+    """Of an app whose streams begin with the prefix; empty if that is not how they were found."""
 
 
 class Erasing:

@@ -6,7 +6,7 @@ whenever another node says so, and every few seconds in case that was not heard.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
@@ -18,7 +18,6 @@ from tidelog.channels.decide.revocations import (
     Revocations,
     Revoke,
 )
-from tidelog.channels.front.hub import Hub
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.tokens import Claims
 from tidelog.log.committer import Committer
@@ -42,11 +41,19 @@ _log = logging.getLogger(__name__)
 class Revoking:
     """The revocations of one log, as one node knows them."""
 
-    def __init__(self, committer: Committer, store: Store, clock: Clock, hub: Hub) -> None:
+    def __init__(
+        self,
+        committer: Committer,
+        store: Store,
+        clock: Clock,
+        *,
+        close_connections: Callable[[str, Revocations], int],
+    ) -> None:
+        """`close_connections` closes those of an app that are revoked; returns how many."""
         self._committer = committer
         self._store = store
         self._clock = clock
-        self._hub = hub
+        self._close_connections = close_connections
         self._revoked = Revocations()
         self._read_at = 0
         """Time of the last one that was read."""
@@ -74,7 +81,7 @@ class Revoking:
         [at] = without_failure(answers)
         for kind, value in named:
             self._revoked.add(Revocation(app_id, kind, value, at))
-        return self._hub.end_revoked(app_id, self._revoked)
+        return self._close_connections(app_id, self._revoked)
 
     async def read(self) -> None:
         """Take over what was revoked since the last time, and close the connections it concerns."""
@@ -91,7 +98,7 @@ class Revoking:
             if len(found) < PAGE:
                 break
         for app_id in apps:
-            self._hub.end_revoked(app_id, self._revoked)
+            self._close_connections(app_id, self._revoked)
 
     def read_soon(self) -> None:
         """Something may have been revoked on another node."""
