@@ -28,9 +28,9 @@ from support.channels_peer import (
     unique,
 )
 from support.channels_raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
-from tidelog.channels.decide import states
+from tidelog.channels.decide import state
 from tidelog.channels.front import attaching, delivery, texts
-from tidelog.channels.upkeep import erasing
+from tidelog.channels.upkeep import erasing, stored
 from tidelog.cli.verification import verify_store
 from tidelog.testing.clock import FakeClock
 
@@ -404,14 +404,14 @@ async def _until(socket: ClientConnection, event: str) -> tuple[list[Json], Json
 def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every boundary of reading, folding, sending and erasing is crossed all the time."""
     for module, name, value in (
-        (states, "UNFOLDED_VERSIONS", 5),
-        (states, "UNFOLDED_BYTES", 48),
-        (states, "ENDED_VERSIONS", 3),
-        (states, "_COLLAPSE_AT", 3),
-        (states, "_COLLAPSE_TO", 1),
-        (states, "VERSIONS_PER_READ", 4),
-        (states, "MAX_IDLE_MESSAGES", 4),
-        (states, "MAX_IDLE_CHANNELS", 1),
+        (state, "UNFOLDED_VERSIONS", 5),
+        (state, "UNFOLDED_BYTES", 48),
+        (state, "ENDED_VERSIONS", 3),
+        (state, "_COLLAPSE_AT", 3),
+        (state, "_COLLAPSE_TO", 1),
+        (stored, "VERSIONS_PER_READ", 4),
+        (state, "MAX_IDLE_MESSAGES", 4),
+        (state, "MAX_IDLE_CHANNELS", 1),
         (texts, "VERSIONS_PER_READ", 3),
         (texts, "KNOWN_BYTES", 60),
         (texts, "PAGE_BYTES", 200),

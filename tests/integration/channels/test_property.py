@@ -36,8 +36,9 @@ from support.channels_raw import (
     signed_target,
 )
 from support.channels_world import World, check_requests, fold_of, status_of
-from tidelog.channels.decide import states
+from tidelog.channels.decide import state
 from tidelog.channels.front import attaching, delivery, texts
+from tidelog.channels.upkeep import stored
 from tidelog.testing.clock import FakeClock
 
 PROGRAMS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "20")) // 10)
@@ -166,13 +167,13 @@ async def check_open_streams(world: World, channel: str, folded: dict[str, View]
 @pytest.fixture
 def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every boundary of folding, reading, sending and forgetting is crossed all the time."""
-    monkeypatch.setattr(states, "UNFOLDED_VERSIONS", 5)
-    monkeypatch.setattr(states, "UNFOLDED_BYTES", 48)
-    monkeypatch.setattr(states, "_COLLAPSE_AT", 3)
-    monkeypatch.setattr(states, "_COLLAPSE_TO", 1)
-    monkeypatch.setattr(states, "VERSIONS_PER_READ", 4)
-    monkeypatch.setattr(states, "MAX_IDLE_MESSAGES", 4)
-    monkeypatch.setattr(states, "MAX_IDLE_CHANNELS", 1)
+    monkeypatch.setattr(state, "UNFOLDED_VERSIONS", 5)
+    monkeypatch.setattr(state, "UNFOLDED_BYTES", 48)
+    monkeypatch.setattr(state, "_COLLAPSE_AT", 3)
+    monkeypatch.setattr(state, "_COLLAPSE_TO", 1)
+    monkeypatch.setattr(stored, "VERSIONS_PER_READ", 4)
+    monkeypatch.setattr(state, "MAX_IDLE_MESSAGES", 4)
+    monkeypatch.setattr(state, "MAX_IDLE_CHANNELS", 1)
     monkeypatch.setattr(texts, "KNOWN_BYTES", 60)
     monkeypatch.setattr(delivery, "PACED_BYTES", 40)
     monkeypatch.setattr(delivery, "MADE_BYTES", 1000)

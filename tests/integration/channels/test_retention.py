@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from support.channels_peer import ChannelsNode, channels_server, message_path
-from tidelog.channels.decide import states
 from tidelog.channels.front import texts
 from tidelog.channels.upkeep import retention as module
+from tidelog.channels.upkeep import stored
 from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
 
@@ -230,7 +230,7 @@ async def test_what_is_read_while_versions_go_is_right(
     tmp_path: Path, store_location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever of its reads a purge comes after: no version shows another one's data."""
-    monkeypatch.setattr(states, "VERSIONS_PER_READ", 2)
+    monkeypatch.setattr(stored, "VERSIONS_PER_READ", 2)
     monkeypatch.setattr(texts, "VERSIONS_PER_READ", 2)
     clock = FakeClock()
     async with server(tmp_path, store_location, clock) as node:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import UNSET, Raw, UnsetType
 
-from tidelog.channels.decide.states import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
+from tidelog.channels.decide.state import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
 from tidelog.channels.front import texts as module
 from tidelog.channels.front.texts import Texts
 from tidelog.channels.protocol.version import (

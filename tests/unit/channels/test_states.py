@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.channels.decide import states as module
-from tidelog.channels.decide.states import States
+from tidelog.channels.decide import state as module
+from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.tail import Tail
 from tidelog.store.rows import Row
 
@@ -34,7 +34,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_idle_channels_are_forgotten_the_oldest_first() -> None:
     """What is held stays, however many; of the rest, what was used last."""
     store: Any = EmptyStore()
-    states = States(store, Tail(0), 1000)
+    states = StateLoader(store, Tail(0), 1000)
     held = [await states.load_channel(f"held-{n}") for n in range(5)]
     for stream in ("a", "b", "a", "c"):
         states.release(await states.load_channel(stream))
@@ -51,7 +51,7 @@ async def test_idle_channels_are_forgotten_the_oldest_first() -> None:
 async def test_a_release_looks_at_no_channel_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node with 100,000 subscribed channels pays for each publish what one with ten pays."""
     store: Any = EmptyStore()
-    states = States(store, Tail(0), 1000)
+    states = StateLoader(store, Tail(0), 1000)
     held = [await states.load_channel(f"held-{n}") for n in range(50)]
     looked: list[str] = []
 

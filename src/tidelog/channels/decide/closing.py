@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UnsetType
 
 from tidelog.channels.decide.rules import Mutate
-from tidelog.channels.decide.states import ChannelState, MessageState
+from tidelog.channels.decide.state import ChannelState, MessageState
 from tidelog.channels.protocol.extras import with_transport
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import split_stream

@@ -7,7 +7,7 @@ be appended to it. Then its versions are emptied, some at a time: content goes, 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog.channels.decide.states import ChannelState, States
+from tidelog.channels.decide.state import ChannelState, StateCache
 from tidelog.channels.protocol.requests import Asked
 from tidelog.log.decision import Accept, Names, RowChange, StateChange, View
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
@@ -61,7 +61,7 @@ class EraseMessages:
     def __init__(
         self,
         messages: Sequence[tuple[ChannelState, int]],
-        states: States,
+        states: StateCache,
         asked: Asked,
         *,
         search: Erasure | None = None,
@@ -108,7 +108,7 @@ class _Erased:
 
     __slots__ = ("_channel", "_floor", "_message", "_states")
 
-    def __init__(self, states: States, channel: ChannelState, message: int, floor: int) -> None:
+    def __init__(self, states: StateCache, channel: ChannelState, message: int, floor: int) -> None:
         self._states = states
         self._channel = channel
         self._message = message

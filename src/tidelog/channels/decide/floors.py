@@ -7,7 +7,7 @@ nothing of it is served; `erasing` removes it.
 from collections.abc import Callable
 
 from tidelog.channels.decide.erasures import add_erasure
-from tidelog.channels.decide.states import ChannelState
+from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.requests import Asked
 from tidelog.channels.protocol.version import number_of

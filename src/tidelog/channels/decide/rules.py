@@ -17,7 +17,7 @@ from tidelog.channels.decide.receipts import (
     remember,
     unexpired,
 )
-from tidelog.channels.decide.states import Changed, ChannelState, Created, MessageState, States
+from tidelog.channels.decide.state import Changed, ChannelState, Created, MessageState, StateCache
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.capabilities import Actor, Denied, grant
 from tidelog.channels.protocol.fault import AI_LIMIT, Fault
@@ -138,7 +138,7 @@ class Publish:
         app_id: str,
         context: PublishContext,
         index: int,
-        states: States,
+        states: StateCache,
         log_tag: str,
         limits: AiTransport,
         ttl_ms: int,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
 from tidelog.base.net.frame import text_frame
-from tidelog.channels.decide.states import ChannelState, States, versions_of
+from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.front.connection import Connection, ResumedTo
 from tidelog.channels.front.continuity import Continuity, StreamIds
 from tidelog.channels.front.delivery import Delivery, HotBuffer
@@ -25,9 +25,11 @@ from tidelog.channels.protocol.actions import Position, ReadHistory, Resume, Rew
 from tidelog.channels.protocol.capabilities import keeps_history
 from tidelog.channels.protocol.names import is_cache, kind_of, needs_auth, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
-from tidelog.channels.protocol.version import Projector, Version, version_of
+from tidelog.channels.protocol.version import Projector, Version
 from tidelog.channels.settings import Channels as ChannelsSettings
 from tidelog.channels.settings import set_by
+from tidelog.channels.upkeep.state_loader import StateLoader
+from tidelog.channels.upkeep.stored import version_of, versions_of
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 
@@ -76,7 +78,7 @@ class Attaching:
         self,
         *,
         hub: Hub,
-        states: States,
+        states: StateLoader,
         store: Store,
         committer: Committer,
         clock: Clock,

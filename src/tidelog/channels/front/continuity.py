@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import Position
-from tidelog.channels.protocol.version import Version, version_of
+from tidelog.channels.protocol.version import Version
+from tidelog.channels.upkeep.stored import version_of
 from tidelog.log.incarnation import Incarnation, Incarnations
 from tidelog.store.engine import Store
 

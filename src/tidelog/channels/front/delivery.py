@@ -9,20 +9,14 @@ import msgspec
 
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.rules import LiveEvent
-from tidelog.channels.decide.states import States, read_data
 from tidelog.channels.front.continuity import StreamIds
 from tidelog.channels.front.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.front.texts import Texts
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
-from tidelog.channels.protocol.version import (
-    APPEND,
-    CREATE,
-    EVENT,
-    Projector,
-    Version,
-    version_of,
-)
+from tidelog.channels.protocol.version import APPEND, CREATE, EVENT, Projector, Version
+from tidelog.channels.upkeep.state_loader import StateLoader
+from tidelog.channels.upkeep.stored import read_data, version_of
 from tidelog.log.entry import Entry
 from tidelog.store.engine import Store
 
@@ -111,7 +105,7 @@ class Delivery:
     def __init__(
         self,
         hub: Hub,
-        states: States,
+        states: StateLoader,
         store: Store,
         projector: Projector,
         stream_ids: StreamIds,

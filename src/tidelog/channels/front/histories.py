@@ -10,7 +10,7 @@ import msgspec
 
 from tidelog.base.clock import Clock
 from tidelog.channels.decide.floors import Floors
-from tidelog.channels.decide.states import ChannelState, States
+from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.front.continuity import StreamIds
 from tidelog.channels.front.history import HistoryReader, Place
 from tidelog.channels.protocol.bodies import PurgeMode
@@ -19,6 +19,7 @@ from tidelog.channels.protocol.query import MAX_INTEGER, HistoryQuery
 from tidelog.channels.protocol.requests import Asked
 from tidelog.channels.settings import App
 from tidelog.channels.upkeep.erasing import Erasing
+from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.store.engine import Store
@@ -34,7 +35,7 @@ class Histories:
         *,
         committer: Committer,
         store: Store,
-        states: States,
+        states: StateLoader,
         clock: Clock,
         stream_ids: StreamIds,
         reader: HistoryReader,

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tidelog.channels.decide.states import ChannelState, versions_of
+from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.query import MAX_CURSOR_BYTES, MAX_INTEGER, Direction, HistoryQuery
 from tidelog.channels.protocol.version import Projector, Version, decode_version, fold
 from tidelog.channels.settings import History as HistorySettings
+from tidelog.channels.upkeep.stored import versions_of
 from tidelog.store.engine import Store
 
 CURSOR_VERSION = 1

@@ -20,7 +20,7 @@ from tidelog.channels.protocol.version import Version
 
 if TYPE_CHECKING:
     from tidelog.channels.decide.revocations import Revocations
-    from tidelog.channels.decide.states import ChannelState
+    from tidelog.channels.decide.state import ChannelState
     from tidelog.channels.front.connection import Connection
 
 

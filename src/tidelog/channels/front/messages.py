@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tidelog.channels.decide.states import read_message
 from tidelog.channels.front.texts import read_version_page
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import stream_name
@@ -15,6 +14,7 @@ from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.requests import VersionsQuery
 from tidelog.channels.protocol.version import Projector, Version, position_of
 from tidelog.channels.settings import App
+from tidelog.channels.upkeep.stored import read_message
 from tidelog.store.engine import Store
 
 _encode = msgspec.json.Encoder().encode

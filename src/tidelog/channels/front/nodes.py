@@ -17,7 +17,6 @@ import os
 from collections.abc import Iterable, Sequence
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.channels.decide.states import States
 from tidelog.channels.front.delivery import Delivery
 from tidelog.channels.front.elsewhere import (
     FACTS_PER_PART,
@@ -47,6 +46,7 @@ from tidelog.channels.front.node_messages import (
 )
 from tidelog.channels.upkeep.erasing import Erased
 from tidelog.channels.upkeep.revoking import Revoking
+from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.announcements import Announcements
 from tidelog.store.rows import Announcement
 
@@ -97,7 +97,7 @@ class Nodes:
         is_shared: bool,
         hub: Hub,
         delivery: Delivery,
-        states: States,
+        states: StateLoader,
         revoking: Revoking,
     ) -> None:
         self.name = os.urandom(8).hex()

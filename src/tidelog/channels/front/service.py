@@ -17,7 +17,7 @@ from tidelog.channels.decide.rules import (
     PublishContext,
     Target,
 )
-from tidelog.channels.decide.states import ChannelState, MessageState, States
+from tidelog.channels.decide.state import ChannelState, MessageState
 from tidelog.channels.front.attaching import Attaching
 from tidelog.channels.front.connection import Connection
 from tidelog.channels.front.continuity import Continuity, StreamIds
@@ -50,6 +50,7 @@ from tidelog.channels.settings import App, ServerSettings
 from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.channels.upkeep.retention import Retention
 from tidelog.channels.upkeep.revoking import Revoking
+from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.channels.upkeep.streams import Streams
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure, Names, Refuse, View
@@ -90,7 +91,7 @@ class ChannelsService:
         self._apps_by_id = {app.id: app for app in settings.served_apps}
         self._tag = log_id.lower()
         self._projector = Projector(self._tag)
-        self._states = States(store, committer.tail, self.settings.max_cached_text_bytes)
+        self._states = StateLoader(store, committer.tail, self.settings.max_cached_text_bytes)
         self.hub = Hub(Elsewhere())
         self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery

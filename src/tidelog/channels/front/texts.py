@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec import Raw, UnsetType
 
-from tidelog.channels.decide.states import read_data, versions_of
 from tidelog.channels.protocol.version import APPEND, Version, join_text
+from tidelog.channels.upkeep.stored import read_data, versions_of
 from tidelog.store.engine import Store
 
 KNOWN_BYTES = 4_194_304

@@ -11,8 +11,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from tidelog.log.entry import Entry
-
 SURFACE = "channels"
 
 CREATE = "message.create"
@@ -156,20 +154,6 @@ def number_of(serial: str) -> int:
     """The `committed_id` that a serial of any log ends with; -1 if it is no serial."""
     number = serial[-20:]
     return int(number) if number.isascii() and number.isdigit() else -1
-
-
-def version_of(entry: Entry) -> Version | None:
-    """The version that an entry is; None if its body was emptied."""
-    if entry.body is None:
-        return None
-    return stored_version(
-        entry.kind,
-        entry.committed_id,
-        entry.committed_at,
-        entry.stream_serial,
-        entry.entity,
-        entry.body,
-    )
 
 
 def stored_version(

@@ -9,7 +9,7 @@ every step may be taken twice.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -26,16 +26,19 @@ from tidelog.channels.decide.erasures import (
     TakeStep,
 )
 from tidelog.channels.decide.floors import Floors
-from tidelog.channels.decide.states import ChannelState, States
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.requests import Asked, Target
 from tidelog.channels.protocol.version import position_of
+from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.log.retention import PRUNE_ENTRIES
 from tidelog.store.engine import Store
+
+if TYPE_CHECKING:
+    from tidelog.channels.decide.state import ChannelState
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +86,7 @@ class Erasing:
         self,
         committer: Committer,
         store: Store,
-        states: States,
+        states: StateLoader,
         *,
         log_tag: str,
         tell: Callable[[Erased], "asyncio.Future[int]"],

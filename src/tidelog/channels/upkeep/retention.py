@@ -11,25 +11,23 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.channels.decide.states import (
-    VERSIONS_PER_READ,
-    ChannelState,
-    States,
-    read_versions,
-    versions_of,
-)
 from tidelog.channels.protocol.version import EVENT, decode_version, encode_version, fold
 from tidelog.channels.settings import VersionedMessages
 from tidelog.channels.upkeep.revoking import Revoking
+from tidelog.channels.upkeep.state_loader import StateLoader
+from tidelog.channels.upkeep.stored import VERSIONS_PER_READ, read_versions, versions_of
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.log.retention import PRUNE_ENTRIES, come_through, empty_bodies, through_name
 from tidelog.store.engine import PAGE_BYTES, Store
+
+if TYPE_CHECKING:
+    from tidelog.channels.decide.state import ChannelState
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ class Purge:
 
     def __init__(
         self,
-        states: States,
+        states: StateLoader,
         start: int,
         found: Sequence[_Expired],
         old: Sequence[_Old],
@@ -226,7 +224,7 @@ class Retention:
         self,
         committer: Committer,
         store: Store,
-        states: States,
+        states: StateLoader,
         clock: Clock,
         settings: VersionedMessages,
         purged: Callable[[tuple[str, ...], tuple[int, ...]], object],

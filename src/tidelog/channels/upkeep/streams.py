@@ -13,12 +13,12 @@ from typing import NamedTuple
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.decide.closing import CloseStream, Reason
-from tidelog.channels.decide.states import States
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import position_of, version_serial
 from tidelog.channels.settings import AiTransport
+from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.store.engine import Store
@@ -70,7 +70,7 @@ class Streams:
         self,
         committer: Committer,
         store: Store,
-        states: States,
+        states: StateLoader,
         clock: Clock,
         settings: AiTransport,
         *,

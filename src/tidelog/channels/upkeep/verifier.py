@@ -12,7 +12,6 @@ import msgspec
 
 from tidelog.base.data.seal import seal
 from tidelog.channels.decide.erasures import ERASED
-from tidelog.channels.decide.states import read_versions
 from tidelog.channels.protocol.version import (
     CREATE,
     EVENT,
@@ -21,6 +20,7 @@ from tidelog.channels.protocol.version import (
     fold,
     stored_version,
 )
+from tidelog.channels.upkeep.stored import read_versions
 from tidelog.log.derived import Damage, Looked, pages
 from tidelog.store.engine import Store
 

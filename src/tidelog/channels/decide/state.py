@@ -1,13 +1,13 @@
 """What decisions look at: the state of channels and of messages, derived from the log and cached.
 
-A state is loaded before the request that needs it is queued, follows the tail from then on, and may
-be forgotten whenever nobody holds it: the store has everything. States run ahead of the commit by
-the batch being decided, so nothing here is ever shown to a client but what `delivered_*` say.
+A state is loaded (`upkeep.state_loader`) before the request that needs it is queued, follows the
+tail from then on, and may be forgotten whenever nobody holds it: the store has everything. States
+run ahead of the commit by the batch being decided, so nothing here is ever shown to a client but
+what `delivered_*` say.
 """
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,15 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 from tidelog.channels.protocol.version import (
     APPEND,
     Version,
-    decode_version,
     fold,
     join_text,
     origin_of,
-    stored_version,
 )
-from tidelog.log.tail import Tail
-from tidelog.store.engine import Store
-from tidelog.store.rows import Row
 
 MAX_IDLE_CHANNELS = 10_000
 """Channel states kept though nobody uses them; some hundred bytes each."""
@@ -51,11 +46,6 @@ _COLLAPSE_TO = 1024
 """Fragments kept apart after a collapse: more than one batch can append and take back."""
 
 
-REFRESH_TRIES = 10
-REFRESH_SECONDS = 0.02
-"""How often, and with what pause, a moment is waited for in which a channel stands still."""
-
-
 class ChannelState:
     """One channel: its counters, and how far this node has delivered it."""
 
@@ -67,9 +57,9 @@ class ChannelState:
         "held",
         "history_floor",
         "history_serial",
+        "is_loaded",
         "open_streams",
         "pins",
-        "ready",
         "replay_floor",
         "serial",
         "stream",
@@ -93,7 +83,8 @@ class ChannelState:
         """The last delivery serial that left this node's tail."""
         self.delivered_history = 0
         self.pins = 0
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_loaded = False
+        """Whether it says what the store does; until then it is only held."""
         self.held: list[Version] = []
         """Versions that left the tail while this was being loaded."""
 
@@ -286,7 +277,7 @@ class Created:
 
     __slots__ = ("_channel", "_number", "_states", "_version")
 
-    def __init__(self, states: "States", channel: ChannelState, version: Version) -> None:
+    def __init__(self, states: "StateCache", channel: ChannelState, version: Version) -> None:
         self._states = states
         self._channel = channel
         self._number = version.committed_id
@@ -332,24 +323,10 @@ class Changed:
         return take_back
 
 
-class _Load:
-    """A message that is being loaded, and for how many."""
+class StateCache:
+    """The states of channels and messages that are in memory, bounded."""
 
-    __slots__ = ("state", "task", "waiting")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[MessageState | None]
-        self.state: MessageState | None = None
-        """Set when it is there, and pinned for each that waits."""
-        self.waiting = 0
-
-
-class States:
-    """The caches of both, bounded."""
-
-    def __init__(self, store: Store, tail: Tail, max_text_bytes: int) -> None:
-        self._store = store
-        self._tail = tail
+    def __init__(self, max_text_bytes: int) -> None:
         self._room = max_text_bytes
         self._channels: dict[str, ChannelState] = {}
         self._idle: OrderedDict[str, ChannelState] = OrderedDict()
@@ -360,7 +337,6 @@ class States:
         """Messages being loaded, and what left the tail meanwhile."""
         self._erased: set[int] = set()
         """Messages being loaded that were erased meanwhile: what was read is not kept."""
-        self._loads: dict[int, _Load] = {}
         self._text_bytes = 0
 
     # Channels.
@@ -368,26 +344,9 @@ class States:
     def channel(self, stream: str) -> ChannelState | None:
         """The state of a channel if it is loaded; pins it, see `release`."""
         state = self._channels.get(stream)
-        if state is None or not state.ready.done():
+        if state is None or not state.is_loaded:
             return None
         self._pin(state)
-        return state
-
-    async def load_channel(self, stream: str) -> ChannelState:
-        """The state of a channel, pinned; see `release`."""
-        state = self._channels.get(stream)
-        if state is None:
-            state = self._channels[stream] = ChannelState(stream)
-            self._pin(state)
-            await self._read_channel(state)
-        else:
-            self._pin(state)
-            try:
-                if not state.ready.done():
-                    await asyncio.shield(state.ready)
-            except BaseException:
-                self.release(state)
-                raise
         return state
 
     def _pin(self, state: ChannelState) -> None:
@@ -395,35 +354,8 @@ class States:
         if state.pins == 1:
             self._idle.pop(state.stream, None)
 
-    async def _read_channel(self, state: ChannelState) -> None:
-        try:
-            position = self._tail.position
-            [row] = await self._store.rows("channels_channel", (state.stream, position))
-            (
-                state.epoch,
-                state.history_serial,
-                state.history_floor,
-                state.replay_floor,
-                state.open_streams,
-                state.serial,
-                state.delivered_serial,
-                undelivered,
-                state.erased_through,
-            ) = row
-            state.delivered_history = state.history_serial - undelivered
-            for version in state.held:
-                state.delivered(version)
-            state.held.clear()
-            state.ready.set_result(None)
-        except BaseException as error:
-            self._channels.pop(state.stream, None)
-            if not state.ready.done():
-                state.ready.set_exception(error)
-                state.ready.exception()  # nobody else may be waiting
-            raise
-
     def release(self, state: ChannelState) -> None:
-        """The counterpart of `channel` and `load_channel`."""
+        """The counterpart of `channel` and of loading it."""
         state.pins -= 1
         if state.pins == 0 and self._channels.get(state.stream) is state:
             self._idle[state.stream] = state
@@ -434,34 +366,6 @@ class States:
     def streams(self) -> list[str]:
         """The channels whose state is kept."""
         return list(self._channels)
-
-    async def refresh(self, stream: str) -> None:
-        """What the log does not tell has changed: epoch, floors, streams that are gone.
-
-        A state that nobody holds is forgotten. Epoch and floors only rise, so they are right
-        whenever they are read; the open streams are those of a serial, and are taken over only when
-        nothing was decided meanwhile.
-        """
-        for _ in range(REFRESH_TRIES):
-            state = self._channels.get(stream)
-            if state is not None and not state.ready.done():
-                await asyncio.wait([state.ready])
-            if state is None or self._channels.get(stream) is not state:
-                return  # whoever loads it from now on reads what there is now
-            if state.pins == 0:
-                del self._channels[stream]
-                self._idle.pop(stream, None)
-                return
-            [row] = await self._store.rows("channels_channel", (stream, self._tail.position))
-            epoch, _, history_floor, replay_floor, open_streams, serial, *_, erased_through = row
-            state.epoch = max(state.epoch, epoch)
-            state.history_floor = max(state.history_floor, history_floor)
-            state.replay_floor = max(state.replay_floor, replay_floor)
-            state.erased_through = max(state.erased_through, erased_through)
-            if state.serial == serial:
-                state.open_streams = open_streams
-                return
-            await asyncio.sleep(REFRESH_SECONDS)
 
     # Messages.
 
@@ -476,47 +380,6 @@ class States:
     def peek(self, number: int) -> MessageState | None:
         """The state of a message if it is loaded, not pinned."""
         return self._messages.get(number)
-
-    async def load_message(self, stream: str, number: int) -> MessageState | None:
-        """The state of a message, pinned; None if there is no such message in that channel."""
-        state = self.message(number)
-        if state is not None:
-            return state
-        load = self._loads.get(number)
-        if load is None:
-            load = self._loads[number] = _Load()
-            load.task = asyncio.create_task(self._read(stream, number, load))
-        load.waiting += 1
-        try:
-            return await asyncio.shield(load.task)
-        except asyncio.CancelledError:
-            load.waiting -= 1
-            if load.state is not None:
-                self.release_message(load.state)
-            raise
-
-    async def _read(self, stream: str, number: int, load: "_Load") -> MessageState | None:
-        try:
-            held = self._loading[number] = []
-            found = await read_message(self._store, stream, number)
-            if found is None or not found[0].is_versioned or number in self._erased:
-                return None
-            latest, unfolded, unfolded_bytes = found
-            state = MessageState(stream, number, latest)
-            state.folded_bytes = max(0, latest.data_bytes - unfolded_bytes)
-            state.unfolded, state.unfolded_bytes = unfolded, unfolded_bytes
-            for version in held:
-                if version.committed_id > state.latest.committed_id:
-                    state.advance(version, is_folded=False)
-            # Before it can be forgotten: whoever came next would be given another state.
-            state.pins = load.waiting
-            load.state = state
-            self.add(state)
-            return state
-        finally:
-            self._erased.discard(number)
-            self._loading.pop(number, None)
-            self._loads.pop(number, None)
 
     def add(self, state: MessageState) -> None:
         """Keep a state; forget the least recently used ones if there are too many."""
@@ -546,7 +409,7 @@ class States:
                 del self._messages[number]
 
     def release_message(self, state: MessageState) -> None:
-        """The counterpart of `message` and `load_message`."""
+        """The counterpart of `message` and of loading it."""
         state.pins -= 1
         if self._messages.get(state.number) is state:
             self._count(state)
@@ -598,7 +461,7 @@ class States:
         """A version left the tail: bring the states up to it; returns its channel's, if loaded."""
         channel = self._channels.get(stream)
         if channel is not None:
-            if channel.ready.done():
+            if channel.is_loaded:
                 channel.delivered(version)
             else:
                 channel.held.append(version)
@@ -611,73 +474,3 @@ class States:
             elif number in self._loading:
                 self._loading[number].append(version)
         return channel
-
-
-# Reading what is stored.
-
-VERSIONS_PER_READ = 1000
-
-
-def versions_of(rows: Iterable[Row]) -> list[Version]:
-    """Rows of the queries that answer versions."""
-    return [stored_version(*row) for row in rows]
-
-
-async def read_message(store: Store, stream: str, number: int) -> tuple[Version, int, int] | None:
-    """A message as stored and committed, folded; how many versions and bytes were unfolded.
-
-    The stored state may move while its successors are read; then this begins again.
-    """
-    while True:
-        found = await store.rows("channels_message", (stream, number))
-        if not found:
-            return None
-        [(through, state)] = found
-        later = await read_versions(store, number, through)
-        again = await store.rows("channels_message", (stream, number))
-        if again and again[0][0] == through:
-            break
-    base = None if state is None else decode_version(state)
-    latest = fold(base, later)
-    if latest is None:
-        return None
-    size = sum(len(bytes(v.data)) for v in later if not isinstance(v.data, UnsetType))
-    return latest, len(later), size
-
-
-async def read_versions(
-    store: Store, number: int, after: int, through: int = 2**62
-) -> Sequence[Version]:
-    """The versions of a message after `after`, oldest first."""
-    versions: list[Version] = []
-    while True:
-        page = versions_of(
-            await store.rows("channels_versions_after", (number, after, through, VERSIONS_PER_READ))
-        )
-        versions += page
-        if len(page) < VERSIONS_PER_READ:
-            return versions
-        after = page[-1].committed_id
-
-
-async def read_data(store: Store, version: Version) -> bytes | None:
-    """All the data after an append, or after a version that keeps it, as JSON.
-
-    None if the version is gone by now. The base is read last: versions that went meanwhile are in
-    it, and those after it were all there to be read.
-    """
-    number = int(version.message_serial[-20:])
-    later = await read_versions(store, number, version.data_of - 1, version.committed_id)
-    base = None
-    if not (later and later[0].says_all and len(later) < VERSIONS_PER_READ):
-        # What it refers to was purged, or it does not say, or the read was none of one moment.
-        found = await store.rows("channels_base", (number,))
-        if not found:
-            return None
-        base = None if found[0][0] is None else decode_version(found[0][0])
-        after = 0 if base is None else base.committed_id
-        later = [each for each in later if each.committed_id > after]
-    folded = fold(base, later)
-    if folded is None or folded.committed_id != version.committed_id:
-        return None
-    return None if isinstance(folded.data, UnsetType) else bytes(folded.data)
