@@ -29,9 +29,9 @@ from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
-from tidelog.sync.decide.rules import SubmitItem, prepare
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Submit
+from tidelog.sync.protocol.items import PreparedItem, prepare
 from tidelog.sync.protocol.profiles import COMPATIBILITY, Model
 from tidelog.sync.settings import SyncSettings
 from tidelog.testing.process import ServerProcess
@@ -119,7 +119,7 @@ def _push(number: int) -> dict[str, Any]:
     return made
 
 
-def _tree_items(first: int, count: int, model: Model) -> tuple[SubmitItem, ...]:
+def _tree_items(first: int, count: int, model: Model) -> tuple[PreparedItem, ...]:
     items = []
     for number in range(first, first + count):
         made = _push(number)

@@ -15,7 +15,7 @@ from tidelog.pipeline.jobs import build
 from tidelog.pipeline.lake import Lake, LakeError
 from tidelog.pipeline.publish import Published, PublishError, Refused, publish_snapshots
 from tidelog.pipeline.store_address import StoreAddress
-from tidelog.sync.front.model_file import read_model
+from tidelog.sync.front.files import read_model
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

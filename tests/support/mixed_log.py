@@ -49,10 +49,10 @@ from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
 from tidelog.store import open_store
-from tidelog.sync.decide.rules import SubmitItem, prepare
 from tidelog.sync.front.admin import Admin
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Submit
+from tidelog.sync.protocol.items import PreparedItem, prepare
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY
 from tidelog.sync.settings import SyncSettings
 from tidelog.testing.clock import FakeClock
@@ -392,7 +392,7 @@ class _Sync:
             items = [self._item() for _ in range(min(20, count - begin))]
             yield self._submit(tuple(items))
 
-    async def _submit(self, items: tuple[SubmitItem, ...]) -> int:
+    async def _submit(self, items: tuple[PreparedItem, ...]) -> int:
         answered: asyncio.Future[Sequence[Any] | None] = asyncio.get_running_loop().create_future()
         request = Submit(items, sum(len(item.body) for item in items))
         if not self.service.submit(request, answered.set_result, None):
@@ -401,7 +401,7 @@ class _Sync:
         assert answers is not None, "the store failed"
         return sum(answer.status != "committed" for answer in answers)
 
-    def _item(self) -> SubmitItem:
+    def _item(self) -> PreparedItem:
         self._number += 1
         count = self._rng.choice([1, 1, 1, 2, 3])
         names = self._rng.sample(self.partitions, count)

@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
     def model(self) -> "Model":
         """The model of the server's sync surface."""
-        from tidelog.sync.front.model_file import read_model
+        from tidelog.sync.front.files import read_model
 
         return read_model(self.settings.sync)
 

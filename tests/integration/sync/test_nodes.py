@@ -26,9 +26,9 @@ from support.sync_peer import (
 )
 from tidelog.base.errors import StoreDamaged, StoreUnavailable
 from tidelog.base.settings.limits import Limits
-from tidelog.sync.decide import model_version as version_module
 from tidelog.sync.front.nodes import OtherNodes
 from tidelog.sync.protocol.wire import SUPERSEDED
+from tidelog.sync.upkeep import model_version as version_module
 
 HEADERS = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 

@@ -288,8 +288,8 @@ async def test_a_client_starts_from_the_state(tmp_path: Path, store_location: st
                 assert (await late.wait(draft.id)).status == "committed"
                 await early.sync()
                 assert late.view("p") == early.view("p")
+            await grow(peer, "f")  # while it is away: later, it might come as a broadcast
             async with client_of(url, tmp_path, "late") as late:
-                await grow(peer, "f")
                 changes = late.changes()
                 await late.sync()
                 assert [page["events"] for page in pages(changes)] == [1]

@@ -14,11 +14,11 @@ from support.application import compute
 from tidelog.base.errors import ConfigError
 from tidelog.base.metrics import Metrics
 from tidelog.sync.decide import plugin_guard
-from tidelog.sync.decide.plugin_guard import FAILED, TOO_SLOW, GuardedPlugin
-from tidelog.sync.decide.rules import SubmitItem
+from tidelog.sync.decide.plugin_guard import FAILED, TOO_SLOW, Clocks, GuardedPlugin
 from tidelog.sync.plugin import Event, Identity, Plugin, State, load_plugin
 from tidelog.sync.protocol.actions import Action, Connected, Send, Submit, Sync
 from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.items import PreparedItem
 from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.protocol.session import Session
 from tidelog.sync.protocol.tokens import Tokens
@@ -43,16 +43,16 @@ class Partition:
         self.name = name
         self.tree = TreeState(MODEL)
 
-    def follow(self, committed_id: int, event: dict[str, Any]) -> Any:
-        """Apply it."""
-        del committed_id
-        return self.tree.apply(event)
+
+REAL = Clocks(time.perf_counter, time.thread_time)
 
 
-def guarded(plugin: Plugin, budget_ms: int = 1000) -> tuple[GuardedPlugin, Metrics]:
+def guarded(
+    plugin: Plugin, budget_ms: int = 1000, clocks: Clocks = REAL
+) -> tuple[GuardedPlugin, Metrics]:
     """A plug-in behind its guard, and where that counts."""
     metrics = Metrics()
-    return GuardedPlugin(plugin, "my:Rules", budget_ms, metrics), metrics
+    return GuardedPlugin(plugin, "my:Rules", budget_ms, metrics, clocks), metrics
 
 
 def failures(metrics: Metrics) -> dict[tuple[str, str], float]:
@@ -69,7 +69,7 @@ class Client:
     """A session of a client in the event profile."""
 
     def __init__(self, plugin: GuardedPlugin | None, profile: str = "canonical", **claims: Any):
-        tokens = Tokens(SECRET, "", ["HS256"])
+        tokens = Tokens(SECRET, None, ["HS256"])
         self.session = Session(SyncSettings(jwt_secret=SECRET), MODEL, tokens, 0.0, plugin)
         whole = {"client_id": "c", "exp": time.time() + 60, "allowed_partition_prefixes": ["p"]}
         token = jwt.encode({**whole, **claims}, SECRET, "HS256")
@@ -84,7 +84,7 @@ class Client:
         frame = json.dumps({**message, "protocol_version": "1.0"}).encode()
         return self.session.receive(frame, is_text=True, now=0.0, unix_now=0.0)
 
-    def submit(self, *partitions: str, data: object = 1, schema: str = "any") -> SubmitItem:
+    def submit(self, *partitions: str, data: object = 1, schema: str = "any") -> PreparedItem:
         """What a submit of one event comes to before its decision."""
         event = {"type": "event", "payload": {"schema": schema, "data": data}}
         item = {"id": "i", "partitions": partitions, "event": event}
@@ -241,15 +241,10 @@ class Watch:
         self.passed = 0.0
         self.used = 0.0
 
-    def perf_counter(self) -> float:
-        """The clock on the wall."""
-        return self.passed
-
-    monotonic = perf_counter
-
-    def thread_time(self) -> float:
-        """What was used of the processor."""
-        return self.used
+    @property
+    def clocks(self) -> Clocks:
+        """What the guard is given."""
+        return Clocks(lambda: self.passed, lambda: self.used)
 
     def pause(self, seconds: float) -> None:
         """Nothing is computed for so long."""
@@ -262,11 +257,9 @@ class Watch:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch() -> Watch:
     """What the guard measures with."""
-    made = Watch()
-    monkeypatch.setattr(plugin_guard, "time", made)
-    return made
+    return Watch()
 
 
 class Stateful(Plugin):
@@ -324,13 +317,15 @@ def filled(name: str) -> Partition:
     return partition
 
 
-def checked(plugin: Plugin, *states: Partition, budget_ms: int = 1000) -> Any:
+def checked(
+    plugin: Plugin, *states: Partition, budget_ms: int = 1000, clocks: Clocks = REAL
+) -> Any:
     """What a check of one event finds, and the metrics."""
-    guard, metrics = guarded(plugin, budget_ms)
+    guard, metrics = guarded(plugin, budget_ms, clocks)
     item = Client(guard).submit("p")
     assert item.needs_state()
     assert item.check is not None
-    return item.check(states), metrics
+    return item.check({state.name: state.tree for state in states}), metrics
 
 
 def test_a_check_sees_the_state_of_every_partition() -> None:
@@ -394,7 +389,9 @@ def test_a_check_over_its_budget_refuses_its_event(
 ) -> None:
     """Twice too much is too much; all partitions together have one budget."""
     plugin = Stateful(0.004, 0.004, 0.004, 0.004, pass_time=watch.compute)
-    found, metrics = checked(plugin, Partition("p"), Partition("q"), budget_ms=6)
+    found, metrics = checked(
+        plugin, Partition("p"), Partition("q"), budget_ms=6, clocks=watch.clocks
+    )
     assert found == (TOO_SLOW,)
     assert failures(metrics) == {("check", "over_budget"): 1}
     assert "sync.plugin my:Rules: check used" in caplog.text
@@ -405,7 +402,7 @@ def test_a_check_over_its_budget_refuses_its_event(
 def test_a_pause_of_the_machine_costs_no_event(watch: Watch) -> None:
     """However long it lasts: what counts is what the check used of the processor."""
     paused = Stateful(50.0, 50.0, pass_time=watch.pause)
-    found, metrics = checked(paused, Partition("p"), budget_ms=20)
+    found, metrics = checked(paused, Partition("p"), budget_ms=20, clocks=watch.clocks)
     assert found == ()
     assert failures(metrics) == {}
     assert len(paused.seen) == 1
@@ -420,12 +417,13 @@ def test_the_processor_is_what_a_check_is_measured_by(caplog: pytest.LogCaptureF
 
 def test_a_check_over_its_budget_once_is_asked_again(watch: Watch) -> None:
     """Too much once and then within it: it passes. Too much with a verdict: the verdict counts."""
-    found, metrics = checked(Stateful(0.03, pass_time=watch.compute), Partition("p"), budget_ms=20)
+    once = Stateful(0.03, pass_time=watch.compute)
+    found, metrics = checked(once, Partition("p"), budget_ms=20, clocks=watch.clocks)
     assert found == ()
     assert failures(metrics) == {}
     fault = Fault("event", "full")
     slow = Stateful(0.03, answer=[fault], pass_time=watch.compute)
-    assert checked(slow, Partition("p"), budget_ms=20)[0] == (fault,)
+    assert checked(slow, Partition("p"), budget_ms=20, clocks=watch.clocks)[0] == (fault,)
     assert len(slow.seen) == 1
 
 
@@ -476,8 +474,8 @@ def test_what_is_no_plugin_is_refused(
     (tmp_path / "broken_application.py").write_text("class Rules(", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        GuardedPlugin.from_settings(SyncSettings(plugin=setting), Metrics())
+        GuardedPlugin.from_settings(SyncSettings(plugin=setting), Metrics(), REAL)
     assert str(refused.value).startswith("sync.plugin: ")
     assert setting in str(refused.value)
     assert says in str(refused.value)
-    assert GuardedPlugin.from_settings(SyncSettings(), Metrics()) is None
+    assert GuardedPlugin.from_settings(SyncSettings(), Metrics(), REAL) is None

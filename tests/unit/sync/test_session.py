@@ -27,7 +27,7 @@ NOW = EXPIRES_AT - 1000.0
 
 T, E = "compatibility", "canonical"
 MODEL = Model.parse({"t": {"kind": "tree", "actions": list(TREE_ACTIONS)}}, {"s": True}, 1)
-TOKENS = Tokens(SECRET, "", ["HS256"])
+TOKENS = Tokens(SECRET, None, ["HS256"])
 
 
 def token(**claims: Any) -> str:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from tidelog.log.tail import Tail
-from tidelog.sync.decide.state import States
 from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.protocol.tree import STATE_BYTES, VALUE_BYTES
 from tidelog.sync.settings import SyncSettings
+from tidelog.sync.upkeep.state_cache import StateCache
 
 MODEL = Model.parse({"t": {"kind": "tree", "actions": ["treePush"]}}, {}, 1)
 
@@ -20,11 +20,11 @@ class NoEvents:
         return ()
 
 
-def cache(room_bytes: int) -> States:
+def cache(room_bytes: int) -> StateCache:
     """An empty cache with so much room."""
     settings = SyncSettings(max_cached_bytes=room_bytes)
     store: Any = NoEvents()
-    return States(store, Tail(0), MODEL, settings, 1)
+    return StateCache(store, Tail(0), MODEL, settings, 1)
 
 
 def push(node: str) -> dict[str, Any]:

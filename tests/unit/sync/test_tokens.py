@@ -20,7 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
 from jwt.algorithms import get_default_algorithms
 
 from tidelog.base.errors import ConfigError
+from tidelog.sync.front.files import read_tokens
 from tidelog.sync.protocol.tokens import Claims, TokenRefused, Tokens
+from tidelog.sync.settings import SyncSettings
 
 SECRET = "a secret of more than thirty-two bytes"
 LATER = int(time.time()) + 1000
@@ -34,7 +36,16 @@ OTHERS: dict[str, Any] = {
     "ES256": ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate(),
 }
-HS256 = Tokens(SECRET, "", ["HS256"])
+
+
+def configured(secret: str, key_file: str, algorithms: list[str]) -> Tokens:
+    """What verifies the tokens of a server with these settings."""
+    return read_tokens(
+        SyncSettings(jwt_secret=secret, jwt_key_file=key_file, jwt_algorithms=algorithms)
+    )
+
+
+HS256 = configured(SECRET, "", ["HS256"])
 
 
 def claims(**changes: Any) -> dict[str, Any]:
@@ -106,7 +117,7 @@ def test_a_public_key_verifies_as_pem_and_as_jwks(algorithm: str, tmp_path: Path
         jwks(k1=(algorithm, KEYS[algorithm])),
     ):
         key_file.write_text(text, encoding="utf-8")
-        tokens = Tokens("", str(key_file), [algorithm])
+        tokens = configured("", str(key_file), [algorithm])
         assert tokens.verify(mine).client_id == "c"
         assert tokens.verify(named).client_id == "c"
         refused(tokens, foreign)
@@ -118,7 +129,7 @@ def test_several_keys_are_told_apart_by_kid(tmp_path: Path) -> None:
     key_file = tmp_path / "jwks.json"
     first, second = OTHERS["ES256"], KEYS["ES256"]
     key_file.write_text(jwks(a=("ES256", first), b=("ES256", second), c=("EdDSA", KEYS["EdDSA"])))
-    tokens = Tokens("", str(key_file), ["ES256", "EdDSA"])
+    tokens = configured("", str(key_file), ["ES256", "EdDSA"])
 
     def token(key: Any, kid: str | None, algorithm: str = "ES256") -> str:
         return jwt.encode(claims(), key, algorithm, headers={"kid": kid} if kid else None)
@@ -140,7 +151,7 @@ def test_algorithms_can_be_offered_together(tmp_path: Path) -> None:
     """A secret and a key side by side: each token is verified with what its algorithm means."""
     key_file = tmp_path / "key.pem"
     key_file.write_bytes(pem(KEYS["RS256"]))
-    tokens = Tokens(SECRET, str(key_file), ["HS256", "RS256"])
+    tokens = configured(SECRET, str(key_file), ["HS256", "RS256"])
     assert tokens.verify(shared()).client_id == "c"
     assert tokens.verify(jwt.encode(claims(), KEYS["RS256"], "RS256")).client_id == "c"
     confused = signed({"alg": "HS256"}, json.dumps(claims()).encode(), pem(KEYS["RS256"]).decode())
@@ -151,7 +162,7 @@ def test_a_token_cannot_choose_its_algorithm(tmp_path: Path) -> None:
     """`none` is never taken, nor an HS256 token made with the public key, nor an unlisted one."""
     key_file = tmp_path / "key.pem"
     key_file.write_bytes(pem(KEYS["RS256"]))
-    tokens = Tokens("", str(key_file), ["RS256"])
+    tokens = configured("", str(key_file), ["RS256"])
     payload = json.dumps(claims()).encode()
     confused = signed({"alg": "HS256", "typ": "JWT"}, payload, pem(KEYS["RS256"]).decode())
     refused(tokens, confused)
@@ -162,7 +173,7 @@ def test_a_token_cannot_choose_its_algorithm(tmp_path: Path) -> None:
         refused(HS256, signed(header, payload))
     refused(HS256, jwt.encode(claims(), SECRET * 2, "HS512"))
     assert (
-        Tokens(SECRET * 2, "", ["HS512"])
+        configured(SECRET * 2, "", ["HS512"])
         .verify(jwt.encode(claims(), SECRET * 2, "HS512"))
         .client_id
     )
@@ -286,25 +297,25 @@ def test_a_secret_that_can_be_guessed_is_no_configuration() -> None:
     """Under 32 bytes, counted in UTF-8, the server does not start; at 32 it does."""
     for short in ("", "x" * 31, "\u00e9" * 15):
         with pytest.raises(ConfigError, match=r"sync\.jwt_secret must have at least 32 bytes"):
-            Tokens(short, "", ["HS256"])
-    Tokens("x" * 32, "", ["HS256"])
-    Tokens("\u00e9" * 16, "", ["HS256"])
+            configured(short, "", ["HS256"])
+    configured("x" * 32, "", ["HS256"])
+    configured("\u00e9" * 16, "", ["HS256"])
 
 
 def test_configuration_that_verifies_nothing_is_refused(tmp_path: Path) -> None:
     """No or unknown algorithms, and a key file that is missing or no key set."""
     for algorithms in ([], ["none"], ["HS256", "rs256"]):
         with pytest.raises(ConfigError, match="jwt_algorithms"):
-            Tokens(SECRET, "", algorithms)
+            configured(SECRET, "", algorithms)
     with pytest.raises(ConfigError, match="jwt_key_file: name"):
-        Tokens("", "", ["RS256"])
+        configured("", "", ["RS256"])
     bad = tmp_path / "keys"
     with pytest.raises(ConfigError, match="jwt_key_file"):
-        Tokens("", str(bad), ["RS256"])
+        configured("", str(bad), ["RS256"])
     for text in (b"", b"{}", b"[]", b"nonsense", b'{"keys":[]}', b"\xff\xfe", b'{"keys":[{}]}'):
         bad.write_bytes(text)
         with pytest.raises(ConfigError, match="jwt_key_file"):
-            Tokens("", str(bad), ["RS256"])
+            configured("", str(bad), ["RS256"])
 
 
 def test_a_pem_file_is_judged_at_the_start(tmp_path: Path) -> None:
@@ -326,10 +337,10 @@ def test_a_pem_file_is_judged_at_the_start(tmp_path: Path) -> None:
         with pytest.raises(
             ConfigError, match=f"^sync.jwt_key_file: {key_file} .*{says}"
         ) as refused:
-            Tokens(SECRET, str(key_file), algorithms)
+            configured(SECRET, str(key_file), algorithms)
         assert "PRIVATE" not in str(refused.value), "nothing of the file is repeated"
     key_file.write_bytes(whole)
-    tokens = Tokens("", str(key_file), ["ES256", "RS256"])
+    tokens = configured("", str(key_file), ["ES256", "RS256"])
     assert tokens.verify(jwt.encode(claims(), KEYS["RS256"], "RS256")).client_id == "c"
 
 
@@ -339,4 +350,4 @@ def test_keys_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     one, other = (json.loads(jwks(_=("ES256", keys["ES256"])))["keys"] for keys in (KEYS, OTHERS))
     key_file.write_text(json.dumps({"keys": one + other}), encoding="utf-8")
     with pytest.raises(ConfigError, match="kid"):
-        Tokens("", str(key_file), ["ES256"])
+        configured("", str(key_file), ["ES256"])

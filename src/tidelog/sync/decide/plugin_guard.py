@@ -1,18 +1,18 @@
 """The application's plug-in behind a guard: measured, bounded, and never in its neighbours' way."""
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from tidelog.base.metrics import Metrics
-from tidelog.sync.decide.rules import State as PartitionState
-from tidelog.sync.decide.rules import SubmitItem
 from tidelog.sync.plugin import Access, Event, Identity, Plugin, State, load_plugin, overrides
 from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.items import PreparedItem
 from tidelog.sync.protocol.tokens import Claims
+from tidelog.sync.protocol.tree import TreeState
 from tidelog.sync.settings import SyncSettings
 
 _log = logging.getLogger(__name__)
@@ -25,11 +25,22 @@ FAILED = Fault("event", "the application's rules failed; ask whoever runs the se
 TOO_SLOW = Fault("event", "the application's rules took too long; ask whoever runs the server")
 
 
+class Clocks(NamedTuple):
+    """What a plug-in is measured with; both in seconds."""
+
+    steady: Callable[[], float]
+    processor: Callable[[], float]
+    """What this thread has used so far."""
+
+
 class GuardedPlugin:
     """Asks a plug-in and always has an answer, also when the plug-in has none."""
 
-    def __init__(self, plugin: Plugin, name: str, budget_ms: int, metrics: Metrics) -> None:
+    def __init__(
+        self, plugin: Plugin, name: str, budget_ms: int, metrics: Metrics, clocks: Clocks
+    ) -> None:
         self._plugin = plugin
+        self._steady, self._processor = clocks
         self._name = name
         self._budget_seconds = budget_ms / 1000
         self._seconds = {
@@ -43,7 +54,9 @@ class GuardedPlugin:
         self._checks = overrides(plugin, "check")
 
     @classmethod
-    def from_settings(cls, settings: SyncSettings, metrics: Metrics) -> "GuardedPlugin | None":
+    def from_settings(
+        cls, settings: SyncSettings, metrics: Metrics, clocks: Clocks
+    ) -> "GuardedPlugin | None":
         """The configured plug-in, or None.
 
         Raises:
@@ -52,7 +65,7 @@ class GuardedPlugin:
         if not settings.plugin:
             return None
         plugin = load_plugin(settings.plugin)
-        return cls(plugin, settings.plugin, settings.plugin_budget_ms, metrics)
+        return cls(plugin, settings.plugin, settings.plugin_budget_ms, metrics, clocks)
 
     def restrict(self, claims: Claims, access: Access) -> Callable[[str], bool]:
         """Which partitions are allowed by the token and the plug-in both (sync D18)."""
@@ -66,7 +79,7 @@ class GuardedPlugin:
         return allows
 
     def _authorize(self, identity: Identity, partition: str, access: Access) -> bool:
-        before = time.perf_counter()
+        before = self._steady()
         try:
             answer = self._plugin.authorize(identity, partition, access)
             if not isinstance(answer, bool):
@@ -75,10 +88,10 @@ class GuardedPlugin:
             self._failed("authorize")
             return False
         finally:
-            self._seconds["authorize"].observe(time.perf_counter() - before)
+            self._seconds["authorize"].observe(self._steady() - before)
         return answer
 
-    def judge(self, item: SubmitItem, raw_event: bytes, claims: Claims) -> SubmitItem:
+    def judge(self, item: PreparedItem, raw_event: bytes, claims: Claims) -> PreparedItem:
         """An item with what the plug-in says and will say of it, each where sync 8.2 has it."""
         if item.refused or item.invalid or not (self._validates or self._checks):
             return item
@@ -93,16 +106,16 @@ class GuardedPlugin:
         )
 
     def _validate(self, event: Event) -> tuple[Fault, ...]:
-        before = time.perf_counter()
+        before = self._steady()
         try:
             return _faults(self._plugin.validate(event))
         except Exception:  # noqa: BLE001 - whatever an application raises
             self._failed("validate")
             return (FAILED,)
         finally:
-            self._seconds["validate"].observe(time.perf_counter() - before)
+            self._seconds["validate"].observe(self._steady() - before)
 
-    def _check_in_time(self, event: Event, states: Sequence[PartitionState]) -> tuple[Fault, ...]:
+    def _check_in_time(self, event: Event, states: Mapping[str, TreeState]) -> tuple[Fault, ...]:
         """What is wrong with an event given the state of its partitions.
 
         Nobody can stop a Python function half-way: what it used is looked at afterwards. That is
@@ -112,14 +125,14 @@ class GuardedPlugin:
         """
         used = 0.0
         for _ in range(2):
-            before, used_before = time.perf_counter(), time.thread_time()
+            before, used_before = self._steady(), self._processor()
             try:
                 faults = self._check(event, states)
             except Exception:  # noqa: BLE001 - whatever an application raises
                 self._failed("check")
                 faults = (FAILED,)
-            used = time.thread_time() - used_before
-            self._seconds["check"].observe(time.perf_counter() - before)
+            used = self._processor() - used_before
+            self._seconds["check"].observe(self._steady() - before)
             if faults or used <= self._budget_seconds:
                 return faults
         self._failures.labels("check", "over_budget").inc()
@@ -133,9 +146,9 @@ class GuardedPlugin:
             )
         return (TOO_SLOW,)
 
-    def _check(self, event: Event, states: Sequence[PartitionState]) -> tuple[Fault, ...]:
-        for state in states:
-            if faults := _faults(self._plugin.check(State(state.name, state.tree), event)):
+    def _check(self, event: Event, states: Mapping[str, TreeState]) -> tuple[Fault, ...]:
+        for partition, tree in states.items():
+            if faults := _faults(self._plugin.check(State(partition, tree), event)):
                 return faults
         return ()
 
@@ -148,7 +161,7 @@ class GuardedPlugin:
             )
 
     def _may_log(self, method: str, reason: str) -> bool:
-        now = time.monotonic()
+        now = self._steady()
         last = self._logged_at.get((method, reason))
         if last is not None and now - last < LOG_SECONDS:
             return False

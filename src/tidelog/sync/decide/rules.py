@@ -1,50 +1,24 @@
-"""The decisions of sync: what becomes of a submitted item."""
+"""The decision of sync: what becomes of a submitted item."""
 
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from tidelog.base.data.canonical import canonical
-from tidelog.base.errors import NotCanonicalizable
-from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
+from tidelog.log.decision import Accept, Refuse, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
 from tidelog.log.entry import Draft
+from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.fault import Fault
-from tidelog.sync.protocol.partitions import event_faults as partition_faults
-from tidelog.sync.protocol.partitions import normal_name, normal_set
-from tidelog.sync.protocol.profiles import (
-    CANONICAL,
-    TREE_ACTIONS,
-    Model,
-    accepted_types,
-    event_faults,
-    number_faults,
-    tree_faults,
-)
-from tidelog.sync.protocol.tree import TreeState
-from tidelog.sync.protocol.wire import Committed, Rejected, stored_body
+from tidelog.sync.protocol.items import PreparedItem
+from tidelog.sync.protocol.wire import Committed, Rejected
 
 SURFACE = "sync"
 STREAM = "sync"
 SCOPE = "sync"
 
 REUSED = "id already committed with different payload"
-
-
-class State(Protocol):
-    """A partition's tree state, as a decision sees it."""
-
-    name: str
-
-    @property
-    def tree(self) -> TreeState:
-        """The state itself."""
-
-    def follow(self, committed_id: int, event: dict[str, Any]) -> Callable[[], None]:
-        """Apply a committed event; returns how to take it back."""
 
 
 class Outcome(Struct):
@@ -59,7 +33,7 @@ class Outcome(Struct):
 class Follow(Struct, frozen=True):
     """Bring one partition's state up to an accepted event."""
 
-    state: State
+    state: PartitionState
     committed_id: int
     event: dict[str, Any]
 
@@ -69,97 +43,67 @@ class Follow(Struct, frozen=True):
 
 
 class SubmitItem(Struct, frozen=True):
-    """One submitted event whose stateless work is done."""
+    """A prepared item and the states that its decision looks at."""
 
-    id: str
-    client_id: str
-    partitions: tuple[str, ...]
-    event: dict[str, Any]
-    body: bytes
-    fingerprint: bytes
-    event_hash: bytes
-    refused: tuple[str, tuple[Fault, ...]] | None
-    """Reason and faults of steps 1 to 3 of sync 8.2, which come before the id is looked at."""
-    invalid: tuple[Fault, ...]
-    """Faults of steps 5 and 6 that need no state; they count only for a new id (sync D25)."""
-    states: tuple[State, ...] = ()
-    """Tree states of the partitions in sorted order, if the decision looks at them."""
-    check: Callable[[Sequence[State]], tuple[Fault, ...]] | None = None
-    """The application's own rules about the states; None if it has none."""
+    prepared: PreparedItem
+    states: tuple[PartitionState, ...] = ()
+    """Of its partitions in sorted order, if the decision looks at them."""
 
     @property
     def key(self) -> tuple[str, str]:
         """Scope and key of its dedupe row, which `decide` reads unless it is refused."""
-        return SCOPE, self.id
+        return SCOPE, self.prepared.id
 
     def decide(self, view: View) -> Accept | Refuse:
         """The pipeline of sync 8.2 from step 4 on, with the verdict of the steps before it."""
-        if self.refused:
-            reason, faults = self.refused
-            return Refuse(Rejected(self.id, reason, faults, view.now_ms))
-        row = view.dedupe(SCOPE, self.id)
-        verdict = seen(row, self.fingerprint)
+        item = self.prepared
+        if item.refused:
+            reason, faults = item.refused
+            return Refuse(Rejected(item.id, reason, faults, view.now_ms))
+        row = view.dedupe(SCOPE, item.id)
+        verdict = seen(row, item.fingerprint)
         if row is not None and verdict is not Seen.NEW:
-            return Refuse(self._known(row, verdict, view.now_ms))
-        if self.invalid:
-            return Refuse(Rejected(self.id, "validation_failed", self.invalid, view.now_ms))
+            return Refuse(_known(item, row, verdict, view.now_ms))
+        if item.invalid:
+            return Refuse(Rejected(item.id, "validation_failed", item.invalid, view.now_ms))
         for state in self.states:
-            if found := state.tree.check(self.event):
-                return Refuse(Rejected(self.id, "validation_failed", tuple(found), view.now_ms))
-        if self.check is not None and (wrong := self.check(self.states)):
-            return Refuse(Rejected(self.id, "validation_failed", wrong, view.now_ms))
+            if found := state.tree.check(item.event):
+                return Refuse(Rejected(item.id, "validation_failed", tuple(found), view.now_ms))
+        if item.check is not None and (
+            wrong := item.check({state.name: state.tree for state in self.states})
+        ):
+            return Refuse(Rejected(item.id, "validation_failed", wrong, view.now_ms))
         return self._commit(view)
 
-    def _known(self, row: DedupeRow, verdict: Seen, now_ms: int) -> Committed | Rejected:
-        outcome = msgspec.json.decode(row.outcome, type=Outcome)
-        if verdict is Seen.REPEATED:
-            return Committed(self.id, outcome.committed_id, outcome.status_updated_at)
-        field = "partitions" if outcome.event_hash == self.event_hash else "event"
-        return Rejected(self.id, "validation_failed", (Fault(field, REUSED),), now_ms)
-
     def _commit(self, view: View) -> Accept:
-        committed_id = view.next_committed_id
+        item, committed_id = self.prepared, view.next_committed_id
         return Accept(
-            Committed(self.id, committed_id, view.now_ms),
+            Committed(item.id, committed_id, view.now_ms),
             entries=(
-                Draft(STREAM, SURFACE, self.event["type"], self.id, "", self.client_id, self.body),
+                Draft(STREAM, SURFACE, item.event["type"], item.id, "", item.client_id, item.body),
             ),
             dedupe=(
                 dedupe_row(
-                    self.id,
-                    self.client_id,
+                    item.id,
+                    item.client_id,
                     committed_id,
                     view.now_ms,
-                    (self.fingerprint, self.event_hash),
+                    (item.fingerprint, item.event_hash),
                 ),
             ),
             rows=tuple(
-                [RowChange("sync_add_partition", (name, committed_id)) for name in self.partitions]
+                [RowChange("sync_add_partition", (name, committed_id)) for name in item.partitions]
             ),
-            states=tuple([Follow(state, committed_id, self.event) for state in self.states]),
+            states=tuple([Follow(state, committed_id, item.event) for state in self.states]),
         )
 
-    def needs_state(self) -> bool:
-        """Whether a decision about it may look at tree states."""
-        if self.refused or self.invalid:
-            return False
-        return self.check is not None or self.event["type"] in TREE_ACTIONS
 
-
-class Setting(Struct, frozen=True):
-    """Store one number of the sync surface durably, such as the model version."""
-
-    name: str
-    value: int
-
-    def names(self) -> Names:
-        """What `decide` reads."""
-        return Names()
-
-    def decide(self, view: View) -> Accept:
-        """Always accepted: it appends nothing."""
-        del view
-        return Accept(self.value, rows=(RowChange("sync_put_setting", (self.name, self.value)),))
+def _known(item: PreparedItem, row: DedupeRow, verdict: Seen, now_ms: int) -> Committed | Rejected:
+    outcome = msgspec.json.decode(row.outcome, type=Outcome)
+    if verdict is Seen.REPEATED:
+        return Committed(item.id, outcome.committed_id, outcome.status_updated_at)
+    field = "partitions" if outcome.event_hash == item.event_hash else "event"
+    return Rejected(item.id, "validation_failed", (Fault(field, REUSED),), now_ms)
 
 
 def dedupe_row(
@@ -169,68 +113,3 @@ def dedupe_row(
     fingerprint, event_hash = proofs
     outcome = msgspec.json.encode(Outcome(committed_id, now_ms, event_hash))
     return DedupeRow(SCOPE, item_id, committed_id, fingerprint, client_id, outcome, 1, now_ms, None)
-
-
-def proofs_of(canonical_event: bytes, canonical_partitions: bytes) -> tuple[bytes, bytes]:
-    """The fingerprint of a whole item, and the hash of its event alone."""
-    # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
-    whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical_partitions)
-    return sha256(whole).digest(), sha256(canonical_event).digest()
-
-
-def prepare(
-    item: Mapping[str, Any],
-    raw_event: bytes,
-    *,
-    client_id: str,
-    profile: str,
-    model: Model,
-    allows: Callable[[str], bool],
-) -> SubmitItem:
-    """The stateless steps of sync 8.2 for an item that passed the invariants of sync 8.1."""
-    event = item["event"]
-    names: Sequence[str] = item["partitions"]
-    refused, canonical_event = _refusal(names, allows), b""
-    if refused is None:
-        try:
-            canonical_event = canonical(event)
-        except NotCanonicalizable:
-            # What strict JSON lets through and no canonical form has: integers beyond 2^53.
-            refused = "validation_failed", tuple(number_faults(event))
-    if refused is not None:
-        return SubmitItem(item["id"], client_id, (), event, b"", b"", b"", refused, ())
-    partitions = normal_set(names)
-    canonical_partitions = canonical(partitions)
-    fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
-    return SubmitItem(
-        id=item["id"],
-        client_id=client_id,
-        partitions=partitions,
-        event=event,
-        body=stored_body(item["id"], client_id, canonical_partitions, raw_event),
-        fingerprint=fingerprint,
-        event_hash=event_hash,
-        refused=None,
-        invalid=tuple(_invalid(event, profile, model)),
-    )
-
-
-def _refusal(
-    names: Sequence[str], allows: Callable[[str], bool]
-) -> tuple[str, tuple[Fault, ...]] | None:
-    """Steps 1 and 2 of sync 8.2."""
-    faults = partition_faults(names)
-    if faults:
-        return "validation_failed", tuple(faults)
-    denied = [
-        Fault(f"partitions.{index}", "not allowed")
-        for index, name in enumerate(names)
-        if not allows(normal_name(name))
-    ]
-    return ("forbidden", tuple(sorted(denied))) if denied else None
-
-
-def _invalid(event: dict[str, Any], profile: str, model: Model) -> list[Fault]:
-    if event["type"] not in accepted_types(profile):
-        return [Fault("event.type", f"not accepted by profile {profile}")]
-    return event_faults(model, event) if profile == CANONICAL else tree_faults(model, event)

@@ -17,11 +17,10 @@ from tidelog.base.serving.surface import (
     guarded,
     is_bearer,
 )
-from tidelog.log.decision import Accept, Failure, Names, RowChange, View
+from tidelog.log.decision import Failure, Names
 from tidelog.log.request import submit_and_wait
-from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
-from tidelog.sync.decide.rules import STREAM
-from tidelog.sync.decide.state import snapshot_digest
+from tidelog.log.retention import PRUNE_ENTRIES
+from tidelog.sync.decide.administration import Archive, PutSnapshot
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.partitions import name_faults, normal_name
 from tidelog.sync.protocol.tree import TreeState
@@ -61,43 +60,6 @@ class Retention(Struct):
 
 class NewerSnapshot(ValueError):  # noqa: N818 - the failure is the noun
     """A snapshot was sent of a partition that has a newer one; whoever sends many goes on."""
-
-
-class PutSnapshot(Struct, frozen=True):
-    """Store the state of a partition."""
-
-    partition: str
-    state: bytes
-    committed_id: int
-    model_version: int
-
-    def decide(self, view: View) -> Accept:
-        """Checked before; appends nothing."""
-        values = (
-            self.partition,
-            self.state,
-            self.committed_id,
-            view.now_ms,
-            self.model_version,
-            snapshot_digest(self.state),
-        )
-        return Accept(None, rows=(RowChange("sync_put_snapshot", values),))
-
-
-class Archive(Struct, frozen=True):
-    """Move the bodies of events to where sync still reads them (sync D57)."""
-
-    events: tuple[tuple[int, int], ...]
-    """(committed_id, stream_serial) of each."""
-
-    def decide(self, view: View) -> Accept:
-        """Whoever asked saw that every partition has a snapshot; snapshots never go back."""
-        del view
-        return Accept(
-            len(self.events),
-            rows=tuple(RowChange("sync_archive", (at,)) for at, _ in self.events)
-            + tuple(empty_bodies(STREAM, serial - 1, serial) for _, serial in self.events),
-        )
 
 
 class Admin:

@@ -24,17 +24,15 @@ from tidelog.log.decision import Answer, Failure, Item, Names
 from tidelog.log.entry import Entry
 from tidelog.log.request import Submission
 from tidelog.store.engine import Store
-from tidelog.sync.decide.model_version import ModelVersion
-from tidelog.sync.decide.plugin_guard import GuardedPlugin
+from tidelog.sync.decide.plugin_guard import Clocks, GuardedPlugin
 from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem
-from tidelog.sync.decide.state import PartitionState, States
-from tidelog.sync.front.model_file import read_model
+from tidelog.sync.front.files import read_model, read_tokens
 from tidelog.sync.front.nodes import OtherNodes
 from tidelog.sync.front.snapshots import Part, stored_state
 from tidelog.sync.protocol.actions import Action, Close, Connected, Send, Submit, Sync
+from tidelog.sync.protocol.items import PreparedItem
 from tidelog.sync.protocol.profiles import CANONICAL, Model
 from tidelog.sync.protocol.session import RETRY_AFTER_MS, Session, page_payload
-from tidelog.sync.protocol.tokens import Tokens
 from tidelog.sync.protocol.wire import (
     AUTH_FAILED,
     SUPERSEDED,
@@ -45,6 +43,8 @@ from tidelog.sync.protocol.wire import (
     result_payload,
 )
 from tidelog.sync.settings import SyncSettings
+from tidelog.sync.upkeep.model_version import ModelVersion
+from tidelog.sync.upkeep.state_cache import CachedState, StateCache
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +73,10 @@ def _wanted(request: Submit) -> list[str]:
     return sorted({n for item in request.items if item.needs_state() for n in item.partitions})
 
 
-def _with_states(item: SubmitItem, pinned: dict[str, PartitionState]) -> SubmitItem:
+def _with_states(item: PreparedItem, pinned: dict[str, CachedState]) -> SubmitItem:
     if not item.needs_state():
-        return item
-    states = tuple(pinned[name] for name in item.partitions)
-    return msgspec.structs.replace(item, states=states)
+        return SubmitItem(item)
+    return SubmitItem(item, tuple([pinned[name] for name in item.partitions]))
 
 
 class _Request(Submission):
@@ -120,11 +119,12 @@ class SyncService:
         self.model = model
         self._version = ModelVersion(committer, store, model_version, self._version_changed)
         self.clock = clock
-        self.tokens = Tokens(settings.jwt_secret, settings.jwt_key_file, settings.jwt_algorithms)
-        self._plugin = GuardedPlugin.from_settings(settings, committer.metrics)
+        self.tokens = read_tokens(settings)
+        clocks = Clocks(time.perf_counter, time.thread_time)
+        self._plugin = GuardedPlugin.from_settings(settings, committer.metrics, clocks)
         self.committer = committer
         self.store = store
-        self.states = States(store, committer.tail, model, settings, model_version)
+        self.states = StateCache(store, committer.tail, model, settings, model_version)
         self.last_event = 0
         """The last sync event that the tail delivered: the watermark of a new cycle (sync D38)."""
         self.clients: dict[str, _Connection] = {}
@@ -305,13 +305,14 @@ class SyncService:
     def _queue(
         self,
         request: Submit,
-        pinned: dict[str, PartitionState],
+        pinned: dict[str, CachedState],
         answered: Answered,
         origin: "_Connection | None",
     ) -> None:
-        items: Sequence[SubmitItem] = request.items
         if pinned:
-            items = [_with_states(item, pinned) for item in items]
+            items = [_with_states(item, pinned) for item in request.items]
+        else:
+            items = [SubmitItem(item) for item in request.items]
 
         def hand_over(answers: Sequence[Answer | Failure]) -> None:
             self.states.unpin(pinned)
@@ -322,7 +323,7 @@ class SyncService:
                 self._note_origin(origin, answers)
             answered(answers)
 
-        names = Names(tuple([item.key for item in items if not item.refused]), (STREAM,))
+        names = Names(tuple([item.key for item in items if not item.prepared.refused]), (STREAM,))
         try:
             self.committer.submit(_Request(names, request.size_bytes, items, hand_over, origin))
         except BaseException:

@@ -9,8 +9,8 @@ import logging
 from typing import Any, NamedTuple
 
 from tidelog.store.engine import Store
-from tidelog.sync.decide.state import snapshot_digest
 from tidelog.sync.protocol.actions import SnapshotWish
+from tidelog.sync.protocol.tree import snapshot_digest
 
 _log = logging.getLogger(__name__)
 

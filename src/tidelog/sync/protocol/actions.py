@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tidelog.sync.decide.rules import SubmitItem
+from tidelog.sync.protocol.items import PreparedItem
 
 
 class Send(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Connected(Struct, frozen=True):
 class Submit(Struct, frozen=True):
     """Commit these; send the result, then call `done`."""
 
-    items: tuple[SubmitItem, ...]
+    items: tuple[PreparedItem, ...]
     size_bytes: int
 
 

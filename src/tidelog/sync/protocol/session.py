@@ -10,16 +10,15 @@ there before it is answered. Whatever else comes behind it waits for its answer.
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, structs
 
 from tidelog.base.data import strictjson
 from tidelog.base.errors import InvalidJson
-from tidelog.sync.decide.plugin_guard import GuardedPlugin
-from tidelog.sync.decide.rules import SubmitItem, prepare
 from tidelog.sync.plugin import Access
 from tidelog.sync.protocol.actions import Action, Close, Connected, Send, SnapshotWish, Submit, Sync
+from tidelog.sync.protocol.items import PreparedItem, prepare
 from tidelog.sync.protocol.partitions import name_faults, normal_set
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY, Model, accepted_types
 from tidelog.sync.protocol.tokens import Claims, TokenRefused, Tokens
@@ -76,6 +75,16 @@ class Problem(Exception):  # noqa: N818 - the failure is the noun
         self.details = details
 
 
+class ApplicationRules(Protocol):
+    """What the application's plug-in adds to the rules of the protocol."""
+
+    def restrict(self, claims: Claims, access: Access) -> Callable[[str], bool]:
+        """Which partitions are allowed by the token and the plug-in both (sync D18)."""
+
+    def judge(self, item: PreparedItem, raw_event: bytes, claims: Claims) -> PreparedItem:
+        """An item with what the plug-in says and will say of it, each where sync 8.2 has it."""
+
+
 class _Received(NamedTuple):
     """A frame that waits for its turn, and what was found on its arrival."""
 
@@ -101,7 +110,7 @@ class Session:
         model: Model,
         tokens: Tokens,
         now: float,
-        plugin: GuardedPlugin | None = None,
+        plugin: ApplicationRules | None = None,
     ) -> None:
         self._settings = settings
         self._plugin = plugin
@@ -486,7 +495,9 @@ def _is_same_partition(legacy: Any, names: Sequence[str]) -> bool:
     return isinstance(legacy, str) and normal_set([legacy]) == normal_set(names)
 
 
-def allowed(claims: Claims, plugin: GuardedPlugin | None, access: Access) -> Callable[[str], bool]:
+def allowed(
+    claims: Claims, plugin: ApplicationRules | None, access: Access
+) -> Callable[[str], bool]:
     """Which partitions a client may touch: those that token and plug-in allow (sync D18)."""
     return claims.allows if plugin is None else plugin.restrict(claims, access)
 
@@ -497,8 +508,8 @@ def prepare_submit(
     claims: Claims,
     profile: str,
     model: Model,
-    plugin: GuardedPlugin | None = None,
-) -> tuple[SubmitItem, ...]:
+    plugin: ApplicationRules | None = None,
+) -> tuple[PreparedItem, ...]:
     """The stateless work of every item of a checked request, whose events as sent are `raws`."""
     allows = allowed(claims, plugin, "write")
     items = tuple(

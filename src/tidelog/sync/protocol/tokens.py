@@ -3,8 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -18,7 +17,8 @@ MIN_SECRET_BYTES = 32
 """A shorter HS256 secret can be guessed offline from one token."""
 
 SHARED = frozenset({"HS256", "HS384", "HS512"})
-KNOWN = SHARED | {"RS256", "RS384", "RS512", "ES256", "ES384", "EdDSA"}
+PUBLIC = frozenset({"RS256", "RS384", "RS512", "ES256", "ES384", "EdDSA"})
+KNOWN = SHARED | PUBLIC
 
 
 class TokenRefused(Exception):  # noqa: N818 - the failure is the noun
@@ -41,10 +41,17 @@ class Claims(Struct, frozen=True):
         return partition in self.names or partition.startswith(self.prefixes)
 
 
+class KeyFile(NamedTuple):
+    """What a key file holds, and its name for messages about it."""
+
+    name: str
+    text: str
+
+
 class Tokens:
     """Verifies tokens with a shared secret, a public key, or the keys of a JWKS file."""
 
-    def __init__(self, secret: str, key_file: str, algorithms: Sequence[str]) -> None:
+    def __init__(self, secret: str, key_file: KeyFile | None, algorithms: Sequence[str]) -> None:
         unknown = set(algorithms) - KNOWN
         if unknown or not algorithms:
             raise ConfigError(
@@ -121,43 +128,43 @@ def _names(claims: dict[str, Any], claim: str) -> list[str]:
     return [normal_name(value) for value in values]
 
 
-def _read_keys(key_file: str, algorithms: Sequence[str]) -> dict[str, Any]:
-    if not key_file:
+def _read_keys(key_file: KeyFile | None, algorithms: Sequence[str]) -> dict[str, Any]:
+    if key_file is None:
         raise ConfigError("sync.jwt_key_file: name a PEM public key or a JWKS file")
+    name, text = key_file
     try:
-        text = Path(key_file).read_text(encoding="utf-8")
         if "BEGIN" in text:
-            return {"": _read_pem(key_file, text, algorithms)}
+            return {"": _read_pem(name, text, algorithms)}
         found = jwt.PyJWKSet.from_dict(json.loads(text)).keys
-    except (OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError) as error:
-        raise ConfigError(f"sync.jwt_key_file: {key_file} cannot be read: {error}") from error
+    except (ValueError, TypeError, AttributeError, jwt.PyJWTError) as error:
+        raise ConfigError(f"sync.jwt_key_file: {name} cannot be read: {error}") from error
     keys = {key.key_id or "": key.key for key in found}
     if len(keys) != len(found):
-        raise ConfigError(f"sync.jwt_key_file: {key_file}: several keys need a kid each")
+        raise ConfigError(f"sync.jwt_key_file: {name}: several keys need a kid each")
     return keys
 
 
-def _read_pem(key_file: str, text: str, algorithms: Sequence[str]) -> Any:
+def _read_pem(name: str, text: str, algorithms: Sequence[str]) -> Any:
     """The key, which must be a public one that an accepted algorithm can use.
 
     Found at the start: otherwise every client would be told that its token is wrong.
     """
     if "PRIVATE KEY" in text:
         raise ConfigError(
-            f"sync.jwt_key_file: {key_file} holds a private key, which belongs to whoever issues "
+            f"sync.jwt_key_file: {name} holds a private key, which belongs to whoever issues "
             "tokens. Write its public half with `openssl pkey -in KEY -pubout`."
         )
     try:
         key = load_pem_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            f"sync.jwt_key_file: {key_file} holds no PEM public key ({error}). Of a certificate "
+            f"sync.jwt_key_file: {name} holds no PEM public key ({error}). Of a certificate "
             "take the key with `openssl x509 -in CERTIFICATE -pubkey -noout`."
         ) from error
-    for name in algorithms:
+    for algorithm in algorithms:
         with contextlib.suppress(jwt.InvalidKeyError, TypeError):
-            return jwt.get_algorithm_by_name(name).prepare_key(key)
+            return jwt.get_algorithm_by_name(algorithm).prepare_key(key)
     raise ConfigError(
-        f"sync.jwt_key_file: {key_file} holds a key that does not fit sync.jwt_algorithms "
+        f"sync.jwt_key_file: {name} holds a key that does not fit sync.jwt_algorithms "
         f"({', '.join(algorithms)}). Name the algorithm your tokens are signed with."
     )

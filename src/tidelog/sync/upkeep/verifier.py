@@ -15,7 +15,8 @@ from tidelog.base.data.digest import body_digest
 from tidelog.base.errors import InvalidJson, NotCanonicalizable
 from tidelog.log.derived import Damage, Looked, pages, shown
 from tidelog.store.engine import Store
-from tidelog.sync.decide.rules import dedupe_row, proofs_of
+from tidelog.sync.decide.rules import dedupe_row
+from tidelog.sync.protocol.items import proofs_of
 
 EVENTS = 50
 """Events of one read; each may have a megabyte."""

@@ -9,7 +9,7 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Failure, Names
 from tidelog.log.request import submit_and_wait
 from tidelog.store.engine import Store
-from tidelog.sync.decide.rules import Setting
+from tidelog.sync.decide.administration import Setting
 
 _log = logging.getLogger(__name__)
 

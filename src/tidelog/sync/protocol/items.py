@@ -1,0 +1,120 @@
+"""A submitted item after the stateless steps of sync 8.2: what a session hands to a decision.
+
+Nothing here looks at the log or at a partition's state, so it may happen anywhere and in any order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct
+
+from tidelog.base.data.canonical import canonical
+from tidelog.base.errors import NotCanonicalizable
+from tidelog.sync.protocol.fault import Fault
+from tidelog.sync.protocol.partitions import event_faults as partition_faults
+from tidelog.sync.protocol.partitions import normal_name, normal_set
+from tidelog.sync.protocol.profiles import (
+    CANONICAL,
+    TREE_ACTIONS,
+    Model,
+    accepted_types,
+    event_faults,
+    number_faults,
+    tree_faults,
+)
+from tidelog.sync.protocol.tree import TreeState
+from tidelog.sync.protocol.wire import stored_body
+
+Check = Callable[[Mapping[str, TreeState]], tuple[Fault, ...]]
+"""The application's own rules about one event; takes the states of its partitions, sorted by name.
+"""
+
+
+class PreparedItem(Struct, frozen=True):
+    """One submitted event whose stateless work is done."""
+
+    id: str
+    client_id: str
+    partitions: tuple[str, ...]
+    event: dict[str, Any]
+    body: bytes
+    fingerprint: bytes
+    event_hash: bytes
+    refused: tuple[str, tuple[Fault, ...]] | None
+    """Reason and faults of steps 1 to 3 of sync 8.2, which come before the id is looked at."""
+    invalid: tuple[Fault, ...]
+    """Faults of steps 5 and 6 that need no state; they count only for a new id (sync D25)."""
+    check: Check | None = None
+    """None if the application has no rules about states."""
+
+    def needs_state(self) -> bool:
+        """Whether a decision about it may look at tree states."""
+        if self.refused or self.invalid:
+            return False
+        return self.check is not None or self.event["type"] in TREE_ACTIONS
+
+
+def proofs_of(canonical_event: bytes, canonical_partitions: bytes) -> tuple[bytes, bytes]:
+    """The fingerprint of a whole item, and the hash of its event alone."""
+    # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
+    whole = b'{"event":%s,"partitions":%s}' % (canonical_event, canonical_partitions)
+    return sha256(whole).digest(), sha256(canonical_event).digest()
+
+
+def prepare(
+    item: Mapping[str, Any],
+    raw_event: bytes,
+    *,
+    client_id: str,
+    profile: str,
+    model: Model,
+    allows: Callable[[str], bool],
+) -> PreparedItem:
+    """The stateless steps of sync 8.2 for an item that passed the invariants of sync 8.1."""
+    event = item["event"]
+    names: Sequence[str] = item["partitions"]
+    refused, canonical_event = _refusal(names, allows), b""
+    if refused is None:
+        try:
+            canonical_event = canonical(event)
+        except NotCanonicalizable:
+            # What strict JSON lets through and no canonical form has: integers beyond 2^53.
+            refused = "validation_failed", tuple(number_faults(event))
+    if refused is not None:
+        return PreparedItem(item["id"], client_id, (), event, b"", b"", b"", refused, ())
+    partitions = normal_set(names)
+    canonical_partitions = canonical(partitions)
+    fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
+    return PreparedItem(
+        id=item["id"],
+        client_id=client_id,
+        partitions=partitions,
+        event=event,
+        body=stored_body(item["id"], client_id, canonical_partitions, raw_event),
+        fingerprint=fingerprint,
+        event_hash=event_hash,
+        refused=None,
+        invalid=tuple(_invalid(event, profile, model)),
+    )
+
+
+def _refusal(
+    names: Sequence[str], allows: Callable[[str], bool]
+) -> tuple[str, tuple[Fault, ...]] | None:
+    """Steps 1 and 2 of sync 8.2."""
+    faults = partition_faults(names)
+    if faults:
+        return "validation_failed", tuple(faults)
+    denied = [
+        Fault(f"partitions.{index}", "not allowed")
+        for index, name in enumerate(names)
+        if not allows(normal_name(name))
+    ]
+    return ("forbidden", tuple(sorted(denied))) if denied else None
+
+
+def _invalid(event: dict[str, Any], profile: str, model: Model) -> list[Fault]:
+    if event["type"] not in accepted_types(profile):
+        return [Fault("event.type", f"not accepted by profile {profile}")]
+    return event_faults(model, event) if profile == CANONICAL else tree_faults(model, event)
