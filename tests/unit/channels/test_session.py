@@ -191,7 +191,7 @@ def test_malformed_frames_leave_the_socket_open(version: Version) -> None:
     "event", ["x", "pusher:x", "sockudo:message.append", "pusher_internal:subscribe", "client"]
 )
 def test_unknown_events_are_ignored(event: str) -> None:
-    """Nothing is answered, also not to a mutation (channels 5.10)."""
+    """Nothing is returned, also not for a mutation (channels 5.10)."""
     assert Peer().send(event, {"channel": "lab"}) == []
 
 
