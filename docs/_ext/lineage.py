@@ -1,7 +1,7 @@
 """The lineage of the tables: Mermaid in the document, a drawing on the site.
 
 Where documents are read in the repository, Mermaid is drawn by whoever shows them. The site loads
-no such script, so it shows the picture that scripts/docs-reference made from the same tables.
+no such script, so it shows the picture that scripts/generate made from the same tables.
 """
 
 from typing import Any

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import yaml
 
 from support import mesh_cases
 from support.citations import Prose, citations, missing, prose, sources, unclear
@@ -105,14 +104,6 @@ def test_the_checks_of_channels() -> None:
     files = (ROOT / "tests/conformance/channels").glob("test_*.py")
     names = "\n".join(file.read_text(encoding="utf-8") for file in files)
     assert {int(number) for number in re.findall(r"def test_check_(\d\d)_", names)} == set(numbers)
-
-
-def test_the_cases_of_sync() -> None:
-    """The page has number, name and purpose of each fixture."""
-    files = sorted((ROOT / "tests/conformance/sync").glob("[0-9]*.yaml"))
-    cases = [(file.name.partition("-")[0], yaml.safe_load(file.read_text())) for file in files]
-    expected = [[number, case["name"], case["about"]] for number, case in cases]
-    assert Document("protocol/sync.md").tables("20.")[0] == expected
 
 
 def test_the_cases_of_mesh() -> None:

@@ -1,10 +1,8 @@
 """Figures and labels of the operator's pages: measured, a setting's default, or a metric's."""
 
 import re
-from typing import Any
 
 from support.markdown import DOCS, Document, code
-from tidelog.config.settings import Settings
 
 CAPACITY = Document("operations/capacity.md")
 
@@ -16,17 +14,6 @@ def test_measured_figures_stand_in_the_measurements() -> None:
     assert figures
     missing = [figure for _, figure, _ in figures if figure not in measured]
     assert not missing
-
-
-def test_defaults_are_those_of_the_settings() -> None:
-    """The limits of the capacity page are the defaults of the settings they name."""
-    [limits] = CAPACITY.tables("What bounds a server")
-    assert limits
-    for key, default, _ in limits:
-        value: Any = Settings()
-        for name in code(key)[0].split("."):
-            value = getattr(value, name)
-        assert str(value) == default, key
 
 
 def test_ids_in_labels_are_those_the_page_names() -> None:

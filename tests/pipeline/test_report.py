@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.markdown import DOCS
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake import Lake, LakeError
-from tidelog.pipeline.reference import renewed
 from tidelog.pipeline.report import write_report
 from tidelog.pipeline.report.figures import BUCKETS, bucket_width, shown_bytes
 from tidelog.pipeline.store_address import StoreAddress
@@ -138,9 +136,3 @@ def test_sizes_are_told_as_people_write_them() -> None:
         "1.0 TiB",
         "1048576.0 TiB",
     ]
-
-
-def test_the_document_has_every_table_as_it_is() -> None:
-    """docs/pipeline.md has the tables, columns and lineage that tables.py has."""
-    text = (DOCS / "pipeline.md").read_text(encoding="utf-8")
-    assert text == renewed(text), "run: python -m tidelog.pipeline.reference docs/pipeline.md"

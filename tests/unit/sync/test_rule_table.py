@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from support.rule_table import PAGE, ROOT, decisions, fixture_path, read_rules, render
+from support.rule_table import ROOT, decisions, fixture_path, read_rules
 
 RULES = read_rules()
 
@@ -39,10 +39,3 @@ def test_what_a_row_names_exists(name: str) -> None:
             file, _, function = test.partition("::")
             assert function.startswith("test_"), test
             assert function in functions_of(file), test
-
-
-def test_the_page_is_up_to_date() -> None:
-    """What is published is what the table says."""
-    assert PAGE.read_text(encoding="utf-8") == render(), (
-        "python tests/support/rule_table.py --write"
-    )

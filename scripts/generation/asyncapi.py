@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scripts.docs_reference.markdown import NOTE, code, joined, table
+from scripts.generation.markdown import NOTE, code, joined, table
 
 from tidelog import __version__
 from tidelog.base.serving import asyncapi

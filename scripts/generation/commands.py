@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from scripts.docs_reference.markdown import NOTE, code, joined, table
+from scripts.generation.markdown import NOTE, code, joined, table
 
 from tidelog.cli.main import app
 

@@ -1,14 +1,8 @@
-"""The reference of the tables, as `docs/pipeline.md` has it between two marks.
-
-`python -m tidelog.pipeline.reference docs/pipeline.md` writes it there; a test compares.
-"""
-
-import sys
-from pathlib import Path
+"""The reference of the tables of the lake, as `docs/pipeline.md` has it between two marks."""
 
 from tidelog.pipeline.tables import TABLES, Layer, Table
 
-BEGIN = "<!-- From tables.py, by `python -m tidelog.pipeline.reference docs/pipeline.md`. -->"
+BEGIN = "<!-- From tables.py, by `scripts/generate`. -->"
 END = "<!-- End of what is from tables.py. -->"
 
 LAYERS: dict[Layer, str] = {
@@ -66,20 +60,10 @@ def _table(table: Table) -> str:
     )
 
 
-def renewed(document: str) -> str:
-    """A document with the reference as it is now between its marks."""
+def with_reference(document: str) -> str:
+    """The page with the tables as they are now between its marks."""
     before, _, rest = document.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError("the document lacks the marks of the reference")
     return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
-
-
-def main() -> None:
-    """Write the reference into the document that is named."""
-    path = Path(sys.argv[1])
-    path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

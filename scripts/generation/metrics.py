@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from scripts.docs_reference.markdown import NOTE, code, joined, table
+from scripts.generation.markdown import NOTE, code, joined, table
 
 from tidelog.base.metrics import Metrics
 from tidelog.daemon.metrics import DaemonMetrics

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import NODEFAULT, Struct
 from msgspec import inspect as kinds
 from msgspec.structs import FieldInfo, fields
-from scripts.docs_reference.markdown import NOTE, code, joined, table
+from scripts.generation.markdown import NOTE, code, joined, table
 
 from tidelog.base.settings.kinds import mask_of
 from tidelog.config.settings import Settings

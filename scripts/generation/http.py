@@ -4,10 +4,11 @@ import json
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scripts.docs_reference.markdown import NOTE, code, joined, table
+from scripts.generation.markdown import NOTE, code, joined, table
 
 from tidelog.testing.process import ServerProcess
 
@@ -34,6 +35,7 @@ proxy_token = "only for this page"
 WAIT_SECONDS = 10.0
 
 
+@cache
 def described() -> dict[str, Any]:
     """The document of a real server with every surface on it."""
     with tempfile.TemporaryDirectory(prefix="tidelog-docs-") as name:
@@ -52,20 +54,21 @@ def described() -> dict[str, Any]:
                 return answer
 
 
-def document(described: Mapping[str, Any]) -> str:
+def document() -> str:
     """The document itself, for tools."""
-    return json.dumps(described, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(described(), indent=1, ensure_ascii=False) + "\n"
 
 
-def page(described: Mapping[str, Any]) -> str:
+def page() -> str:
     """The page of all routes."""
+    whole = described()
     by_tag: dict[str, list[str]] = {}
-    for path, methods in described["paths"].items():
+    for path, methods in whole["paths"].items():
         for method, operation in methods.items():
             [tag] = operation["tags"]
-            section = joined(_operation(method.upper(), path, operation, described)).rstrip("\n")
+            section = joined(_operation(method.upper(), path, operation, whole)).rstrip("\n")
             by_tag.setdefault(tag, []).append(section)
-    parts = [NOTE, "# HTTP", INTRODUCTION, *_security(described)]
+    parts = [NOTE, "# HTTP", INTRODUCTION, *_security(whole)]
     for tag, sections in by_tag.items():
         parts += [f"## {tag.capitalize()}", ABOUT.get(tag, ""), *sections]
     return joined(parts)
