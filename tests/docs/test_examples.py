@@ -12,7 +12,9 @@ import pytest
 from support.block_register import Register
 from support.walk import Block, blocks
 from tidelog.channels.protocol import wire
+from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.inbound import read_member, read_positions, read_rewind
+from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.requests import parse_mutation, parse_publication
 from tidelog.channels.settings import Channels
 from tidelog.config.settings import load
@@ -21,6 +23,7 @@ from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.protocol.tree import TreeState
 
 REGISTER = Register()
+FRAMES = Frames(MessageIds(bytes))
 
 
 def of_kind(document: str, kind: str) -> list[Block]:
@@ -62,9 +65,9 @@ def shape(value: Any) -> Any:
 
 
 SERVER_FRAMES: dict[str, Callable[[], bytes]] = {
-    "pusher:connection_established": lambda: wire.connection_established(wire.V1, "8123.44", 120),
-    "sockudo:connection_established": lambda: wire.connection_established(wire.V2, "8124.9", 120),
-    "sockudo_internal:subscription_succeeded": lambda: wire.subscription_succeeded(
+    "pusher:connection_established": lambda: FRAMES.connection_established(wire.V1, "8123.44", 120),
+    "sockudo:connection_established": lambda: FRAMES.connection_established(wire.V2, "8124.9", 120),
+    "sockudo_internal:subscription_succeeded": lambda: FRAMES.subscription_succeeded(
         wire.V2,
         "presence-lab",
         members={"ana": None},
@@ -72,7 +75,7 @@ SERVER_FRAMES: dict[str, Callable[[], bytes]] = {
         stream_id="0f6e",
         serial=42,
     ),
-    "sockudo:rewind_complete": lambda: wire.rewind_complete(
+    "sockudo:rewind_complete": lambda: FRAMES.rewind_complete(
         "room-7",
         historical_count=3,
         live_count=0,
@@ -80,7 +83,7 @@ SERVER_FRAMES: dict[str, Callable[[], bytes]] = {
         truncated_by_retention=False,
         truncated_by_limit=False,
     ),
-    "sockudo:resume_success": lambda: wire.resume_success(
+    "sockudo:resume_success": lambda: FRAMES.resume_success(
         [wire.Recovered("room-7", "hot", 2, None)], []
     ),
 }

@@ -26,11 +26,13 @@ from tidelog.channels.protocol.actions import (
     Unsubscribe,
 )
 from tidelog.channels.protocol.capabilities import Actor
+from tidelog.channels.protocol.frames import Frames
+from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.query import HistoryQuery
 from tidelog.channels.protocol.session import MAX_HISTORY_READS, MESSAGES, Session, refusal
 from tidelog.channels.protocol.signatures import sign
 from tidelog.channels.protocol.tokens import verify
-from tidelog.channels.protocol.wire import V1, V2, Version
+from tidelog.channels.protocol.wire import V1, V2, ProtocolVersion
 from tidelog.channels.settings import App, Channels, ConnectionRecovery, History
 
 APP = App(
@@ -39,7 +41,7 @@ APP = App(
 PLAIN = App(id="a", key="k", secret="s3cret")
 UNIX = 1_760_000_000.0
 SOCKET = "8123.44"
-VERSIONS: tuple[Version, ...] = (V1, V2)
+VERSIONS: tuple[ProtocolVersion, ...] = (V1, V2)
 
 
 def token(granted: dict[str, list[str]], lifetime: int = 100, client: str = "ana") -> str:
@@ -59,12 +61,16 @@ def token(granted: dict[str, list[str]], lifetime: int = 100, client: str = "ana
     return ".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=").decode()])
 
 
+FRAMES = Frames(MessageIds(bytes))
+"""With the same id in each: what sessions say is looked at, not under which id."""
+
+
 class Peer:
     """A session and the clocks it is shown."""
 
     def __init__(
         self,
-        version: Version = V2,
+        version: ProtocolVersion = V2,
         app: App = APP,
         granted: dict[str, list[str]] | None = None,
         **settings: Any,
@@ -74,6 +80,7 @@ class Peer:
         self.session = Session(
             app,
             Channels(**settings),
+            FRAMES,
             socket_id=SOCKET,
             version=version,
             token=claims,
@@ -173,7 +180,7 @@ def test_ping_is_answered_in_the_protocol_of_the_socket(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_malformed_frames_leave_the_socket_open(version: Version) -> None:
+def test_malformed_frames_leave_the_socket_open(version: ProtocolVersion) -> None:
     """What is no message is answered with 4000, and the next message works."""
     peer = Peer(version)
     for payload in (b"", b"{", b"[]", b'{"data":1}', b'{"event":"x","event":"x"}'):
@@ -196,7 +203,7 @@ def test_unknown_events_are_ignored(event: str) -> None:
 
 
 @given(st.binary(max_size=50), st.sampled_from(VERSIONS))
-def test_any_bytes(payload: bytes, version: Version) -> None:
+def test_any_bytes(payload: bytes, version: ProtocolVersion) -> None:
     """Whatever a peer sends, the socket stays open and something may be said."""
     peer = Peer(version)
     assert all(isinstance(action, Send) for action in peer.frame(payload))
@@ -278,7 +285,7 @@ def test_heartbeat_of_v2() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_public_channels_need_no_auth(version: Version) -> None:
+def test_public_channels_need_no_auth(version: ProtocolVersion) -> None:
     """An auth string is not looked at, and the data may be a JSON string."""
     peer = Peer(version)
     assert peer.subscribe("lab", auth="") == [Subscribe("lab", None, None)]
@@ -414,7 +421,7 @@ def test_rewind_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_signing_in(version: Version) -> None:
+def test_signing_in(version: ProtocolVersion) -> None:
     """The user is told to the service and the exact text to the client; its channel opens."""
     peer = Peer(version)
     text = '{"id":"ana",  "user_info":{"n":1}}'
@@ -594,17 +601,17 @@ def test_ending_a_session() -> None:
 def test_refusals_without_a_session(code: int) -> None:
     """Every close code that the service uses has a text of its own."""
     for version in VERSIONS:
-        first, second = refusal(version, code)
+        first, second = refusal(FRAMES, version, code)
         assert sent(first)["data"] == {"code": code, "message": MESSAGES[code]}
         assert second == Close(code, MESSAGES[code])
-    assert refusal(V2, code, "why")[1] == Close(code, "why")
+    assert refusal(FRAMES, V2, code, "why")[1] == Close(code, "why")
 
 
 # Events.
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_client_events(version: Version) -> None:
+def test_client_events(version: ProtocolVersion) -> None:
     """They keep their data byte for byte; on a presence channel the sender is named."""
     peer = Peer(version)
     peer.join("private-x")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import uuid
 from typing import Any
@@ -12,9 +13,13 @@ from hypothesis import strategies as st
 
 from tidelog.base.errors import InvalidJson
 from tidelog.channels.protocol import wire
-from tidelog.channels.protocol.wire import V1, V2, Version
+from tidelog.channels.protocol.frames import Frames
+from tidelog.channels.protocol.message_ids import MessageIds, is_system_id
+from tidelog.channels.protocol.wire import V1, V2, ProtocolVersion
 
-VERSIONS: tuple[Version, ...] = (V1, V2)
+IDS = MessageIds(os.urandom)
+FRAMES = Frames(IDS)
+VERSIONS: tuple[ProtocolVersion, ...] = (V1, V2)
 
 
 def read(frame: bytes, *, is_v2: bool = True) -> dict[str, Any]:
@@ -28,7 +33,7 @@ def read(frame: bytes, *, is_v2: bool = True) -> dict[str, Any]:
 
 def test_message_ids_are_distinct_version_4_uuids() -> None:
     """Over several blocks of random bytes, no id repeats and each has its one spelling."""
-    ids = [wire.new_message_id() for _ in range(2000)]
+    ids = [IDS.message() for _ in range(2000)]
     assert len(set(ids)) == 2000
     for each in ids:
         assert re.fullmatch(
@@ -38,11 +43,11 @@ def test_message_ids_are_distinct_version_4_uuids() -> None:
 
 def test_ids_of_system_frames_are_recognised_and_no_others_are() -> None:
     """They are distinct UUIDs like all others; whoever made them, wherever they come back."""
-    ids = [wire.new_system_id() for _ in range(2000)]
+    ids = [IDS.system() for _ in range(2000)]
     assert len(set(ids)) == 2000
-    assert all(uuid.UUID(each).version == 4 and wire.is_system_id(each) for each in ids)
-    assert wire.is_system_id("00000000-0000-4000-8600-20e69fbf3e30"), "the same on every node"
-    assert not any(wire.is_system_id(wire.new_message_id()) for _ in range(2000))
+    assert all(uuid.UUID(each).version == 4 and is_system_id(each) for each in ids)
+    assert is_system_id("00000000-0000-4000-8600-20e69fbf3e30"), "the same on every node"
+    assert not any(is_system_id(IDS.message()) for _ in range(2000))
     one = ids[0]
     flipped = one[:-1] + ("0" if one[-1] != "0" else "1")
     for other in (
@@ -55,47 +60,47 @@ def test_ids_of_system_frames_are_recognised_and_no_others_are() -> None:
         "\u00e9",
         one + "0",
     ):
-        assert not wire.is_system_id(other), other
-    frame = wire.subscription_succeeded(V2, "c", stream_id="s", serial=3)
-    assert wire.is_system_id(json.loads(frame)["message_id"])
+        assert not is_system_id(other), other
+    frame = FRAMES.subscription_succeeded(V2, "c", stream_id="s", serial=3)
+    assert is_system_id(json.loads(frame)["message_id"])
 
 
 @pytest.mark.parametrize(("version", "prefix"), [(V1, "pusher"), (V2, "sockudo")], ids=["V1", "V2"])
-def test_system_frames_of_both_protocols(version: Version, prefix: str) -> None:
+def test_system_frames_of_both_protocols(version: ProtocolVersion, prefix: str) -> None:
     """Prefix, place and type of `data` follow the table of channels 1.3."""
     is_v2 = version == V2
-    established = read(wire.connection_established(version, "1.2", 120), is_v2=is_v2)
+    established = read(FRAMES.connection_established(version, "1.2", 120), is_v2=is_v2)
     assert established == {
         "event": f"{prefix}:connection_established",
         "data": '{"socket_id":"1.2","activity_timeout":120}',
     }
-    assert read(wire.error_frame(version, 4009, 'n"o'), is_v2=is_v2) == {
+    assert read(FRAMES.error(version, 4009, 'n"o'), is_v2=is_v2) == {
         "event": f"{prefix}:error",
         "data": {"code": 4009, "message": 'n"o'},
     }
-    assert read(wire.signin_success(version, '{"id":"a"}'), is_v2=is_v2) == {
+    assert read(FRAMES.signin_success(version, '{"id":"a"}'), is_v2=is_v2) == {
         "event": f"{prefix}:signin_success",
         "data": {"user_data": '{"id":"a"}'},
     }
-    assert read(wire.subscription_error(version, "c", "no"), is_v2=is_v2) == {
+    assert read(FRAMES.subscription_error(version, "c", "no"), is_v2=is_v2) == {
         "event": f"{prefix}:subscription_error",
         "channel": "c",
         "data": {"type": "AuthError", "error": "no", "status": 401},
     }
-    assert read(wire.cache_miss(version, "cache-c"), is_v2=is_v2) == {
+    assert read(FRAMES.cache_miss(version, "cache-c"), is_v2=is_v2) == {
         "event": f"{prefix}:cache_miss",
         "channel": "cache-c",
         "data": "{}",
     }
-    assert read(wire.member_added(version, "c", "ana", b'{"n": 1}'), is_v2=is_v2) == {
+    assert read(FRAMES.member_added(version, "c", "ana", b'{"n": 1}'), is_v2=is_v2) == {
         "event": f"{prefix}_internal:member_added",
         "channel": "c",
         "data": '{"user_id":"ana","user_info":{"n": 1}}',
     }
-    assert read(wire.member_added(version, "c", "ana", None), is_v2=is_v2)["data"] == (
+    assert read(FRAMES.member_added(version, "c", "ana", None), is_v2=is_v2)["data"] == (
         '{"user_id":"ana","user_info":null}'
     )
-    assert read(wire.member_removed(version, "c", "ana"), is_v2=is_v2) == {
+    assert read(FRAMES.member_removed(version, "c", "ana"), is_v2=is_v2) == {
         "event": f"{prefix}_internal:member_removed",
         "channel": "c",
         "data": '{"user_id":"ana"}',
@@ -107,19 +112,19 @@ def test_system_frames_of_both_protocols(version: Version, prefix: str) -> None:
 def test_subscription_succeeded() -> None:
     """V1 is told the members only; V2 its place in history and on the stream too."""
     place = {"attach_serial": 17, "stream_id": "s", "serial": 0}
-    assert read(wire.subscription_succeeded(V1, "c", **place), is_v2=False) == {  # type: ignore[arg-type]
+    assert read(FRAMES.subscription_succeeded(V1, "c", **place), is_v2=False) == {  # type: ignore[arg-type]
         "event": "pusher_internal:subscription_succeeded",
         "channel": "c",
         "data": "{}",
     }
-    assert read(wire.subscription_succeeded(V2, "c", **place)) == {  # type: ignore[arg-type]
+    assert read(FRAMES.subscription_succeeded(V2, "c", **place)) == {  # type: ignore[arg-type]
         "event": "sockudo_internal:subscription_succeeded",
         "channel": "c",
         "data": '{"attach_serial":17}',
         "stream_id": "s",
         "serial": 0,
     }
-    assert read(wire.subscription_succeeded(V2, "c")) == {
+    assert read(FRAMES.subscription_succeeded(V2, "c")) == {
         "event": "sockudo_internal:subscription_succeeded",
         "channel": "c",
         "data": "{}",
@@ -127,28 +132,28 @@ def test_subscription_succeeded() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_presence_snapshot(version: Version) -> None:
+def test_presence_snapshot(version: ProtocolVersion) -> None:
     """Ids in the order they joined, a hash with the info as received, and a count."""
     members = {"b": b'{"n":1}', 'a"': None}
-    frame = wire.subscription_succeeded(version, "presence-c", members=members, attach_serial=3)
+    frame = FRAMES.subscription_succeeded(version, "presence-c", members=members, attach_serial=3)
     data = json.loads(read(frame, is_v2=version == V2)["data"])
     assert data["presence"] == {"ids": ["b", 'a"'], "hash": {"b": {"n": 1}, 'a"': None}, "count": 2}
     assert data.get("attach_serial") == (3 if version == V2 else None)
-    empty = read(wire.subscription_succeeded(version, "c", members={}), is_v2=version == V2)
+    empty = read(FRAMES.subscription_succeeded(version, "c", members={}), is_v2=version == V2)
     assert json.loads(empty["data"]) == {"presence": {"ids": [], "hash": {}, "count": 0}}
 
 
 def test_frames_of_v2_only() -> None:
     """Tokens, history and rewind speak in objects, presence updates in text."""
-    assert read(wire.auth_success("ana", "t", 9)) == {
+    assert read(FRAMES.auth_success("ana", "t", 9)) == {
         "event": "sockudo:auth_success",
         "data": {"client_id": "ana", "jti": "t", "exp": 9},
     }
-    assert read(wire.token_expired(40142, "expired")) == {
+    assert read(FRAMES.token_expired(40142, "expired")) == {
         "event": "sockudo:token_expired",
         "data": {"code": 40142, "reason": "expired"},
     }
-    assert read(wire.channel_history("c", b'{"items":[]}')) == {
+    assert read(FRAMES.channel_history("c", b'{"items":[]}')) == {
         "event": "sockudo:channel_history",
         "channel": "c",
         "data": {"items": []},
@@ -160,12 +165,12 @@ def test_frames_of_v2_only() -> None:
         "truncated_by_retention": False,
         "truncated_by_limit": False,
     }
-    assert read(wire.rewind_complete("c", **counts)) == {  # type: ignore[arg-type]
+    assert read(FRAMES.rewind_complete("c", **counts)) == {  # type: ignore[arg-type]
         "event": "sockudo:rewind_complete",
         "channel": "c",
         "data": counts,
     }
-    assert read(wire.presence_update("c", "ana", b"[1]")) == {
+    assert read(FRAMES.presence_update("c", "ana", b"[1]")) == {
         "event": "sockudo_internal:presence_update",
         "channel": "c",
         "data": '{"user_id":"ana","user_info":[1]}',
@@ -190,14 +195,14 @@ def test_resume_frames() -> None:
         "oldest_available_serial": None,
         "newest_available_serial": None,
     }
-    frame = read(wire.resume_failed(failed))
+    frame = read(FRAMES.resume_failed(failed))
     assert (frame["event"], frame["channel"]) == ("sockudo:resume_failed", "room-8")
     assert json.loads(frame["data"]) == inside
     recovered = [
         wire.Recovered("room-7", "hot", 2, wire.ResumedAt("s", 45, "m")),
         wire.Recovered("room-9", "cold", 0, None),
     ]
-    frame = read(wire.resume_success(recovered, [failed]))
+    frame = read(FRAMES.resume_success(recovered, [failed]))
     assert frame.keys() == {"event", "data"}
     assert json.loads(frame["data"]) == {
         "recovered": [
@@ -215,11 +220,11 @@ def test_resume_frames() -> None:
 
 def test_an_event_frame_leaves_out_what_is_none() -> None:
     """V1 never sees stream, serial or message id; a given message id is kept."""
-    frame = wire.event_frame(
+    frame = FRAMES.event(
         V1, "e", channel="c", data=b"1", user_id="u", stream_id="s", serial=1, message_id="m"
     )
     assert json.loads(frame) == {"event": "e", "channel": "c", "data": 1, "user_id": "u"}
-    assert json.loads(wire.event_frame(V2, "e", message_id="m")) == {
+    assert json.loads(FRAMES.event(V2, "e", message_id="m")) == {
         "event": "e",
         "message_id": "m",
     }

@@ -91,6 +91,7 @@ class Attaching:
         hot: HotBuffer | None,
     ) -> None:
         self._hub = hub
+        self._frames = hub.frames
         self._states = states
         self._store = store
         self._committer = committer
@@ -155,7 +156,7 @@ class Attaching:
         if not is_silent:
             self._succeeded(connection, subscription, resumed)
         if failed is not None:
-            connection.send(wire.resume_failed(failed))
+            connection.send(self._frames.resume_failed(failed))
         if subscription.held is not None:
             try:
                 await self._send_past(subscription, resumed, wanted.rewind)
@@ -218,8 +219,8 @@ class Attaching:
             self._states.release(state)
         connection.session.left(channel.name)
         text = refused.text + set_by(refused.setting)
-        connection.send(wire.error_frame(connection.version, wire.CHANNEL_ERROR, text))
-        error = wire.subscription_error(
+        connection.send(self._frames.error(connection.version, wire.CHANNEL_ERROR, text))
+        error = self._frames.subscription_error(
             connection.version, channel.name, text, kind=refused.kind, status=refused.status
         )
         connection.send(error)
@@ -235,7 +236,7 @@ class Attaching:
             serial = state.delivered_serial if resumed is None else resumed.serial
             stream_id = self._delivery.stream_id(channel)
         connection.send(
-            wire.subscription_succeeded(
+            self._frames.subscription_succeeded(
                 connection.version,
                 channel.name,
                 members=channel.infos() if channel.is_presence else None,
@@ -304,7 +305,7 @@ class Attaching:
         if live is not None and (last is None or live.committed_at > last.committed_at):
             last = live
         if last is None:
-            connection.send(wire.cache_miss(connection.version, channel.name))
+            connection.send(self._frames.cache_miss(connection.version, channel.name))
         elif connection.version == wire.V1:
             connection.send(self._delivery.plain_frame(channel, last))
         elif last is live:
@@ -321,7 +322,7 @@ class Attaching:
             found = await self._page_after(channel.stream, resumed.serial, through)
             failed = self._lost_since(channel, resumed)
             if failed is not None:
-                connection.send(wire.resume_failed(failed))
+                connection.send(self._frames.resume_failed(failed))
                 return
             if not found or not await self._send_versions(
                 connection, channel.name, stream_id, found, texts
@@ -407,7 +408,7 @@ class Attaching:
         wanted_more = rewind.count is not None and len(shown) < min(rewind.count, most)
         is_retained = not (wanted_more and first > 1)
         connection.send(
-            wire.rewind_complete(
+            self._frames.rewind_complete(
                 channel.name,
                 historical_count=len(shown),
                 live_count=live_count,
@@ -508,8 +509,8 @@ class Attaching:
                 else:
                     recovered.append(outcome)
             for failure in failed:
-                connection.send(wire.resume_failed(failure))
-            connection.send(wire.resume_success(recovered, failed))
+                connection.send(self._frames.resume_failed(failure))
+            connection.send(self._frames.resume_success(recovered, failed))
         finally:
             for subscription in holding:
                 await self._release(subscription)

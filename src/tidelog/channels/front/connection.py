@@ -63,6 +63,7 @@ class Connection:
         guest: Guest = ANYBODY,
     ) -> None:
         self._service = service
+        self._frames = service.hub.frames
         self._app = app
         self._options = options
         self.socket_id = socket_id
@@ -86,7 +87,7 @@ class Connection:
         return self._app
 
     @property
-    def version(self) -> wire.Version:
+    def version(self) -> wire.ProtocolVersion:
         """Protocol version."""
         return self._options.version
 
@@ -107,10 +108,12 @@ class Connection:
         self._outlet = outlet
         code = self._service.refusal_code(self._app)
         if code is not None or self._app is None:
-            self._act_at_once(refusal(self.version, code or wire.APP_UNKNOWN))
+            self._act_at_once(refusal(self._frames, self.version, code or wire.APP_UNKNOWN))
             return
         if self._options.token is not None and self.guest.wait_seconds():
-            self._act_at_once(refusal(self.version, wire.OVER_CAPACITY, TOO_MANY_FAILURES))
+            self._act_at_once(
+                refusal(self._frames, self.version, wire.OVER_CAPACITY, TOO_MANY_FAILURES)
+            )
             return
         try:
             claims = claims_of(self._app, self._options, time.time())
@@ -118,12 +121,13 @@ class Connection:
                 raise TokenRefused("the token was revoked")
         except TokenRefused as error:
             self.guest.failed()
-            self._act_at_once(refusal(self.version, wire.UNAUTHORIZED, str(error)))
+            self._act_at_once(refusal(self._frames, self.version, wire.UNAUTHORIZED, str(error)))
             return
         options = self._options
         self.session = Session(
             self._app,
             self._service.settings,
+            self._frames,
             socket_id=self.socket_id,
             version=options.version,
             append_mode=options.append_mode,
@@ -270,9 +274,9 @@ class Connection:
     async def _read_history(self, action: ReadHistory) -> None:
         try:
             page = await self._service.attaching.history(self, action)
-            self.send(wire.channel_history(action.channel, page))
+            self.send(self._frames.channel_history(action.channel, page))
         except Fault as refused:
-            self.send(wire.error_frame(self.version, wire.CHANNEL_ERROR, refused.error))
+            self.send(self._frames.error(self.version, wire.CHANNEL_ERROR, refused.error))
         finally:
             self.session.history_done()
 
@@ -282,4 +286,4 @@ class Connection:
         except QueueFull as error:
             refused = Fault(503, "backpressure", str(error))
         if refused is not None:
-            self.send(wire.error_frame(self.version, wire.CLIENT_EVENT_REJECTED, refused.error))
+            self.send(self._frames.error(self.version, wire.CLIENT_EVENT_REJECTED, refused.error))

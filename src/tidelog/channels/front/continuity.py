@@ -4,8 +4,8 @@ import hmac
 from collections.abc import Callable
 from functools import lru_cache
 
-from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import Position
+from tidelog.channels.protocol.message_ids import is_system_id
 from tidelog.channels.protocol.version import Version
 from tidelog.channels.upkeep.stored import version_of
 from tidelog.log.incarnation import Incarnation, Incarnations
@@ -91,7 +91,7 @@ class Continuity:
                 return "stream_id_mismatch"
             shared = self._incarnations.shared_with(incarnation)
         message_id = position.last_message_id
-        if message_id is not None and wire.is_system_id(message_id):
+        if message_id is not None and is_system_id(message_id):
             message_id = None  # it came with the position, and names no message
         if position.serial == 0 or (shared is None and message_id is None):
             return None

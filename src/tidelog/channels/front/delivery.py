@@ -312,7 +312,9 @@ class Delivery:
         if channel is None:
             return
         frame = text_frame(
-            wire.event_frame(wire.V2, "sockudo:message.summary", channel=channel.name, data=summary)
+            self._hub.frames.event(
+                wire.V2, "sockudo:message.summary", channel=channel.name, data=summary
+            )
         )
         for connection, subscription in channel.subscriptions.items():
             if connection.version == wire.V2:

@@ -15,6 +15,7 @@ from tidelog.channels.front.elsewhere import Elsewhere, Presence
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import Member
 from tidelog.channels.protocol.capabilities import Actor
+from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.names import ChannelKind, kind_of, split_stream, stream_name
 from tidelog.channels.protocol.version import Version
 
@@ -136,7 +137,7 @@ class Watcher(Protocol):
 class SocketFacts(Struct, frozen=True):
     """What a request in the name of a socket is judged by, wherever that is connected."""
 
-    version: wire.Version
+    version: wire.ProtocolVersion
     actor: Actor
 
 
@@ -249,7 +250,7 @@ class Channel:
         present = self.members.get(user_id)
         if present is not None:
             present.user_info = user_info
-        frame = text_frame(wire.presence_update(self.name, user_id, user_info))
+        frame = text_frame(self._hub.frames.presence_update(self.name, user_id, user_info))
         for subscription in self.subscriptions.values():
             if subscription.connection.version == wire.V2:
                 subscription.deliver(frame)
@@ -258,21 +259,21 @@ class Channel:
         self, user_id: str, user_info: bytes | None, *, besides: "Connection | None" = None
     ) -> None:
         self.tell(
-            lambda version: wire.member_added(version, self.name, user_id, user_info),
+            lambda version: self._hub.frames.member_added(version, self.name, user_id, user_info),
             besides=besides,
         )
 
     def _tell_removed(self, user_id: str) -> None:
-        self.tell(lambda version: wire.member_removed(version, self.name, user_id))
+        self.tell(lambda version: self._hub.frames.member_removed(version, self.name, user_id))
 
     def tell(
         self,
-        frame_of: Callable[[wire.Version], bytes],
+        frame_of: Callable[[wire.ProtocolVersion], bytes],
         *,
         besides: "Connection | None" = None,
     ) -> None:
         """Send every subscriber a frame of its protocol version, encoded once for each."""
-        encoded: dict[wire.Version, bytes] = {}
+        encoded: dict[wire.ProtocolVersion, bytes] = {}
         for connection, subscription in self.subscriptions.items():
             if connection is besides:
                 continue
@@ -285,7 +286,8 @@ class Channel:
 class Hub:
     """All connections and channels of one node."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
+    def __init__(self, elsewhere: Elsewhere, frames: Frames) -> None:
+        self.frames = frames
         self.elsewhere = elsewhere
         """The others."""
         self.watcher: Watcher | None = None

@@ -35,6 +35,8 @@ from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import ClientEvent, Subscribe
 from tidelog.channels.protocol.capabilities import Actor, keeps_history, versions_off
 from tidelog.channels.protocol.fault import Fault
+from tidelog.channels.protocol.frames import Frames
+from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.names import USER_PREFIX, name_fault, stream_name
 from tidelog.channels.protocol.requests import (
     Change,
@@ -92,7 +94,8 @@ class ChannelsService:
         self._tag = log_id.lower()
         self._projector = Projector(self._tag)
         self._states = StateLoader(store, committer.tail, self.settings.max_cached_text_bytes)
-        self.hub = Hub(Elsewhere())
+        self._ids = MessageIds(os.urandom)
+        self.hub = Hub(Elsewhere(), Frames(self._ids))
         self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery
         hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
@@ -162,6 +165,7 @@ class ChannelsService:
             clock,
             self.settings.ai_transport,
             log_tag=self._tag,
+            ids=self._ids,
             is_limited=self._is_limited,
         )
         committer.tail.subscribe(SURFACE, self._delivery.sink)
@@ -323,7 +327,7 @@ class ChannelsService:
                     stream=stream,
                     mode=mode,
                     state=state,
-                    message_id=publication.message_id or wire.new_message_id(),
+                    message_id=publication.message_id or self._ids.message(),
                     counts=self._occupancy.counts(stream, publication.info),
                     is_limited=self._is_limited(name),
                     versions_off=versions_off(self.settings, name),
@@ -465,7 +469,7 @@ class ChannelsService:
                 channel=channel,
                 message=message,
                 actor=await self._actor(app, mutation.socket_id, mutation.client_id),
-                message_id=wire.new_message_id(),
+                message_id=self._ids.message(),
                 log_tag=self._tag,
                 limits=self.settings.ai_transport,
                 is_limited=self._is_limited(mutation.channel),

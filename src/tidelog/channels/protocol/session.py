@@ -30,6 +30,7 @@ from tidelog.channels.protocol.actions import (
     Unsubscribe,
 )
 from tidelog.channels.protocol.capabilities import Actor, Capabilities, history_off
+from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.inbound import (
     Refused,
     raw_user_info,
@@ -65,7 +66,7 @@ from tidelog.channels.protocol.wire import (
     V1,
     V2,
     Inbound,
-    Version,
+    ProtocolVersion,
 )
 from tidelog.channels.settings import App, set_by
 from tidelog.channels.settings import Channels as ChannelsSettings
@@ -85,10 +86,12 @@ MESSAGES = {
 """What is said when a connection is closed with a code of channels 1.5."""
 
 
-def refusal(version: Version, code: int, message: str | None = None) -> list[Action]:
+def refusal(
+    frames: Frames, version: ProtocolVersion, code: int, message: str | None = None
+) -> list[Action]:
     """An error frame and a close of the same code, for connections that never get a session."""
     text = MESSAGES.get(code, "") if message is None else message
-    return [Send(wire.error_frame(version, code, text)), Close(code, text)]
+    return [Send(frames.error(version, code, text)), Close(code, text)]
 
 
 class _Window(NamedTuple):
@@ -105,9 +108,10 @@ class Session:
         self,
         app: App,
         settings: ChannelsSettings,
+        frames: Frames,
         *,
         socket_id: str,
-        version: Version,
+        version: ProtocolVersion,
         append_mode: AppendMode = "delta",
         echo: bool = True,
         token: Claims | None = None,
@@ -115,7 +119,7 @@ class Session:
     ) -> None:
         self.app = app
         self.socket_id = socket_id
-        self.version: Version = version
+        self.version: ProtocolVersion = version
         self.append_mode: AppendMode = append_mode
         self.echo = echo
         self.claims = token
@@ -130,6 +134,7 @@ class Session:
         """Signatures and tokens that proved nothing."""
         self.closed = False
         self._settings = settings
+        self._frames = frames
         self._joining: dict[str, Member | None] = {}
         """Asked for, neither `joined` nor `left` yet, and not subscribed to before; they count."""
         self._presence_id: str | None = None
@@ -157,7 +162,7 @@ class Session:
     def opening(self) -> list[Action]:
         """The connection is open."""
         timeout = max(1, math.ceil(self._settings.activity_timeout_seconds))
-        return [Send(wire.connection_established(self.version, self.socket_id, timeout))]
+        return [Send(self._frames.connection_established(self.version, self.socket_id, timeout))]
 
     def receive(
         self, payload: bytes, *, is_text: bool, now: float, unix_now: float
@@ -194,7 +199,7 @@ class Session:
         if self.claims is not None and unix_now >= self.claims.expires_at:
             if self._expired_at is None:
                 self._expired_at = now
-                actions.append(Send(wire.token_expired(EXPIRED, "expired")))
+                actions.append(Send(self._frames.token_expired(EXPIRED, "expired")))
             elif now - self._expired_at >= self._settings.token_grace_seconds:
                 return self.end(UNAUTHORIZED, "the token has expired")
         if self._pinged_at is not None:
@@ -227,7 +232,7 @@ class Session:
             return []
         self.closed = True
         return [
-            Send(wire.token_expired(REVOKED, "revoked")),
+            Send(self._frames.token_expired(REVOKED, "revoked")),
             Close(UNAUTHORIZED, "the token was revoked"),
         ]
 
@@ -236,13 +241,13 @@ class Session:
         if self.closed:
             return []
         self.closed = True
-        return refusal(self.version, code, message)
+        return refusal(self._frames, self.version, code, message)
 
     def _heard(self, now: float) -> None:
         self._heard_at, self._pinged_at = now, None
 
     def _error(self, code: int, message: str) -> Send:
-        return Send(wire.error_frame(self.version, code, message))
+        return Send(self._frames.error(self.version, code, message))
 
     # Messages.
 
@@ -291,7 +296,7 @@ class Session:
             action = self._subscription(channel, fields)
         except Refused as refused:
             is_auth = refused.code == UNAUTHORIZED
-            frame = wire.subscription_error(
+            frame = self._frames.subscription_error(
                 self.version,
                 channel,
                 str(refused),
@@ -402,7 +407,7 @@ class Session:
         if self.user_id not in (None, user_id):
             raise Refused(UNAUTHORIZED, "already signed in as another user")
         self.user_id, self.capabilities = user_id, capabilities
-        return [SignedIn(user_id), Send(wire.signin_success(self.version, user_data))]
+        return [SignedIn(user_id), Send(self._frames.signin_success(self.version, user_data))]
 
     def _renew(self, inbound: Inbound, unix_now: float) -> list[Action]:
         self._need_v2()
@@ -417,12 +422,12 @@ class Session:
         if claims.client_id != self.claims.client_id:
             raise Refused(UNAUTHORIZED, "the token is another client's", is_fatal=True)
         self.claims, self.capabilities, self._expired_at = claims, claims.capabilities, None
-        sent = wire.auth_success(claims.client_id, claims.jti, claims.expires_at)
+        sent = self._frames.auth_success(claims.client_id, claims.jti, claims.expires_at)
         actions: list[Action] = [TokenAccepted(claims), Send(sent)]
         for channel in [*self.subscribed, *self._joining]:
             if not self._may_subscribe(kind_of(channel), channel):
                 text = f"Not allowed to subscribe to channel '{channel}' any longer"
-                frame = wire.subscription_error(self.version, channel, text)
+                frame = self._frames.subscription_error(self.version, channel, text)
                 actions += [Send(frame), Unsubscribe(channel)]
         return actions
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from tidelog.base.serving.surface import HttpResponse
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.tokens import Claims, verify
-from tidelog.channels.protocol.wire import V1, V2, Version
+from tidelog.channels.protocol.wire import V1, V2, ProtocolVersion
 from tidelog.channels.settings import App
 
 AppendMode = Literal["delta", "full"]
@@ -21,7 +21,7 @@ _ROLLUP_WINDOWS = frozenset({"0", "20", "40", "100", "500"})
 class Options(Struct, frozen=True):
     """How a socket wants to be spoken to."""
 
-    version: Version = V1
+    version: ProtocolVersion = V1
     append_mode: AppendMode = "delta"
     echo: bool = True
     """Whether it wants its own client events back; V1 sockets never get them."""
@@ -58,7 +58,7 @@ def claims_of(app: App, options: Options, unix_now: float) -> Claims | None:
     """What the token of an upgrade says; None without one.
 
     Raises:
-        TokenRefused: answer `refusal(options.version, UNAUTHORIZED, str(error))` of `session`.
+        TokenRefused: answer with `session.refusal` and `UNAUTHORIZED`.
     """
     return None if options.token is None else verify(app, options.token, unix_now)
 

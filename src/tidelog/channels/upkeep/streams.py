@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.decide.closing import CloseStream, Reason
-from tidelog.channels.protocol import fault, wire
+from tidelog.channels.protocol import fault
+from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import position_of, version_serial
@@ -75,6 +76,7 @@ class Streams:
         settings: AiTransport,
         *,
         log_tag: str,
+        ids: MessageIds,
         is_limited: Callable[[str], bool],
     ) -> None:
         """`is_limited`: whether the limits of streamed content hold in a channel (channels D14)."""
@@ -84,6 +86,7 @@ class Streams:
         self._clock = clock
         self._settings = settings
         self._tag = log_tag
+        self._ids = ids
         self._is_limited = is_limited
         self._timeout_ms = int(settings.orphan_timeout_seconds * 1000)
         self._place: Place = ("", 0)
@@ -198,7 +201,7 @@ class Streams:
                 item = CloseStream(
                     channel=channel,
                     message=message,
-                    message_id=wire.new_message_id(),
+                    message_id=self._ids.message(),
                     log_tag=self._tag,
                     limits=self._settings,
                     is_shared=self._store.is_shared,
