@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from tidelog.channels.front.delivery import Delivery
 from tidelog.channels.protocol import wire
-from tidelog.log.entry import Entry
+from tidelog.store.rows import Entry
 
 
 class _Subscriber:

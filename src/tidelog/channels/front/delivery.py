@@ -17,8 +17,8 @@ from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.protocol.version import APPEND, CREATE, EVENT, Projector, Version
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.channels.upkeep.stored import read_data, version_of
-from tidelog.log.entry import Entry
 from tidelog.store.engine import Store
+from tidelog.store.rows import Entry
 
 _log = logging.getLogger(__name__)
 
