@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.process import ServerProcess
 
@@ -72,7 +73,7 @@ class Tidelog:
 
 def new_member(url: str, slug: str, name: str, topic: str | None) -> MemberKey:
     """The key of a new member of a mesh, subscribed to a topic that exists from then on."""
-    key = MemberKey.generate()
+    key = new_key()
     invite = call(url, "POST", f"/mesh/{slug}/invites", {}, ADMIN_TOKEN)["invite"]
     request = {
         "invite": invite,

@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from mesh_parts.accepts import payload
 from mesh_parts.brokers import SLUG, TOPIC, Tidelog
-from tidelog.mesh.protocol.identity import MemberKey, write_key
+from tidelog.daemon.key_file import write_key
+from tidelog.mesh.protocol.identity import MemberKey
 
 WAIT_SECONDS = 30.0
 PAUSE_S = 0.01

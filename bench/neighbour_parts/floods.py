@@ -31,6 +31,7 @@ from mesh_parts.brokers import TOPIC
 from neighbour_parts.place import ENDPOINTS, FLOODER, Reach
 from size_parts.channels import signed_get
 from sync_parts.wire import SCHEMA
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.fingerprint import make_envelope
 from tidelog.mesh.protocol.identity import MemberKey, from_base64url
 from tidelog.sync.protocol.profiles import CANONICAL
@@ -161,7 +162,7 @@ async def only_cpu(flood: Flood) -> None:
 
 async def bad_joins(flood: Flood) -> None:
     """Requests to join a mesh with an invite that nobody gave."""
-    key = MemberKey.generate()
+    key = new_key()
     slug = flood.reach.slug
 
     def make() -> bytes:

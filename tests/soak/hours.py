@@ -34,6 +34,7 @@ import psutil
 from soak.load import APP_ID, APP_KEY, APP_SECRET, MODEL, SECRET, Load
 from soak.samples import FILES, MEMORY, WAL, Sample, trend, verdict
 from support.mesh_daemon import DaemonProcess
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.process import ServerProcess
 
@@ -87,7 +88,7 @@ def call(server: ServerProcess, path: str, body: object, token: str, method: str
 
 def member(server: ServerProcess, name: str) -> MemberKey:
     """The key of a new member that follows the topic."""
-    key = MemberKey.generate()
+    key = new_key()
     invite = call(server, f"/mesh/{SLUG}/invites", {}, ADMIN_TOKEN)["invite"]
     joining = {
         "invite": invite,

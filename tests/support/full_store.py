@@ -8,7 +8,7 @@ from support.channels_peer import PLAIN, Api, channels_server, ok
 from support.mesh_peer import Member, envelope, running_broker, unique
 from support.sync_admin import admin
 from support.sync_peer import connected, note, push
-from tidelog.mesh.decide.rules import DAY_MS
+from tidelog.mesh.protocol.model import DAY_MS
 from tidelog.testing.clock import FakeClock
 
 WINDOW_SECONDS = 100
@@ -94,7 +94,7 @@ async def _fill_mesh(location: str, folder: Path, clock: FakeClock) -> None:
         mention: dict[str, Any] = {"meta": {"mentions": [ben.address]}}
         await _post(ana, "topic", "alerts", **mention)
         clock.advance(2 * DAY_MS)
-        assert (await broker.surface.chores._retention.tick())[0] == 1
+        assert (await broker.surface.periodic._retention.tick())[0] == 1
         hooks = [
             await broker.admin(
                 "POST",

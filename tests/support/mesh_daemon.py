@@ -22,7 +22,8 @@ from support.mesh_broker import SLUG
 from support.warm import NURSERY
 from tidelog.base.clock import TEST_OFFSET_VARIABLE
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
-from tidelog.mesh.protocol.identity import MemberKey, write_key
+from tidelog.daemon.key_file import new_key, write_key
+from tidelog.mesh.protocol.identity import MemberKey
 
 if TYPE_CHECKING:
     from tidelog.testing.process import Process
@@ -60,7 +61,7 @@ class DaemonProcess:
         """
         # A Unix socket's path may have 107 bytes; pytest's directories are longer.
         self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="tdl-"))
-        self.key = key or MemberKey.generate()
+        self.key = key or new_key()
         write_key(self.data_dir / "key.json", self.key)
         self._program = program
         self._arguments = ["--mesh", slug, "--broker", broker_url]

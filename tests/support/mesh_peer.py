@@ -17,6 +17,7 @@ from support import wire_schema
 from support.catalogue import Database
 from tidelog.base.clock import ServerClock
 from tidelog.config.settings import Settings
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.fingerprint import read_envelope
 from tidelog.mesh.protocol.identity import MemberKey, from_base64url
 from tidelog.mesh.settings import MeshSettings
@@ -88,7 +89,7 @@ class BrokerAt:
 
     async def member(self, slug: str, name: str | None = None) -> "Member":
         """A new member."""
-        member = Member(self, slug, MemberKey.generate(), name or unique("member"))
+        member = Member(self, slug, new_key(), name or unique("member"))
         assert (await member.join()).status_code == 201
         return member
 

@@ -19,8 +19,9 @@ import asyncpg
 from support.mesh_broker import SLUG
 from support.mesh_daemon import DaemonProcess
 from tidelog.base.clock import TEST_OFFSET_VARIABLE
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
-from tidelog.mesh.upkeep.orphans import Finding, find_orphans
+from tidelog.mesh.upkeep.orphan_check import Finding, find_orphans
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore
 from tidelog.testing.process import ServerProcess
@@ -133,7 +134,7 @@ class RealMesh:
 
         The first one of a mesh is also its reader of the history, unless nobody shall follow it.
         """
-        key = MemberKey.generate()
+        key = new_key()
         invite = self.call("POST", f"/mesh/{slug}/invites", {})["invite"]
         request = {
             "invite": invite,

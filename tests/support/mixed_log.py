@@ -41,11 +41,11 @@ from tidelog.channels.protocol.requests import (
 )
 from tidelog.channels.settings import AiTransport, Channels, History, VersionedMessages
 from tidelog.config.settings import Settings
+from tidelog.daemon.key_file import new_key
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Names
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.mesh.decide.claims import Claim, Complete, DeliveryKey, Leased
-from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
 from tidelog.store import open_store
@@ -59,7 +59,7 @@ from tidelog.testing.clock import FakeClock
 from tidelog.testing.process import ServerProcess
 
 if TYPE_CHECKING:
-    from tidelog.mesh.decide.rules import Member, Mesh
+    from tidelog.mesh.protocol.model import Member, Mesh
     from tidelog.store.engine import Store
 
 Json = dict[str, Any]
@@ -494,7 +494,7 @@ class _Mesh:
         self._mesh = await service.mesh(SLUG)
         assert self._mesh is not None
         for number in range(5):
-            key, name = MemberKey.generate(), f"member-{number}"
+            key, name = new_key(), f"member-{number}"
             invite = (await service.invite(self._mesh, {})).body["invite"]
             fields = {
                 "invite": invite,

@@ -22,6 +22,7 @@ from support.mesh_daemon import DaemonProcess, eventually
 from support.search_shard import publish
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.pipeline.index import Shard, index_root
 from tidelog.pipeline.search import ShardWriter
@@ -154,7 +155,7 @@ class Stage:
 
     def join(self, name: str) -> MemberKey:
         """A new member, subscribed to the topic."""
-        key = MemberKey.generate()
+        key = new_key()
         path = f"/mesh/{SLUG}"
         invite = self.call("POST", f"{path}/invites", {}, DEVELOPMENT_ADMIN_TOKEN)["invite"]
         request = {

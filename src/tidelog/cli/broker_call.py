@@ -36,8 +36,8 @@ def call_as_member(directory: Path, method: str, resource: str, body: object) ->
     """Ask for something of a mesh with the key in a daemon's directory; no daemon need run."""
     from tidelog.client.mesh.place import KEY_NAME, require_joined
     from tidelog.daemon import settings as daemon_settings
+    from tidelog.daemon.key_file import read_key
     from tidelog.daemon.uplink.address import resource_url
-    from tidelog.mesh.protocol.identity import read_key
 
     require_joined(directory)
     key = read_key(directory / KEY_NAME)

@@ -18,7 +18,7 @@ from tidelog.daemon.uplink.broker_http import call
 
 if TYPE_CHECKING:
     from tidelog.config.settings import Settings
-    from tidelog.mesh.upkeep.orphans import Finding
+    from tidelog.mesh.upkeep.orphan_check import Finding
 
 app = typer.Typer(
     help="Make a mesh, join it, and look after a daemon's outbox.", no_args_is_help=True
@@ -173,7 +173,7 @@ def check(
 
 async def _check(settings: "Settings", *, as_json: bool) -> bool:
     from tidelog.cli.log import open_reader
-    from tidelog.mesh.upkeep.orphans import RULES, find_orphans
+    from tidelog.mesh.upkeep.orphan_check import RULES, find_orphans
 
     reader = await open_reader(settings)
     by_rule = dict.fromkeys(RULES, 0)
@@ -196,7 +196,7 @@ async def _check(settings: "Settings", *, as_json: bool) -> bool:
 
 
 def _finding_line(finding: "Finding") -> str:
-    from tidelog.mesh.upkeep.orphans import RULES
+    from tidelog.mesh.upkeep.orphan_check import RULES
 
     return (
         f"rule {finding.rule} ({RULES[finding.rule]}): mesh {finding.mesh_id}, "

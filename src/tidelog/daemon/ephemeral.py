@@ -21,6 +21,7 @@ from msgspec import structs
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.daemon import process
 from tidelog.daemon import settings as daemon_settings
+from tidelog.daemon.key_file import new_key
 from tidelog.daemon.settings import DaemonSettings
 from tidelog.daemon.uplink.joining import Invite, leave, read_invite, register
 from tidelog.mesh.protocol.identity import MemberKey
@@ -47,7 +48,7 @@ def run(
     signal.signal(signal.SIGTERM, _terminate)
     directory = _make(data_dir)
     try:
-        key = MemberKey.generate()
+        key = new_key()
         given = {**flags, "mesh": invite.slug, "broker": flags.get("broker") or invite.broker}
         settings = daemon_settings.load(directory, given, os.environ).settings
         register(invite, name, key)

@@ -34,6 +34,7 @@ from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.ipc.server import SOCKET_NAME, IpcServer
 from tidelog.daemon.ipc.token_file import TokenFile
+from tidelog.daemon.key_file import read_key
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.outbox import outbox as outboxes
 from tidelog.daemon.outbox import recovery
@@ -47,7 +48,7 @@ from tidelog.daemon.uplink.names import Names
 from tidelog.daemon.uplink.uplink import Displaced, Uplink
 from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
 from tidelog.mesh.protocol import wire
-from tidelog.mesh.protocol.identity import MemberKey, read_key
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
 from tidelog.mesh.protocol.policy import MaxAgeRefused
 from tidelog.mesh.protocol.wire import FrameInvalid

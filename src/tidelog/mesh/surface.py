@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from tidelog.base.clock import ServerClock
 from tidelog.base.serving.surface import Endpoint, Route
 from tidelog.log.committer import Committer
-from tidelog.mesh.decide.rules import SURFACE
 from tidelog.mesh.front.delivery import PushDelivery
 from tidelog.mesh.front.http import MeshHttp
 from tidelog.mesh.front.public_hosts import PublicHosts
 from tidelog.mesh.front.service import MeshService
+from tidelog.mesh.protocol.model import SURFACE
 from tidelog.mesh.settings import ServerSettings
-from tidelog.mesh.upkeep.chores import Chores
-from tidelog.mesh.upkeep.endings import Endings
+from tidelog.mesh.upkeep.delivery_closer import DeliveryCloser
+from tidelog.mesh.upkeep.lease_reaper import LeaseReaper
+from tidelog.mesh.upkeep.periodic import PeriodicWork
 from tidelog.mesh.upkeep.retention import Retention
 from tidelog.mesh.upkeep.webhooks import Webhooks
 from tidelog.store.engine import Store
@@ -23,9 +24,9 @@ class MeshSurface:
 
     name = SURFACE
 
-    def __init__(self, service: MeshService, chores: Chores, admin_token: str) -> None:
+    def __init__(self, service: MeshService, periodic: PeriodicWork, admin_token: str) -> None:
         self.service = service
-        self.chores = chores
+        self.periodic = periodic
         self._http = MeshHttp(service, admin_token)
 
     @classmethod
@@ -38,18 +39,18 @@ class MeshSurface:
         delivery = PushDelivery(committer, store, mesh, clock, on_wake=webhooks.nudge)
         public_hosts = PublicHosts(mesh.listed_hosts, settings.host)
         service = MeshService(committer, store, mesh, clock, delivery, public_hosts)
-        chores = Chores(
+        periodic = PeriodicWork(
             committer,
             store,
             mesh,
             clock,
-            delivery=delivery,
+            reaper=LeaseReaper(committer, store, clock, delivery.wake_waiting),
             webhooks=webhooks,
             retention=Retention(committer, store, clock),
-            endings=Endings(committer, store),
+            closer=DeliveryCloser(committer, store),
         )
-        chores.start()
-        return cls(service, chores, settings.administration_token)
+        periodic.start()
+        return cls(service, periodic, settings.administration_token)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""

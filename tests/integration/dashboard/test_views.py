@@ -17,6 +17,7 @@ from support.local_daemon import LocalDaemon
 from support.sync_peer import SECRET, connected, note, write_model
 from tidelog.client import ChannelPublisher
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
+from tidelog.daemon.key_file import new_key
 from tidelog.dashboard.channel_view import MAX_TEXT, PAGE_MESSAGES
 from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
 from tidelog.dashboard.pipeline_view import PipelineView
@@ -137,7 +138,7 @@ class Broker:
 
     async def member(self, name: str) -> MemberKey:
         """A new member that is subscribed to the topic."""
-        key = MemberKey.generate()
+        key = new_key()
         invited = await self.call("POST", f"/{SLUG}/invites", {}, DEVELOPMENT_ADMIN_TOKEN)
         request = {
             "invite": invited["invite"],

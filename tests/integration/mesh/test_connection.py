@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.mesh_peer import Broker, Member, Wire, envelope, fingerprint, running_broker, unique
-from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.daemon.key_file import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -122,7 +122,7 @@ async def test_no_hello_in_time(tmp_path: Path) -> None:
 async def test_who_is_no_member(broker: Broker) -> None:
     """A stranger, a member of another mesh and a revoked member are told so."""
     ana, ben = await pair(broker)
-    stranger = Member(broker, ana.slug, MemberKey.generate(), "eve")
+    stranger = Member(broker, ana.slug, new_key(), "eve")
     elsewhere = await broker.member(await broker.mesh())
     elsewhere.slug = ana.slug
     await broker.admin("DELETE", f"/mesh/{ana.slug}/members/{ben.address}")

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.cli.verification import verify_store
-from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.upkeep.verifier import verify_mesh
 
 
@@ -84,7 +84,7 @@ async def test_what_was_posted_to_a_deleted_topic_arrives(broker: Broker) -> Non
     assert await make(ben, "topic", "alerts") == (201, None)
     answer = await ben.request("GET", "/topics")
     assert answer.json() == {"topics": [{"name": "alerts", "subscribed": False}]}
-    assert await broker.surface.chores.check() == 0
+    assert await broker.surface.periodic.check() == 0
 
 
 async def test_what_waits_in_a_deleted_queue_is_closed(broker: Broker) -> None:
@@ -103,7 +103,7 @@ async def test_what_waits_in_a_deleted_queue_is_closed(broker: Broker) -> None:
             await asyncio.sleep(0.02)
     claimed = (await ana.request("POST", "/queues/jobs/claim", {"limit": 10})).json()
     assert [item["broker_message_id"] for item in claimed["items"]] == [new]
-    assert await broker.surface.chores.check() == 0
+    assert await broker.surface.periodic.check() == 0
     assert (await verify_store(broker.service.store)).is_sound
 
 
@@ -113,7 +113,7 @@ async def test_an_invite_is_taken_back(broker: Broker) -> None:
     made = [(await broker.admin("POST", f"/mesh/{slug}/invites", {})).json() for _ in range(4)]
     full = await broker.admin("POST", f"/mesh/{slug}/invites", {})
     assert (full.status_code, full.json()["error"]) == (409, "too_many_invites")
-    ana, ben = (Member(broker, slug, MemberKey.generate(), name) for name in ("ana", "ben"))
+    ana, ben = (Member(broker, slug, new_key(), name) for name in ("ana", "ben"))
     assert (await ana.join(made[0]["invite"])).status_code == 201
 
     async def take_back(invite_id: str, where: str = slug) -> tuple[int, str | None]:

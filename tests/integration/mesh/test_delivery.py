@@ -11,6 +11,7 @@ import pytest_asyncio
 from support.mesh_peer import Broker, Json, Member, Wire, envelope, running_broker, unique
 from tidelog.base import faultpoint
 from tidelog.mesh.front.delivery import PushDelivery
+from tidelog.mesh.upkeep.lease_reaper import LeaseReaper
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database
 
@@ -25,6 +26,11 @@ class Scene:
         self.clock = clock
         self.ana = ana
         self.ben = ben
+
+    @property
+    def reaper(self) -> LeaseReaper:
+        """What ends the leases."""
+        return self.broker.surface.periodic._reaper
 
     @property
     def delivery(self) -> PushDelivery:
@@ -110,10 +116,10 @@ async def test_a_lease_ends_by_its_time_and_fences_the_late(scene: Scene) -> Non
     async with scene.ben.connected() as wire:
         first = await wire.until("deliver")
         scene.clock.advance(LEASE_MS - 1)
-        assert await scene.delivery.reap() == 0
+        assert await scene.reaper.reap() == 0
         assert await nothing_comes(wire)
         scene.clock.advance(1)
-        assert await scene.delivery.reap() == 1
+        assert await scene.reaper.reap() == 1
         second = await wire.until("deliver")
         assert second["broker_message_id"] == first["broker_message_id"]
         assert second["claim_id"] != first["claim_id"]
@@ -171,10 +177,10 @@ async def test_a_failure_between_claim_and_push(
         monkeypatch.setattr(faultpoint, "_armed", faultpoint._parse("K5=cut"))
         await scene.tell_ben("lost")
         await scene.until("claimed")
-        assert await scene.delivery.reap() == 0
+        assert await scene.reaper.reap() == 0
         assert await nothing_comes(wire)
         scene.clock.advance(LEASE_MS)
-        assert await scene.delivery.reap() == 1
+        assert await scene.reaper.reap() == 1
         await acknowledge(wire, await wire.until("deliver"))
         await scene.until("delivered")
 

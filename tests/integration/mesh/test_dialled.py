@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.mesh_peer import Broker, Member, Wire, running_broker, unique
+from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol import wire
 from tidelog.mesh.protocol.identity import hello_message
 
@@ -133,7 +134,7 @@ async def test_a_stranger_is_told_nothing_of_it(
 ) -> None:
     """A key that is no member's is refused as such, and cannot fill the log with addresses."""
     async with scene(tmp_path) as (broker, ana):
-        stranger = Member(broker, ana.slug, type(ana.key).generate(), unique())
+        stranger = Member(broker, ana.slug, new_key(), unique())
         async with Wire.open(stranger) as socket:
             await socket.prove(host="evil.example:443")
             assert await socket.close_code() == wire.NOT_A_MEMBER

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from support.mesh_peer import ADMIN_TOKEN, Broker, Json, Member, envelope, running_broker, unique
-from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.daemon.key_file import new_key
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -72,7 +72,7 @@ async def test_an_invite_makes_one_member(broker: Broker) -> None:
     """It is used once, by whoever is first; the member it made may ask again."""
     slug = await broker.mesh()
     invite = (await broker.admin("POST", f"/mesh/{slug}/invites")).json()["invite"]
-    people = [Member(broker, slug, MemberKey.generate(), f"p{n}") for n in range(5)]
+    people = [Member(broker, slug, new_key(), f"p{n}") for n in range(5)]
     answers = await asyncio.gather(*(who.join(invite) for who in people))
     codes = sorted(answer.status_code for answer in answers)
     assert codes == [201, 403, 403, 403, 403]
@@ -97,7 +97,7 @@ async def test_an_invite_of_another_mesh(broker: Broker) -> None:
     slug, other = await broker.mesh(), await broker.mesh()
     invite = (await broker.admin("POST", f"/mesh/{other}/invites")).json()["invite"]
     for given in (invite, "rubbish"):
-        answer = await Member(broker, slug, MemberKey.generate(), "eve").join(given)
+        answer = await Member(broker, slug, new_key(), "eve").join(given)
         assert (answer.status_code, answer.json()["error"]) == (403, "invite_invalid")
 
 
@@ -108,7 +108,7 @@ async def test_an_invite_expires(broker: Broker) -> None:
     invite = made.json()["invite"]
     skew = broker.server.committer.skew
     later = FakeClock(skew._clock.now_ms() + 2000)
-    ana = Member(broker, slug, MemberKey.generate(), "ana")
+    ana = Member(broker, slug, new_key(), "ana")
     with patch.object(skew, "_clock", later):
         answer = await ana.join(invite)
     assert (answer.status_code, answer.json()["error"]) == (403, "invite_expired")
@@ -118,7 +118,7 @@ async def test_a_join_proves_its_key(broker: Broker) -> None:
     """Nobody makes a member of another's key, or under a name that was not signed."""
     slug = await broker.mesh()
     invite = (await broker.admin("POST", f"/mesh/{slug}/invites")).json()["invite"]
-    ana, eve = MemberKey.generate(), MemberKey.generate()
+    ana, eve = new_key(), new_key()
     body = {"invite": invite, "member_pubkey": ana.public_hex, "name": "ana"}
     right = ana.sign_join(slug, invite, "ana")
     wrong = [
@@ -142,10 +142,10 @@ async def test_names_are_unique_among_members(broker: Broker) -> None:
     """A name is somebody's until its member is revoked; also when both ask at once."""
     slug = await broker.mesh()
     ana = await broker.member(slug, "ana")
-    taken = await Member(broker, slug, MemberKey.generate(), "ana").join()
+    taken = await Member(broker, slug, new_key(), "ana").join()
     assert (taken.status_code, taken.json()["error"]) == (409, "name_taken")
     await broker.admin("DELETE", f"/mesh/{slug}/members/{ana.address}")
-    rivals = [Member(broker, slug, MemberKey.generate(), "ana") for _ in range(4)]
+    rivals = [Member(broker, slug, new_key(), "ana") for _ in range(4)]
     answers = await asyncio.gather(*(rival.join() for rival in rivals))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
 
@@ -388,7 +388,7 @@ async def test_limits_of_a_mesh(tmp_path: Path) -> None:
     async with running_broker(tmp_path, location, **limits) as small:
         slug = await small.mesh()
         ana, ben = [await small.member(slug) for _ in range(2)]
-        third = await Member(small, slug, MemberKey.generate(), "third").join()
+        third = await Member(small, slug, new_key(), "third").join()
         assert third.json()["error"] == "too_many_members"
         invite = await small.admin("POST", f"/mesh/{slug}/invites")
         assert invite.json()["error"] == "too_many_invites"

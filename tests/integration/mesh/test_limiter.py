@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from support.mesh_peer import Broker
-from tidelog.mesh.decide.limiter import Limiter, MemoryLimiter, SharedLimiter, Verdict, limiter_for
-from tidelog.mesh.decide.rules import Mesh
+from tidelog.mesh.protocol.model import Mesh
+from tidelog.mesh.upkeep.limiter import Limiter, MemoryLimiter, SharedLimiter, Verdict, limiter_for
 from tidelog.store import open_store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -60,8 +60,8 @@ async def test_a_node_that_was_deaf_looks_for_itself(pair: Pair) -> None:
     async with at(pair.b, ana).connected() as there:
         mesh = await pair.a.service.mesh(slug)
         assert mesh is not None
+        from tidelog.mesh.decide.gone_recipients import MEMBER_REVOKED
         from tidelog.mesh.decide.membership import Revoke
-        from tidelog.mesh.upkeep.endings import MEMBER_REVOKED
 
         await pair.a.service.commit(Revoke(mesh.id, ana.address, MEMBER_REVOKED))
         pair.b.service._announcements_missed()

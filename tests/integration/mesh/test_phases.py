@@ -15,14 +15,14 @@ from support import mesh_cases
 from support.mesh_peer import Broker, Json, Member, envelope, fingerprint, unique
 from support.nodes import AppendItem
 from tidelog.base.errors import StoreUnavailable
+from tidelog.daemon.key_file import new_key
 from tidelog.log.decision import Accept, Names, RowChange, View
 from tidelog.log.entry import Draft
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import empty_bodies
-from tidelog.mesh.decide.limiter import Taken, Verdict
-from tidelog.mesh.decide.rules import Mesh, stream_name
-from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.protocol.model import Mesh, stream_name
 from tidelog.mesh.protocol.policy import status_after
+from tidelog.mesh.upkeep.limiter import Taken, Verdict
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -174,7 +174,7 @@ async def no_credentials(scene: Scene) -> list[httpx.Response]:
     bare = await broker.http.post(path, json=envelope(), headers=headers)
     basic = {**headers, "authorization": "Basic abc"}
     now = broker.service.clock.now_ms() / 1000
-    other = MemberKey.generate().token(scene.slug, unix_now=now, jti=unique())
+    other = new_key().token(scene.slug, unix_now=now, jti=unique())
     forged = sender.token().rpartition(".")[0] + "." + other.rpartition(".")[2]
     tokens = ["rubbish", forged, sender.token(unix_now=now - 301), sender.token(unix_now=now + 400)]
     return [
@@ -188,7 +188,7 @@ async def not_a_member(scene: Scene) -> list[httpx.Response]:
     """P06: a stranger, a member of another mesh, a revoked member."""
     scene.count_units()
     broker = scene.broker
-    stranger = Member(broker, scene.slug, MemberKey.generate(), "stranger")
+    stranger = Member(broker, scene.slug, new_key(), "stranger")
     elsewhere = await broker.member(await broker.mesh())
     elsewhere.slug = scene.slug
     revoked = scene.others[0]
@@ -285,7 +285,7 @@ async def not_subscribed(scene: Scene) -> list[httpx.Response]:
 async def no_recipient(scene: Scene) -> list[httpx.Response]:
     """P17."""
     scene.count_units()
-    return [await scene.post(envelope("dm", MemberKey.generate().public_hex))]
+    return [await scene.post(envelope("dm", new_key().public_hex))]
 
 
 async def no_queue(scene: Scene) -> list[httpx.Response]:
@@ -299,7 +299,7 @@ async def to_a_topic(scene: Scene) -> list[httpx.Response]:
     for other in scene.others[:2]:
         await other.subscribe("alerts")
     scene.count_units()
-    keys = [scene.others[2].address, MemberKey.generate().public_hex]
+    keys = [scene.others[2].address, new_key().public_hex]
     return [await scene.post(envelope(meta={"mentions": sorted(keys)}))]
 
 
@@ -325,15 +325,15 @@ async def to_a_queue(scene: Scene) -> list[httpx.Response]:
 async def race(scene: Scene, *bodies: str) -> list[httpx.Response]:
     """Requests that all miss the fast path: the store is asked for all before any commits."""
     scene.count_units()
-    lookups = scene.broker.service._lookups
-    answered, waiting = lookups.dedupe_row, asyncio.Barrier(len(bodies))
+    service = scene.broker.service
+    known, waiting = service._known, asyncio.Barrier(len(bodies))
 
-    async def together(scope: str, key: str) -> Any:
-        row = await answered(scope, key)
+    async def together(mesh: Mesh, client_message_id: str) -> Any:
+        row = await known(mesh, client_message_id)
         await waiting.wait()
         return row
 
-    with patch.object(lookups, "dedupe_row", together):
+    with patch.object(service, "_known", together):
         return await asyncio.gather(*(scene.post(envelope(body=body)) for body in bodies))
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tidelog.client import ChannelClient, SyncClient
+from tidelog.daemon.key_file import new_key, write_key
 from tidelog.daemon.uplink.address import dialled
 from tidelog.daemon.uplink.directory import Directory
 from tidelog.daemon.uplink.names import Names
 from tidelog.daemon.uplink.uplink import Uplink
 from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
-from tidelog.mesh.protocol.identity import MemberKey, write_key
 from tidelog.pipeline.publish import PublishError, _put
 from tidelog.sync.protocol.profiles import Model
 
@@ -116,7 +116,7 @@ def test_a_command_stops_at_a_redirection(tmp_path: Path, name: str) -> None:
     """It says where it was sent and what to do; nobody there hears of it."""
     joined = tmp_path / "joined"
     joined.mkdir()
-    write_key(joined / "key.json", MemberKey.generate())
+    write_key(joined / "key.json", new_key())
     for status in (302, 308):
         with recording() as elsewhere, recording(status, elsewhere.url) as named:
             settings = f'mesh = "harbour"\nbroker = "{named.url}"\n'
@@ -136,7 +136,7 @@ async def test_the_list_of_members(tmp_path: Path, status: int) -> None:
     """The daemon's token for it is not sent on."""
     with recording() as elsewhere, recording(status, elsewhere.url) as named:
         names = Names(tmp_path / "names.db")
-        directory = Directory(named.url, "harbour", MemberKey.generate(), names)
+        directory = Directory(named.url, "harbour", new_key(), names)
         with pytest.raises(BrokerUnreachable):
             await directory.members()
         names.close()
@@ -166,7 +166,7 @@ def uplink(url: str, path: Path) -> Awaitable[object]:
     return Uplink(
         url,
         "harbour",
-        MemberKey.generate(),
+        new_key(),
         receive=list,
         on_negotiated=lambda parameters: None,
         publish=lambda kind, data: None,

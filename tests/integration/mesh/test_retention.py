@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
-from tidelog.mesh.decide.rules import DAY_MS
+from tidelog.mesh.protocol.model import DAY_MS
 from tidelog.mesh.upkeep.retention import FINISHED_MS, Retention
 from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
@@ -26,7 +26,7 @@ class Scene:
     @property
     def retention(self) -> Retention:
         """What is tested."""
-        return self.broker.surface.chores._retention
+        return self.broker.surface.periodic._retention
 
     async def members(self, **settings: Any) -> tuple[Member, Member]:
         """Two members of a new mesh, both in the topic `alerts`."""
@@ -38,7 +38,7 @@ class Scene:
 
     async def findings(self) -> int:
         """What the orphan check finds."""
-        return await self.broker.surface.chores.check()
+        return await self.broker.surface.periodic.check()
 
     async def column(self, name: str, relation: str) -> list[Any]:
         """All values of one column."""
@@ -227,10 +227,10 @@ async def test_a_sweep_between_the_fast_path_and_the_decision(
     first = (await ana.post(client_id, envelope())).json()
     scene.clock.advance(8 * DAY_MS)
 
-    async def missed(scope: str, key: str) -> None:
-        del scope, key
+    async def missed(mesh: object, client_message_id: str) -> None:
+        del mesh, client_message_id
 
-    monkeypatch.setattr(scene.broker.service._lookups, "dedupe_row", missed)
+    monkeypatch.setattr(scene.broker.service, "_known", missed)
     present = await ana.post(client_id, envelope())
     assert (present.status_code, present.json()["history_available"]) == (200, True)
     assert present.json()["broker_message_id"] == first["broker_message_id"]

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from support import other_user
 from support.mesh_peer import ADMIN_TOKEN, BrokerAt, Member, Wire, envelope, unique
-from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.daemon.key_file import new_key
 from tidelog.testing.process import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -172,7 +172,7 @@ async def foreign_invite(scene: Scene) -> tuple[int, str]:
     invited = await scene.broker.admin("POST", f"/mesh/{scene.elsewhere}/invites")
     invite = invited.json()["invite"]
     scene.secrets.add(invite)
-    late = Member(scene.broker, scene.slug, MemberKey.generate(), unique("late"))
+    late = Member(scene.broker, scene.slug, new_key(), unique("late"))
     answer = await late.join(invite)
     return answer.status_code, answer.json()["error"]
 

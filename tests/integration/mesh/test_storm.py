@@ -9,8 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from support.mesh_peer import Broker, Json, Member, envelope, fingerprint, unique
-from tidelog.mesh.decide.rules import Member as Row
-from tidelog.mesh.decide.rules import Mesh
+from tidelog.mesh.protocol.model import Member as Row
+from tidelog.mesh.protocol.model import Mesh
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

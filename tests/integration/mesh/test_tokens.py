@@ -28,7 +28,7 @@ async def test_expired_tokens_are_forgotten(
     store_location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What could not be used anyway takes no room."""
-    monkeypatch.setattr("tidelog.mesh.decide.once.FORGET_EVERY", 2)
+    monkeypatch.setattr("tidelog.mesh.upkeep.used_tokens.FORGET_EVERY", 2)
     clock = FakeClock()
     async with running_broker(tmp_path, store_location, clock) as broker:
         slug = await broker.mesh()

@@ -76,7 +76,7 @@ class Scene:
     @property
     def webhooks(self) -> Webhooks:
         """What is tested."""
-        return self.broker.surface.chores._webhooks
+        return self.broker.surface.periodic._webhooks
 
     async def add(self, **fields: Any) -> str:
         """Add the endpoint; returns its id."""

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli.main import app
-from tidelog.mesh.protocol.identity import is_signed, join_message, read_key
+from tidelog.daemon.key_file import read_key
+from tidelog.mesh.protocol.identity import is_signed, join_message
 
 runner = CliRunner()
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tidelog.daemon.key_file import new_key
 from tidelog.daemon.uplink.directory import Directory
 from tidelog.daemon.uplink.names import Names
 from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
-from tidelog.mesh.protocol.identity import MemberKey, verify_token
+from tidelog.mesh.protocol.identity import verify_token
 
 ALICE, BOB = "a" * 64, "b" * 64
 
@@ -46,7 +47,7 @@ def names(tmp_path: Path) -> Iterator[Names]:
 
 def directory_of(broker: Broker, names: Names, *, is_away: bool = False) -> Directory:
     """A directory that asks this broker."""
-    key = MemberKey.generate()
+    key = new_key()
     return Directory(
         "http://broker", "harbour", key, names, is_away=lambda: is_away, fetch=broker.fetch
     )

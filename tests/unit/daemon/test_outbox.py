@@ -14,7 +14,7 @@ from tidelog.daemon.outbox.pressure import Level, Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
 from tidelog.mesh.protocol.fingerprint import make_envelope
 from tidelog.mesh.protocol.negotiation import Parameters
-from tidelog.mesh.protocol.policy import MaxAgeRefused, Verdict
+from tidelog.mesh.protocol.policy import AcceptReply, MaxAgeRefused
 from tidelog.testing.clock import FakeClock
 
 HOUR_MS = 3_600_000
@@ -25,7 +25,7 @@ Open = Callable[..., Outbox]
 def accept(outbox: Outbox, *ids: str, content: bytes = b"f") -> list[int]:
     """Statuses of the answers to sends with these ids."""
     results = outbox.accept([Accept(name, content * 32, b"{}") for name in ids])
-    return [result.status if isinstance(result, Verdict) else 507 for result in results]
+    return [result.status if isinstance(result, AcceptReply) else 507 for result in results]
 
 
 def statuses(outbox: Outbox) -> dict[str, str]:
@@ -54,9 +54,9 @@ def test_the_same_words_are_judged_under_the_rows_own_destination(
     outbox: Outbox, first: Accept, again: Accept, status: int
 ) -> None:
     """In the transaction: a name may get another meaning while its send is on the way."""
-    assert [answer.status for answer in outbox.accept([first]) if isinstance(answer, Verdict)]
+    assert [answer.status for answer in outbox.accept([first]) if isinstance(answer, AcceptReply)]
     [answer] = outbox.accept([again])
-    assert isinstance(answer, Verdict)
+    assert isinstance(answer, AcceptReply)
     assert answer.status == status
     row, _ = outbox.inspect("a")
     assert (row.to, row.destination_ref) == (first.to, ANA)
@@ -361,7 +361,7 @@ def test_sends_that_share_a_transaction_are_answered_as_if_alone(
             results = outbox.accept(accepts)
         else:
             results = [outbox.accept([one])[0] for one in accepts]
-        answers.append([result if isinstance(result, Verdict) else 507 for result in results])
+        answers.append([result if isinstance(result, AcceptReply) else 507 for result in results])
         rows.append([(row.client_message_id, row.request_fingerprint) for row in outbox.rows()])
         outbox.close()
     assert answers[0] == answers[1]

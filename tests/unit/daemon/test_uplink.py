@@ -9,12 +9,12 @@ import pytest
 
 from support.mesh_broker import SLUG, ScriptedBroker
 from tidelog.base.errors import StoreUnavailable
+from tidelog.daemon.key_file import new_key
 from tidelog.daemon.uplink.address import dialled
 from tidelog.daemon.uplink.uplink import Uplink
 from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
 from tidelog.mesh.protocol import negotiation, wire
 from tidelog.mesh.protocol.fingerprint import Envelope, make_envelope
-from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
 from tidelog.mesh.protocol.policy import MaxAgeRefused
 
@@ -50,7 +50,7 @@ def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> 
     return Uplink(
         broker.url,
         SLUG,
-        settings.pop("key", None) or MemberKey.generate(),
+        settings.pop("key", None) or new_key(),
         receive=recorder.receive,
         on_negotiated=settings.pop("on_negotiated", recorder.parameters.append),
         publish=lambda kind, data: recorder.events.append((kind, data)),
@@ -214,7 +214,7 @@ async def test_parameters_that_do_not_suit_the_settings_end_the_daemon() -> None
 
 async def test_deliveries_are_acknowledged_after_they_are_stored() -> None:
     """What could not be stored is not acknowledged, and comes again."""
-    recorder, key = Recorder(), MemberKey.generate()
+    recorder, key = Recorder(), new_key()
     recorder.is_storing = False
     async with (
         ScriptedBroker() as broker,
@@ -245,7 +245,7 @@ async def test_topics_and_history_are_asked_of_the_broker() -> None:
 
 async def test_who_connects_is_told_and_noted() -> None:
     """Listeners hear of both; a name is noted with the key it has now, this member's own too."""
-    recorder, key = Recorder(), MemberKey.generate()
+    recorder, key = Recorder(), new_key()
     heard: list[tuple[str, str]] = []
     async with ScriptedBroker() as broker:
         uplink = make_uplink(broker, recorder, key=key)

@@ -22,12 +22,12 @@ from tidelog.daemon.hooks import run as hook_run
 from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.mesh.decide.mesh_settings import NAMES as MESH_SETTINGS
+from tidelog.mesh.decide.per_mesh_settings import NAMES as MESH_SETTINGS
 from tidelog.mesh.front.openapi import MESH, OPERATIONS
 from tidelog.mesh.protocol import negotiation, policy, wire
 from tidelog.mesh.protocol.fingerprint import make_envelope
 from tidelog.mesh.settings import MeshSettings as BrokerSettings
-from tidelog.mesh.upkeep.orphans import RULES
+from tidelog.mesh.upkeep.orphan_check import RULES
 from tidelog.web.reader import TOO_BIG
 
 PROTOCOL = Document("protocol/mesh.md")

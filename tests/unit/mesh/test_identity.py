@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.daemon.key_file import KeyRefused, read_key, write_key
 from tidelog.mesh.protocol.identity import (
-    KeyRefused,
     MemberKey,
     TokenRefused,
     hello_message,
     is_signed,
     join_message,
-    read_key,
     to_base64url,
     verify_token,
-    write_key,
 )
 
 KEY = MemberKey.from_seed(bytes(range(32)))

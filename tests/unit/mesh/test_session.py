@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tidelog.mesh.decide.rules import Member, Mesh
 from tidelog.mesh.protocol import wire
-from tidelog.mesh.protocol.answers import Reply
 from tidelog.mesh.protocol.identity import MemberKey
+from tidelog.mesh.protocol.model import Member, Mesh
+from tidelog.mesh.protocol.replies import Reply
 from tidelog.mesh.protocol.session import (
-    Accept,
+    AcceptSend,
     Acknowledge,
     Action,
     Authenticate,
@@ -189,7 +189,7 @@ def test_traffic(ready: Session, frame: dict[str, Any], action: Action) -> None:
 def test_a_send_is_handed_on_as_it_came(ready: Session) -> None:
     """What is wrong with it is answered later, not closed."""
     [action] = give(ready, type="send", ref=9, body=7)
-    assert isinstance(action, Accept)
+    assert isinstance(action, AcceptSend)
     assert (action.frame.ref, action.frame.fields["body"]) == (9, 7)
 
 

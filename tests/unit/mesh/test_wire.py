@@ -18,7 +18,7 @@ def test_a_send_carries_the_stored_payload_unchanged() -> None:
     frame = wire.send_frame(7, "id-1", envelope.fingerprint(), payload, supersedes="id-0")
     assert frame.endswith(payload[1:])
     sent = wire.read_daemon_frame(frame)
-    assert isinstance(sent, wire.Send)
+    assert isinstance(sent, wire.SendRequest)
     assert (sent.ref, sent.fault) == (7, None)
     assert read_envelope(sent.fields).fingerprint() == envelope.fingerprint()
     assert sent.fields["request_fingerprint"] == envelope.fingerprint().hex()
@@ -28,7 +28,7 @@ def test_a_send_carries_the_stored_payload_unchanged() -> None:
 def test_a_send_with_faulty_meta_can_still_be_answered() -> None:
     """Its `ref` is known, so it gets an answer instead of the end of the connection."""
     sent = wire.read_daemon_frame(b'{"type":"send","ref":3,"meta":{"a":NaN}}')
-    assert isinstance(sent, wire.Send)
+    assert isinstance(sent, wire.SendRequest)
     assert sent.ref == 3
     assert sent.fault is not None
     assert sent.fault.code == "meta_not_canonicalizable"

@@ -31,7 +31,7 @@ from tidelog.mesh.protocol.fingerprint import (
     is_client_message_id,
     read_object,
 )
-from tidelog.mesh.protocol.policy import STATUSES, Status, Verdict
+from tidelog.mesh.protocol.policy import STATUSES, AcceptReply, Status
 
 _log = logging.getLogger(__name__)
 
@@ -427,14 +427,14 @@ class _Accepts:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._waiting: list[tuple[Accept, asyncio.Future[Verdict | StoreError]]] = []
+        self._waiting: list[tuple[Accept, asyncio.Future[AcceptReply | StoreError]]] = []
 
-    def submit(self, send: Accept) -> "asyncio.Future[Verdict | StoreError]":
+    def submit(self, send: Accept) -> "asyncio.Future[AcceptReply | StoreError]":
         """Resolved when it is committed."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._commit)
-        future: asyncio.Future[Verdict | StoreError] = loop.create_future()
+        future: asyncio.Future[AcceptReply | StoreError] = loop.create_future()
         self._waiting.append((send, future))
         return future
 

@@ -29,9 +29,9 @@ from tidelog.mesh.protocol.policy import (
     MAX_AGE_EXCEEDED,
     MIN_BACKOFF_MS,
     STATUSES,
+    AcceptReply,
     Existing,
     Status,
-    Verdict,
     look_up,
     max_age_hours,
     retire_error,
@@ -295,7 +295,7 @@ class Outbox:
 
     # Accepting (mesh 3.4).
 
-    def accept(self, sends: Sequence[Accept]) -> list[Verdict | StoreError]:
+    def accept(self, sends: Sequence[Accept]) -> list[AcceptReply | StoreError]:
         """Decide sends in one transaction; each has the outcome it would have had alone.
 
         Returns:
@@ -309,13 +309,13 @@ class Outbox:
                 return [error]
         except StoreError as error:
             return [error] * len(sends)
-        results: list[Verdict | StoreError] = []
+        results: list[AcceptReply | StoreError] = []
         for send in sends:  # one of them was too much: the others must not suffer
             results += self.accept([send])
         return results
 
-    def _accept(self, sends: Sequence[Accept]) -> list[Verdict | StoreError]:
-        verdicts: list[Verdict | StoreError] = []
+    def _accept(self, sends: Sequence[Accept]) -> list[AcceptReply | StoreError]:
+        verdicts: list[AcceptReply | StoreError] = []
         with self._changes() as changes:
             for send in sends:
                 existing = self._existing(send.client_message_id)

@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings import reading as config
 from tidelog.base.terminal import printable
+from tidelog.daemon.key_file import new_key, read_key, write_key
 from tidelog.daemon.settings import FILE_NAME
 from tidelog.daemon.uplink.address import dialled, is_same_broker, resource_url
 from tidelog.daemon.uplink.broker_http import BrokerRefused, call
-from tidelog.mesh.protocol.identity import MemberKey, read_key, write_key
+from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.protocol.slug import is_slug
 
 LEAVE_PATIENCE_S = 2.0
@@ -88,7 +89,7 @@ def join(
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     is_new = not key_path.exists()
     if is_new:
-        write_key(key_path, MemberKey.generate())
+        write_key(key_path, new_key())
     key = read_key(key_path)
     try:
         answer = register(invite, name, key)

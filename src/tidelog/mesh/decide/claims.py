@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
-from tidelog.mesh.decide.rules import PUSH, Member, member_of, queue_recipient
-from tidelog.mesh.protocol import answers
+from tidelog.mesh.protocol import replies
+from tidelog.mesh.protocol.model import PUSH, Member, member_of, queue_recipient
 from tidelog.store.rows import Becomes
 
 PENDING = "pending"
@@ -85,9 +85,9 @@ class Claim(Struct, frozen=True, kw_only=True):
         """Answers a `Leased`, or the `Reply` of whoever may not have it."""
         key = self.member.public_hex
         if member_of(view.rows("mesh_member", (self.mesh_id, key)), key) is None:
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         if self.queue_id is not None and not view.rows("mesh_queue", (self.mesh_id, self.queue_id)):
-            return Refuse(answers.refusal(404, "queue_not_found"))
+            return Refuse(replies.refusal(404, "queue_not_found"))
         messages: list[tuple[str, int]] = []
         size = 0
         for broker_message_id, history_id, message_bytes in view.rows(*self._due()):

@@ -8,10 +8,10 @@ a limit may be exceeded by what one batch adds.
 from msgspec import Struct, structs
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
-from tidelog.mesh.decide.rules import Member, Mesh, member_of, queue_recipient, stream_name
-from tidelog.mesh.protocol import answers
-from tidelog.mesh.protocol.answers import Reply, refusal
-from tidelog.mesh.upkeep.endings import FOR_EVER, QUEUE_REMOVED, Ended
+from tidelog.mesh.decide.gone_recipients import FOR_EVER, QUEUE_REMOVED, GoneRecipient
+from tidelog.mesh.protocol import replies
+from tidelog.mesh.protocol.model import Member, Mesh, member_of, queue_recipient, stream_name
+from tidelog.mesh.protocol.replies import Reply, refusal
 from tidelog.store.rows import Becomes
 
 
@@ -73,7 +73,7 @@ class Invite(Struct, frozen=True):
         now = view.now_ms
         expires_at = now + self.lifetime_ms
         return Accept(
-            Reply(201, {"expires_at": answers.rfc3339(expires_at)}),
+            Reply(201, {"expires_at": replies.rfc3339(expires_at)}),
             rows=(
                 RowChange("mesh_remove_invites", (self.mesh_id, now)),
                 RowChange("mesh_add_invite", (self.invite_hash, self.mesh_id, now, expires_at)),
@@ -216,7 +216,7 @@ class Revoke(Struct, frozen=True):
                     Becomes("mesh_member", key, ((member_id, name, now),)),
                 ),
                 RowChange("mesh_remove_subscriptions", key),
-                Ended(*key, self.reason, FOR_EVER).noted(),
+                GoneRecipient(*key, self.reason, FOR_EVER).noted(),
             ),
         )
 
@@ -244,7 +244,7 @@ class CreateTopic(Struct, frozen=True):
     def decide(self, view: View) -> Accept | Refuse:
         """Idempotent."""
         if not _is_member(view, self.mesh_id, self.member):
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         key = (self.mesh_id, self.topic)
         if view.rows("mesh_topic", key):
             return Refuse(Reply(200, {"topic": self.topic, "created": False}))
@@ -284,7 +284,7 @@ class Subscribe(Struct, frozen=True):
     def decide(self, view: View) -> Accept | Refuse:
         """Idempotent both ways; rows already written for a subscriber stay."""
         if not _is_member(view, self.mesh_id, self.member):
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         key, public_hex = (self.mesh_id, self.topic), self.member.public_hex
         rows = view.rows("mesh_topic", key)
         if not rows:
@@ -331,7 +331,7 @@ class RemoveTopic(Struct, frozen=True):
         key = (self.mesh_id, self.topic)
         found = view.rows("mesh_topic", key)
         if self.member is not None and not _is_member(view, self.mesh_id, self.member):
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         if not found:
             return Refuse(refusal(404, "topic_not_found"))
         if self.member is not None and found[0][1] != self.member.id:
@@ -368,7 +368,7 @@ class CreateQueue(Struct, frozen=True):
     def decide(self, view: View) -> Accept | Refuse:
         """Idempotent."""
         if not _is_member(view, self.mesh_id, self.member):
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         key = (self.mesh_id, self.queue_id)
         if view.rows("mesh_queue", key):
             return Refuse(Reply(200, {"queue": self.queue_id, "created": False}))
@@ -407,7 +407,7 @@ class RemoveQueue(Struct, frozen=True):
         key = (self.mesh_id, self.queue_id)
         found = view.rows("mesh_queue", key)
         if self.member is not None and not _is_member(view, self.mesh_id, self.member):
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         if not found:
             return Refuse(refusal(404, "queue_not_found"))
         if self.member is not None and found[0][1] != self.member.id:
@@ -418,7 +418,7 @@ class RemoveQueue(Struct, frozen=True):
             Reply(200, {"queue": self.queue_id, "removed": True}),
             rows=(
                 RowChange("mesh_remove_queue", key, Becomes("mesh_queue", key, ())),
-                Ended(self.mesh_id, recipient, QUEUE_REMOVED, through).noted(),
+                GoneRecipient(self.mesh_id, recipient, QUEUE_REMOVED, through).noted(),
             ),
         )
 

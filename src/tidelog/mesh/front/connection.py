@@ -15,13 +15,13 @@ from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.net.frame import text_frame
 from tidelog.base.serving.surface import Outlet
 from tidelog.base.serving.waiting import Waiting
-from tidelog.mesh.decide.rules import Member, Mesh
 from tidelog.mesh.front.peers import SETTINGS_CHANGED
-from tidelog.mesh.protocol import answers, wire
-from tidelog.mesh.protocol.answers import Reply, rfc3339
+from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.identity import CHALLENGE_BYTES
+from tidelog.mesh.protocol.model import Member, Mesh
+from tidelog.mesh.protocol.replies import Reply, rfc3339
 from tidelog.mesh.protocol.session import (
-    Accept,
+    AcceptSend,
     Acknowledge,
     Action,
     Authenticate,
@@ -193,7 +193,7 @@ class Connection:
                 case ReportFailure(frame):
                     told = (frame.kind[:64], frame.feature[:64], frame.detail[:200])
                     _log.warning("a daemon cannot work with this broker: %r %r %r", *told)
-                case Accept(frame):
+                case AcceptSend(frame):
                     self._sends += 1
                     self._no_sends.clear()
                     self._spawn(self._accept(frame))
@@ -202,7 +202,7 @@ class Connection:
                     self._spawn(self._act_slowly(actions[number:]))
                     return
 
-    async def _accept(self, frame: wire.Send) -> None:
+    async def _accept(self, frame: wire.SendRequest) -> None:
         try:
             reply = await self._service.accept_frame(self.mesh, self.member, frame)
             self.send(ack(frame.ref, reply))
@@ -263,10 +263,10 @@ class Connection:
                     await self.drained()
         except (StoreError, QueueFull, ShuttingDown) as error:
             _log.warning("a mesh request failed: %s", error)
-            self._fail(action, answers.unavailable())
+            self._fail(action, replies.unavailable())
         except Exception:  # noqa: BLE001 - a mistake of ours; the daemon is told and goes on
             _log.exception("a mesh request failed")
-            self._fail(action, answers.internal())
+            self._fail(action, replies.internal())
 
     def _fail(self, action: Action, reply: Reply) -> None:
         match action:

@@ -25,15 +25,14 @@ from tidelog.mesh.decide.claims import (
     Completion,
     DeliveryKey,
     Leased,
-    Reap,
     Release,
 )
-from tidelog.mesh.decide.rules import Member, Mesh, queue_recipient, stream_name
 from tidelog.mesh.front.delivery_protocol import Receiver
-from tidelog.mesh.protocol import answers, wire
-from tidelog.mesh.protocol.answers import Reply
+from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, envelope
 from tidelog.mesh.protocol.fingerprint import RequestRefused
+from tidelog.mesh.protocol.model import Member, Mesh, queue_recipient, stream_name
+from tidelog.mesh.protocol.replies import Reply
 from tidelog.mesh.protocol.wire import ClientAck
 from tidelog.mesh.settings import MeshSettings
 from tidelog.store.engine import Store
@@ -48,8 +47,8 @@ MAX_QUEUE_CLAIM = 100
 MAX_LEASE_MS = 300_000
 """Longest lease that a consumer of a queue may ask for (mesh 7.3)."""
 
-REAP_ROWS = 1000
-"""Leases ended in one transaction, which other writers wait for."""
+LOOK_ROWS = 1000
+"""Recipients or posts that one read of the store looks for."""
 
 MAX_WAITING_ACKS = 10_000
 """Acknowledgements of one turn of the event loop; more are dropped, and their messages come
@@ -208,7 +207,7 @@ class PushDelivery:
             for stored in await self._stored(mesh, answer)
         ]
         self._claimed.inc(len(items))
-        expires_at = answers.rfc3339(answer.expires_at)
+        expires_at = replies.rfc3339(answer.expires_at)
         return Reply(200, {"claim_id": claim_id, "claim_expires_at": expires_at, "items": items})
 
     async def complete(
@@ -232,33 +231,15 @@ class PushDelivery:
         self._acknowledged.inc(len(done))
         return _completed(done, [message for message in messages if message not in done])
 
-    # What runs now and then.
+    async def wake_waiting(self) -> None:
+        """Wake whoever has something to get.
 
-    async def reap(self) -> int:
-        """End the leases whose time is over and wake whoever has something to get.
-
-        Answers how many leases that were. Rows may wait although nobody was woken for them: the
-        node that claimed them has died, or the store refused a claim.
+        Rows may wait although nobody was woken for them: the node that claimed them has died, or
+        the store refused a claim.
         """
-        reaped = 0
-        while True:
-            now = self._clock.now_ms()
-            rows = await self._store.rows("mesh_expired_leases", (now, REAP_ROWS))
-            if rows:
-                item = Reap(tuple(DeliveryKey._make(row) for row in rows))
-                _raise_failure(
-                    await submit_and_wait(self._committer, item.names(), 128 * len(rows), (item,))
-                )
-                reaped += len(rows)
-            if len(rows) < REAP_ROWS:
-                break
-        await self._wake_waiting()
-        return reaped
-
-    async def _wake_waiting(self) -> None:
         places = tuple(self._lanes)
-        for start in range(0, len(places), REAP_ROWS):
-            page = places[start : start + REAP_ROWS]
+        for start in range(0, len(places), LOOK_ROWS):
+            page = places[start : start + LOOK_ROWS]
             now = self._clock.now_ms()
             found = await self._store.rows_of("mesh_waiting", [(*place, now) for place in page])
             for place, waiting in zip(page, found, strict=True):
@@ -272,7 +253,7 @@ class PushDelivery:
         """Wake whom the posts wait for: a claim by every connected member would cost more."""
         try:
             while self._posts:
-                posts, self._posts = self._posts[:REAP_ROWS], self._posts[REAP_ROWS:]
+                posts, self._posts = self._posts[:LOOK_ROWS], self._posts[LOOK_ROWS:]
                 keys = [(message,) for _, message in posts]
                 found = await self._store.rows_of("mesh_recipients", keys)
                 places = {

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from tidelog.mesh.decide.rules import Member, Mesh
-from tidelog.mesh.protocol.answers import Reply
+from tidelog.mesh.protocol.model import Member, Mesh
+from tidelog.mesh.protocol.replies import Reply
 from tidelog.mesh.protocol.wire import ClientAck
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
-from tidelog.mesh.decide.rules import Member, Mesh, stream_name
 from tidelog.mesh.protocol.envelopes import Stored, history_item
+from tidelog.mesh.protocol.model import Member, Mesh, stream_name
 from tidelog.store.engine import Store
 
 SCAN_ENTRIES = 5000

@@ -22,14 +22,11 @@ from tidelog.base.serving.surface import (
     guarded,
     is_bearer,
 )
-from tidelog.mesh.decide import mesh_settings as settings
-from tidelog.mesh.decide.once import UsedTokens
-from tidelog.mesh.decide.rules import Member, Mesh
+from tidelog.mesh.decide import per_mesh_settings
 from tidelog.mesh.front.history import MAX_PLACE
 from tidelog.mesh.front.openapi import MESH, OPERATIONS
 from tidelog.mesh.front.service import MeshService, reply_of
-from tidelog.mesh.protocol import answers
-from tidelog.mesh.protocol.answers import Refused, Reply, refusal
+from tidelog.mesh.protocol import replies
 from tidelog.mesh.protocol.fingerprint import (
     PUBLIC_KEY,
     RequestRefused,
@@ -37,8 +34,10 @@ from tidelog.mesh.protocol.fingerprint import (
     read_object,
 )
 from tidelog.mesh.protocol.identity import MemberClaims, TokenRefused, verify_token
+from tidelog.mesh.protocol.model import Member, Mesh
+from tidelog.mesh.protocol.replies import Refused, Reply, refusal
 from tidelog.mesh.protocol.wire import MAX_HISTORY_PAGE, max_frame_bytes
-from tidelog.mesh.upkeep.endings import MEMBER_LEFT
+from tidelog.mesh.upkeep.used_tokens import UsedTokens
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ class MeshHttp:
     def _admin(self, handle: Handler) -> Admission:
         async def admin(request: HttpRequest) -> Handler:
             if not is_bearer(request, self._admin_token):
-                raise Refused(answers.unauthenticated())
+                raise Refused(replies.unauthenticated())
             return handle
 
         return admin
@@ -156,7 +155,7 @@ class MeshHttp:
             async def once(request: HttpRequest) -> Reply:
                 # With the body: a request that did not arrive in full has used nothing up.
                 if not await self._used_tokens.use(mesh, claims, unix_now):
-                    raise Refused(answers.unauthenticated("the token was used before"))
+                    raise Refused(replies.unauthenticated("the token was used before"))
                 return await handle(request, mesh, member)
 
             return once
@@ -179,7 +178,7 @@ class MeshHttp:
     async def _mesh(self, request: HttpRequest) -> Mesh:
         mesh = await self._service.mesh(request.params["slug"])
         if mesh is None:
-            raise Refused(answers.mesh_not_found())
+            raise Refused(replies.mesh_not_found())
         return mesh
 
     async def _authenticated(
@@ -188,16 +187,16 @@ class MeshHttp:
         """The gate of mesh 6.1 as far as the head shows it: a genuine token, a mesh, a member."""
         scheme, _, token = (request.header(b"authorization") or b"").partition(b" ")
         if scheme.lower() != b"bearer":
-            raise Refused(answers.unauthenticated("a member token is needed"))
+            raise Refused(replies.unauthenticated("a member token is needed"))
         try:
             claims = verify_token(token.decode("latin-1"), request.params["slug"], unix_now)
         except TokenRefused as error:
-            raise Refused(answers.unauthenticated(str(error))) from None
+            raise Refused(replies.unauthenticated(str(error))) from None
         mesh = await self._mesh(request)
         member = await self._service.member(mesh, claims.public_hex)
         if member is None:
             request.guest.failed()
-            raise Refused(answers.not_a_member())
+            raise Refused(replies.not_a_member())
         self._check_host(request, claims, mesh, member)
         return mesh, member, claims
 
@@ -209,11 +208,11 @@ class MeshHttp:
         if dialled is None:
             if self._service.settings.require_hello_2:
                 detail = "mesh.require_hello_2: the token does not say in host where it is for"
-                raise Refused(answers.unauthenticated(detail))
+                raise Refused(replies.unauthenticated(detail))
         elif not authority.is_same(dialled, self._service.public_hosts.at(request.local)):
             self._service.note_misdirected(member, mesh, dialled)
             detail = f"the token is for {dialled[:100]}, which is not in mesh.public_hosts"
-            raise Refused(answers.unauthenticated(detail))
+            raise Refused(replies.unauthenticated(detail))
 
     # What is asked by members.
 
@@ -296,7 +295,7 @@ class MeshHttp:
 
     async def _leave(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         del request
-        return await self._service.revoke(mesh, member.public_hex, MEMBER_LEFT)
+        return await self._service.leave(mesh, member)
 
     # What is asked by others.
 
@@ -311,7 +310,7 @@ class MeshHttp:
 
     async def _get_mesh(self, request: HttpRequest, mesh: Mesh) -> Reply:
         del request
-        return Reply(200, settings.shown(mesh))
+        return Reply(200, per_mesh_settings.shown(mesh))
 
     async def _change_mesh(self, request: HttpRequest, mesh: Mesh) -> Reply:
         return await self._service.change_mesh(mesh, read_object(request.body))
@@ -346,13 +345,13 @@ def _failed(request: HttpRequest, error: Exception) -> HttpResponse:
         case Refused():
             return _response(error.reply)
         case RequestRefused():
-            return _response(answers.of_request(error))
+            return _response(replies.of_request(error))
         case TidelogError():
             _log.warning("%s failed: %s", request.method, error)
             return _response(reply_of(error))
         case _:
             _log.error("%s failed", request.method, exc_info=error)
-            return _response(answers.internal())
+            return _response(replies.internal())
 
 
 def _too_many(seconds: int) -> HttpResponse:

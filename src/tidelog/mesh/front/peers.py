@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.log.announcements import Announcements
-from tidelog.mesh.decide.rules import Member, Mesh
 from tidelog.mesh.protocol import wire
-from tidelog.mesh.protocol.rivals import Verdict, judge
+from tidelog.mesh.protocol.concurrent_connections import Resolution, resolve
+from tidelog.mesh.protocol.model import Member, Mesh
 from tidelog.store.rows import Announcement
 
 TOPIC: Final = "mesh"
@@ -117,9 +117,9 @@ class Peers:
         """
         mesh_id, key = self._of[peer]
         older = {each: _judge(each, peer.instance) for each in self._of_key(mesh_id, key)}
-        if any(verdict is not Verdict.SAME_DAEMON for verdict in older.values()):
+        if any(verdict is not Resolution.SAME_DAEMON for verdict in older.values()):
             self._note_rivals(peer.mesh, peer.member)
-        if Verdict.OLDER_STAYS in older.values():
+        if Resolution.OLDER_STAYS in older.values():
             peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
             return
         self._present[peer] = peer.member
@@ -199,11 +199,11 @@ class Peers:
                 peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
         elif place < announcement:
             verdict = _judge(peer, told.instance)
-            if verdict is not Verdict.SAME_DAEMON and announcement != self._noted:
+            if verdict is not Resolution.SAME_DAEMON and announcement != self._noted:
                 self._noted = announcement
                 self._note_rivals(peer.mesh, peer.member)
             _end_older(peer, verdict)
-            if verdict is Verdict.OLDER_STAYS:
+            if verdict is Resolution.OLDER_STAYS:
                 refused = Told("taken", told.mesh_id, told.member_pubkey, announcement=announcement)
                 self._announcements.announce(TOPIC, _encode(refused))
 
@@ -226,18 +226,18 @@ class Peers:
                         peer.send(frame)
 
 
-def _judge(older: Peer, newer_instance: str) -> Verdict:
+def _judge(older: Peer, newer_instance: str) -> Resolution:
     """What becomes of a connection and a newer one with its key."""
-    return judge(older.mesh.clone_concurrency_policy, newer_instance, older.instance)
+    return resolve(older.mesh.clone_concurrency_policy, newer_instance, older.instance)
 
 
-def _end_older(older: Peer, verdict: Verdict) -> None:
+def _end_older(older: Peer, verdict: Resolution) -> None:
     """End the older of two connections if it may not stay.
 
     One that the same process has left behind is told to come again, should it still listen: that
     process must not take itself for replaced.
     """
-    if verdict is Verdict.SAME_DAEMON:
+    if verdict is Resolution.SAME_DAEMON:
         older.end(wire.TRY_AGAIN_LATER, "reconnected")
-    elif verdict is Verdict.NEWER_STAYS:
+    elif verdict is Resolution.NEWER_STAYS:
         older.end(wire.REPLACED, "replaced_by_newer_connection")

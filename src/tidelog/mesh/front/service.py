@@ -27,8 +27,7 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Failure, Item, Names
 from tidelog.log.entry import Entry
 from tidelog.log.request import submit_and_wait
-from tidelog.mesh.decide.limiter import Verdict, limiter_for
-from tidelog.mesh.decide.lookups import Lookups
+from tidelog.mesh.decide.gone_recipients import MEMBER_LEFT, MEMBER_REVOKED
 from tidelog.mesh.decide.membership import (
     AddWebhook,
     CreateMesh,
@@ -44,26 +43,15 @@ from tidelog.mesh.decide.membership import (
     Revoke,
     Subscribe,
 )
-from tidelog.mesh.decide.mesh_settings import NAMES as SETTING_NAMES
-from tidelog.mesh.decide.mesh_settings import ChangeMesh, changed
-from tidelog.mesh.decide.rules import (
-    SURFACE,
-    Member,
-    Mesh,
-    Send,
-    member_of,
-    mentions_in,
-    mesh_id_of,
-    queue_recipient,
-    stream_name,
-)
+from tidelog.mesh.decide.per_mesh_settings import NAMES as SETTING_NAMES
+from tidelog.mesh.decide.per_mesh_settings import ChangeMesh, changed
+from tidelog.mesh.decide.sends import CommitSend, mentions_in, reply_of_known
 from tidelog.mesh.front.connection import Connection
 from tidelog.mesh.front.delivery_protocol import Delivery
 from tidelog.mesh.front.history import HistoryReader, Page
 from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
 from tidelog.mesh.front.public_hosts import PublicHosts
-from tidelog.mesh.protocol import answers, wire
-from tidelog.mesh.protocol.answers import Reply, refusal
+from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.fingerprint import (
     KINDS,
     MAX_REFERENCE_BYTES,
@@ -73,11 +61,23 @@ from tidelog.mesh.protocol.fingerprint import (
     read_envelope,
 )
 from tidelog.mesh.protocol.identity import is_signed, join_message
+from tidelog.mesh.protocol.model import (
+    SURFACE,
+    Member,
+    Mesh,
+    member_of,
+    mesh_id_of,
+    queue_recipient,
+    stream_name,
+)
+from tidelog.mesh.protocol.replies import Reply, refusal
 from tidelog.mesh.protocol.slug import PATTERN as SLUG_PATTERN
 from tidelog.mesh.protocol.slug import is_slug
 from tidelog.mesh.settings import MeshSettings
-from tidelog.mesh.upkeep import endings
+from tidelog.mesh.upkeep.limiter import Verdict, limiter_for
+from tidelog.store.batched_reads import BatchedReads
 from tidelog.store.engine import Store
+from tidelog.store.rows import DedupeRow
 
 REMEMBERED_MESHES = 10_000
 """Meshes kept in memory by slug; one whose settings change is read again."""
@@ -104,10 +104,10 @@ class NamedItem(Item, Protocol):
 def reply_of(error: TidelogError) -> Reply:
     """What a caller is told of a failure: whether to come again, and nothing of the inside."""
     if isinstance(error, DataError):
-        return answers.internal()
+        return replies.internal()
     if isinstance(error, (StoreError, QueueFull, ShuttingDown, OutcomeUnknown)):
-        return answers.unavailable()
-    return answers.internal()
+        return replies.unavailable()
+    return replies.internal()
 
 
 class MeshService:
@@ -130,7 +130,7 @@ class MeshService:
         self.settings = settings
         self.clock = clock
         self.limiter = limiter_for(store)
-        self._lookups = Lookups(store)
+        self._reads = BatchedReads(store)
         self._history = HistoryReader(store)
         self._ulids = UlidFactory(clock)
         self._meshes: dict[str, Mesh] = {}
@@ -237,7 +237,7 @@ class MeshService:
     async def _recheck_members(self) -> None:
         try:
             for peer, mesh_id, public_hex in self.peers:
-                rows = await self._lookups.rows("mesh_member", (mesh_id, public_hex))
+                rows = await self._reads.rows("mesh_member", (mesh_id, public_hex))
                 if member_of(rows, public_hex) is None:
                     peer.end(wire.NOT_A_MEMBER, "revoked")
                 elif await self.mesh(peer.mesh.slug) != peer.mesh:
@@ -254,7 +254,7 @@ class MeshService:
         known = self._meshes.get(slug)
         if known is None and is_slug(slug):
             forgotten = self._forgotten
-            rows = await self._lookups.rows("mesh_by_slug", (slug,))
+            rows = await self._reads.rows("mesh_by_slug", (slug,))
             if rows:
                 known = Mesh(*rows[0])
                 if len(self._meshes) >= REMEMBERED_MESHES:
@@ -265,14 +265,14 @@ class MeshService:
 
     async def member(self, mesh: Mesh, public_hex: str) -> Member | None:
         """The member that a key belongs to now."""
-        return member_of(await self._lookups.rows("mesh_member", (mesh.id, public_hex)), public_hex)
+        return member_of(await self._reads.rows("mesh_member", (mesh.id, public_hex)), public_hex)
 
     # Sends.
 
-    async def accept_frame(self, mesh: Mesh, member: Member, frame: wire.Send) -> Reply:
+    async def accept_frame(self, mesh: Mesh, member: Member, frame: wire.SendRequest) -> Reply:
         """Accept a `send` frame; whatever happens, there is an answer."""
         if frame.fault is not None:
-            return answers.of_request(frame.fault)
+            return replies.of_request(frame.fault)
         fields = frame.fields
         if "request_fingerprint" not in fields:
             return refusal(400, "schema_invalid", "request_fingerprint is missing")
@@ -287,13 +287,13 @@ class MeshService:
                 return refusal(400, "client_message_id_invalid")
             reply = await self._accept(mesh, member, client_message_id, fields)
         except RequestRefused as error:
-            return answers.of_request(error)
+            return replies.of_request(error)
         except TidelogError as error:
             _log.warning("a send was not accepted: %s", error)
             return reply_of(error)
         except Exception:  # noqa: BLE001 - a mistake of ours; the daemon keeps the row and retries
             _log.exception("a send failed")
-            return answers.internal()
+            return replies.internal()
         reach(FaultPoint.BROKER_ACCEPTED)
         return reply
 
@@ -302,10 +302,10 @@ class MeshService:
     ) -> Reply:
         envelope = _envelope(fields)
         fingerprint = envelope.fingerprint()
-        known = await self._lookups.dedupe_row(stream_name(mesh.id), client_message_id)  # B0
+        known = await self._known(mesh, client_message_id)
         if known is not None:
-            return answers.of_known(known, member.id, fingerprint)
-        send = Send(
+            return reply_of_known(known, member.id, fingerprint)
+        send = CommitSend(
             mesh_id=mesh.id,
             sender=member,
             client_message_id=client_message_id,
@@ -322,14 +322,19 @@ class MeshService:
         taken = await self.limiter.take(mesh, member.id, client_message_id, self.clock.now_ms())
         if taken.verdict is Verdict.DENIED:
             self.committer.metrics.mesh_rate_refusals.labels(mesh.id).inc()
-            return answers.rate_limited(taken.left_ms)
+            return replies.rate_limited(taken.left_ms)
         reach(FaultPoint.BROKER_COUNTED)
         reply = await self.commit(send, send.size_bytes)
         if reply.status in (403, 404):
             self.committer.metrics.mesh_units_without_message.labels(mesh.id).inc()
         return reply
 
-    def _check(self, mesh: Mesh, send: Send, claimed: object) -> Reply | None:
+    async def _known(self, mesh: Mesh, client_message_id: str) -> DedupeRow | None:
+        """The row of an id: phase B0, no transaction and no budget (mesh 6.1)."""
+        rows = await self._reads.rows("mesh_dedupe_row", (stream_name(mesh.id), client_message_id))
+        return DedupeRow._make(rows[0]) if rows else None
+
+    def _check(self, mesh: Mesh, send: CommitSend, claimed: object) -> Reply | None:
         """What is left of B1: size, and that nothing changed the send on its way."""
         if len(send.envelope.body) > self.settings.max_inline_bytes:
             return refusal(
@@ -342,7 +347,7 @@ class MeshService:
         if claimed != send.fingerprint.hex():
             mismatches = self.committer.metrics.mesh_fingerprint_mismatches
             mismatches.labels(send.sender.id, mesh.id).inc()
-            return answers.conflict(
+            return replies.conflict(
                 send.client_message_id, "request_fingerprint_mismatch", send.fingerprint
             )
         return None
@@ -380,7 +385,7 @@ class MeshService:
         try:
             name = _reference(topic)
         except RequestRefused as error:
-            return answers.of_request(error)
+            return replies.of_request(error)
         return await self.commit(Subscribe(mesh.id, member, name, is_wanted, self._limits))
 
     async def topics(self, mesh: Mesh, member: Member) -> list[dict[str, Any]]:
@@ -477,8 +482,8 @@ class MeshService:
         return [
             {
                 "id": bytes(invite_hash).hex(),
-                "created_at": answers.rfc3339(created_at),
-                "expires_at": answers.rfc3339(expires_at),
+                "created_at": replies.rfc3339(created_at),
+                "expires_at": replies.rfc3339(expires_at),
             }
             for invite_hash, created_at, expires_at in rows
         ]
@@ -505,7 +510,7 @@ class MeshService:
                 400, "schema_invalid", f"name has 1 to {MAX_NAME_BYTES} bytes of printable text"
             )
         if not is_signed(public_hex, join_message(mesh.slug, invite, name), signature):
-            return answers.unauthenticated("the signature is not right")
+            return replies.unauthenticated("the signature is not right")
         item = Join(
             mesh.id,
             _hash(invite),
@@ -528,10 +533,16 @@ class MeshService:
         rows = () if "\0" in name else await self.store.rows("mesh_member_named", (mesh.id, name))
         return _members_page([{"member_pubkey": key, "name": name} for (key,) in rows])
 
-    async def revoke(
-        self, mesh: Mesh, public_hex: str, reason: str = endings.MEMBER_REVOKED
-    ) -> Reply:
-        """End a membership and its connections."""
+    async def leave(self, mesh: Mesh, member: Member) -> Reply:
+        """End a membership, as the member asked."""
+        return await self._end_membership(mesh, member.public_hex, MEMBER_LEFT)
+
+    async def revoke(self, mesh: Mesh, public_hex: str) -> Reply:
+        """End a membership, as an administrator asked."""
+        return await self._end_membership(mesh, public_hex, MEMBER_REVOKED)
+
+    async def _end_membership(self, mesh: Mesh, public_hex: str, reason: str) -> Reply:
+        """End it and its connections."""
         reply = await self.commit(Revoke(mesh.id, public_hex, reason))
         if reply.status == 200:
             self.peers.revoked(mesh.id, public_hex)
@@ -540,7 +551,7 @@ class MeshService:
     # Webhooks.
 
     async def add_webhook(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
-        """Send messages to a URL."""
+        """CommitSend messages to a URL."""
         url, topic = fields.get("url"), fields.get("topic")
         if (
             not isinstance(url, str)
@@ -574,7 +585,7 @@ class MeshService:
                 "id": endpoint_id,
                 "topic": topic or None,
                 "url": url,
-                "created_at": answers.rfc3339(created_at),
+                "created_at": replies.rfc3339(created_at),
                 "disabled": disabled_at is not None,
             }
             for endpoint_id, topic, url, created_at, disabled_at in await self.store.rows(
@@ -583,7 +594,7 @@ class MeshService:
         ]
 
     async def remove_webhook(self, mesh: Mesh, endpoint_id: str) -> Reply:
-        """Send nothing more to an endpoint."""
+        """CommitSend nothing more to an endpoint."""
         return await self.commit(RemoveWebhook(mesh.id, endpoint_id))
 
 

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tidelog.mesh.protocol import wire
-from tidelog.mesh.protocol.answers import rfc3339
 from tidelog.mesh.protocol.fingerprint import body_text
+from tidelog.mesh.protocol.replies import rfc3339
 
 _encode = msgspec.json.Encoder().encode
 

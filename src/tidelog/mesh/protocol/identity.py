@@ -6,8 +6,6 @@ HTTP. Each has its own prefix or form, so that a signature for one is worth noth
 
 import base64
 import binascii
-import os
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -34,10 +32,6 @@ _JOIN: Final = b"tidelog-mesh-join"
 _TOKEN_HEADER: Final = b'{"alg":"EdDSA","typ":"JWT"}'
 
 
-class KeyRefused(TidelogError):  # noqa: N818 - the failure is the noun
-    """A key file that cannot be used; the text says what to do and never shows the key."""
-
-
 class TokenRefused(TidelogError):  # noqa: N818 - the failure is the noun
     """A member token that proves nothing; the text says why and never quotes it."""
 
@@ -49,11 +43,6 @@ class MemberKey:
         self._private = private
         self.public_hex = private.public_key().public_bytes_raw().hex()
         """The member's address."""
-
-    @classmethod
-    def generate(cls) -> "MemberKey":
-        """A new pair."""
-        return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def from_seed(cls, seed: bytes) -> "MemberKey":
@@ -169,43 +158,6 @@ def verify_token(token: str, slug: str, unix_now: float) -> MemberClaims:
     if host is not None and not isinstance(host, str):
         raise TokenRefused("its host is no text")
     return MemberClaims(subject, jti, expires_at, host)
-
-
-# Key files.
-
-
-def read_key(path: Path) -> MemberKey:
-    """The pair in a key file that nobody but its owner can read."""
-    try:
-        mode = path.stat().st_mode
-        text = path.read_bytes()
-    except OSError as error:
-        raise KeyRefused(f"{path}: {error.strerror}. Name a readable key file.") from error
-    if mode & 0o077:
-        raise KeyRefused(f"{path} is open to others. Run: chmod 600 {path}")
-    try:
-        fields = strictjson.read(text)
-        key = MemberKey.from_seed(bytes.fromhex(fields["private_key"]))
-        matches = fields["public_key"] == key.public_hex
-    except (InvalidJson, KeyError, TypeError, ValueError):
-        matches = False
-        key = None
-    if key is None or not matches:
-        raise KeyRefused(f"{path} holds no ed25519 key pair. Restore it from a backup.")
-    return key
-
-
-def write_key(path: Path, key: MemberKey) -> None:
-    """Make a key file, mode 0600; one that exists is never overwritten."""
-    content = {"kind": "ed25519", "public_key": key.public_hex, "private_key": key.seed.hex()}
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise KeyRefused(f"{path} exists. A key that is overwritten is lost.") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(content) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def to_base64url(data: bytes) -> str:

@@ -70,7 +70,7 @@ class Existing(Struct, frozen=True):
     """The broker's history that perhaps has not got it any more."""
 
 
-class Verdict(Struct, frozen=True):
+class AcceptReply(Struct, frozen=True):
     """The answer to an accept."""
 
     status: int
@@ -79,14 +79,14 @@ class Verdict(Struct, frozen=True):
     """Whether a `pending` row must be committed before this may be answered."""
 
 
-def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | None) -> Verdict:
+def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | None) -> AcceptReply:
     """State times match; every combination has its one answer."""
     if existing is None:
-        return Verdict(202, {"client_message_id": client_message_id, "status": "queued"}, True)
+        return AcceptReply(202, {"client_message_id": client_message_id, "status": "queued"}, True)
     match = existing.request_fingerprint == fingerprint
     if match and existing.status in ("pending", "inflight"):
         shown = "queued" if existing.status == "pending" else "inflight"
-        return Verdict(202, {"client_message_id": client_message_id, "status": shown})
+        return AcceptReply(202, {"client_message_id": client_message_id, "status": shown})
     if match and existing.status == "done":
         body: dict[str, Any] = {
             "client_message_id": client_message_id,
@@ -97,7 +97,7 @@ def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | Non
         }
         if existing.lost_in is not None:
             body["possibly_lost"] = True
-        return Verdict(200, body)
+        return AcceptReply(200, body)
     conflict = f"outbox_{existing.status}_fingerprint_{'match' if match else 'mismatch'}"
     refusal: dict[str, Any] = {
         "error": "idempotency_key_reused",
@@ -110,7 +110,7 @@ def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | Non
         refusal["broker_message_id"] = existing.broker_message_id
     if match and existing.status == "dead":
         refusal["reason"] = existing.last_error
-    return Verdict(409, refusal)
+    return AcceptReply(409, refusal)
 
 
 # What a broker's response means (mesh 4.2).

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.base.net import authority
-from tidelog.mesh.decide.rules import Member, Mesh
 from tidelog.mesh.protocol import negotiation, wire
-from tidelog.mesh.protocol.answers import Reply
+from tidelog.mesh.protocol.concurrent_connections import instance_in
 from tidelog.mesh.protocol.identity import hello_message, is_signed, to_base64url
-from tidelog.mesh.protocol.rivals import instance_in
+from tidelog.mesh.protocol.model import Member, Mesh
+from tidelog.mesh.protocol.replies import Reply
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,10 +45,10 @@ class Ready(Struct, frozen=True):
     """
 
 
-class Accept(Struct, frozen=True):
-    """Accept a send and answer it; those of one connection may run together."""
+class AcceptSend(Struct, frozen=True):
+    """AcceptSend a send and answer it; those of one connection may run together."""
 
-    frame: wire.Send
+    frame: wire.SendRequest
 
 
 class ChangeSubscription(Struct, frozen=True):
@@ -90,7 +90,7 @@ Action = (
     | Close
     | Authenticate
     | Ready
-    | Accept
+    | AcceptSend
     | ChangeSubscription
     | ListTopics
     | ReadHistory
@@ -146,7 +146,7 @@ class Session:
         self._public_hosts = public_hosts
         self._requires_host = requires_host
         self.instance = ""
-        """Which process it is, as its hello says; see `tidelog.mesh.protocol.rivals`."""
+        """Which process it is, as its hello says; see `concurrent_connections`."""
         self.incarnation: str | None = None
         """The history that the daemon knew last, as its hello says."""
         self._challenge = challenge
@@ -270,7 +270,7 @@ class Session:
 
     def _traffic(
         self,
-        frame: wire.Send
+        frame: wire.SendRequest
         | wire.ClientAck
         | wire.HistoryRequest
         | wire.Subscribe
@@ -280,8 +280,8 @@ class Session:
         if not isinstance(frame, wire.ClientAck) and frame.ref < 1:
             return self.end(wire.MALFORMED, "ref is not a positive integer")
         match frame:
-            case wire.Send():
-                return [Accept(frame)]
+            case wire.SendRequest():
+                return [AcceptSend(frame)]
             case wire.ClientAck():
                 return [Acknowledge(frame)]
             case wire.HistoryRequest():

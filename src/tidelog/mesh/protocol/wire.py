@@ -202,7 +202,7 @@ class FeatureFailure(Struct, frozen=True, kw_only=True, tag=NEGOTIATION_FAILED):
     detail: str
 
 
-class Send(Struct, frozen=True, kw_only=True):
+class SendRequest(Struct, frozen=True, kw_only=True):
     """A send, not yet checked; `fingerprint.read_envelope` reads its envelope."""
 
     ref: int
@@ -261,10 +261,10 @@ TypedDaemonFrame = (
     | Unsubscribe
     | Topics
 )
-DaemonFrame = TypedDaemonFrame | Send
+DaemonFrame = TypedDaemonFrame | SendRequest
 
 encode = msgspec.json.Encoder().encode
-"""Any frame but `Send`; see `send_frame`."""
+"""Any frame but `SendRequest`; see `send_frame`."""
 
 _broker_frame: msgspec.json.Decoder[BrokerFrame] = msgspec.json.Decoder(BrokerFrame)
 
@@ -293,7 +293,7 @@ def read_daemon_frame(data: bytes) -> DaemonFrame:
         ref = fields.get("ref")
         if type(ref) is not int or ref < 1:
             raise FrameInvalid("a send has no positive integer ref")
-        return Send(ref=ref, fields=fields, fault=fault)
+        return SendRequest(ref=ref, fields=fields, fault=fault)
     try:
         frame: TypedDaemonFrame = msgspec.convert(fields, TypedDaemonFrame)
     except msgspec.ValidationError as error:

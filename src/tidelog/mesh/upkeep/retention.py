@@ -14,7 +14,7 @@ from tidelog.log.decision import Accept, Failure, Item, Names, Refuse, RowChange
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import come_through, empty_bodies, through_name
 from tidelog.mesh.decide.claims import DEAD, DELIVERED, DeliveryKey
-from tidelog.mesh.decide.rules import DAY_MS, Mesh, stream_name
+from tidelog.mesh.protocol.model import DAY_MS, Mesh, stream_name
 from tidelog.mesh.upkeep.webhooks import key_of
 from tidelog.store.engine import Store
 

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.log.derived import Damage, Looked, pages, shown
-from tidelog.mesh.decide.rules import PUSH, queue_recipient, stored_outcome, stream_name
-from tidelog.mesh.upkeep.orphans import PAGE, find_orphans
+from tidelog.mesh.decide.sends import stored_outcome
+from tidelog.mesh.protocol.model import PUSH, queue_recipient, stream_name
+from tidelog.mesh.upkeep.orphan_check import PAGE, find_orphans
 from tidelog.store.engine import Store
 
 DELIVERIES = 500

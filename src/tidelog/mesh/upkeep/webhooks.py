@@ -27,8 +27,8 @@ from tidelog.mesh.decide.claims import (
     claim_change,
     finish_change,
 )
-from tidelog.mesh.decide.rules import WEBHOOK, stream_name
 from tidelog.mesh.protocol.envelopes import Stored, envelope
+from tidelog.mesh.protocol.model import WEBHOOK, stream_name
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
 from tidelog.store.engine import Store

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from tidelog.mesh.decide.lookups import Gathered
-from tidelog.mesh.decide.rules import Mesh
+from tidelog.mesh.protocol.model import Mesh
+from tidelog.store.batched_reads import Batched
 from tidelog.store.engine import Store
 
 MAX_MESHES = 10_000
@@ -152,16 +152,14 @@ class SharedLimiter:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._gathered: Gathered[tuple[str, str, str, int, int], Verdict] = Gathered(
+        self._batched: Batched[tuple[str, str, str, int, int], Verdict] = Batched(
             self._take_all, "tidelog-mesh-limiter"
         )
 
     async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
         """See `Limiter.take`."""
         bucket, left_ms = bucket_of(mesh, now_ms)
-        verdict = await self._gathered(
-            (mesh.id, member, client_message_id, bucket, mesh.rate_limit)
-        )
+        verdict = await self._batched((mesh.id, member, client_message_id, bucket, mesh.rate_limit))
         return Taken(verdict, left_ms)
 
     async def _take_all(self, asked: Sequence[tuple[str, str, str, int, int]]) -> list[Verdict]:

@@ -1,7 +1,7 @@
-"""Reads beside the log, gathered: all that wait ask the store together.
+"""Reads in batches: all that wait ask the store together.
 
-One send alone would spend more on its visit to a reading thread, or on its round trip to a server,
-than on everything else. What waits while one read is under way goes with the next.
+A request that asked alone would spend more on its visit to a reading thread, or on its round trip
+to a server, than on everything else. What waits while one read is under way goes with the next.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from tidelog.base.errors import QueueFull, StoreError
 from tidelog.store.engine import Store
-from tidelog.store.rows import DedupeRow, Key, Row
+from tidelog.store.rows import Key, Row
 
 BATCH = 256
 """Questions in one visit to the store."""
@@ -26,7 +26,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class Gathered(Generic[Q, A]):
+class Batched(Generic[Q, A]):
     """Asks many questions at once and hands out the answers in the order of the questions."""
 
     def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], name: str) -> None:
@@ -81,27 +81,22 @@ class Gathered(Generic[Q, A]):
                 future.set_exception(error)
 
 
-class Lookups:
-    """What the broker reads outside decisions."""
+class BatchedReads:
+    """Reads by named queries, each query in batches of its own."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._by_query: dict[str, Gathered[Key, tuple[Row, ...]]] = {}
+        self._by_query: dict[str, Batched[Key, tuple[Row, ...]]] = {}
 
     async def rows(self, query: str, key: Key) -> tuple[Row, ...]:
         """What a named query answers now."""
-        gathered = self._by_query.get(query)
-        if gathered is None:
-            gathered = self._by_query[query] = Gathered(self._asker(query), f"tidelog-{query}")
-        return await gathered(key)
+        batched = self._by_query.get(query)
+        if batched is None:
+            batched = self._by_query[query] = Batched(self._asker(query), f"tidelog-{query}")
+        return await batched(key)
 
     def _asker(self, query: str) -> Callable[[Sequence[Key]], Awaitable[list[tuple[Row, ...]]]]:
         async def ask(keys: Sequence[Key]) -> list[tuple[Row, ...]]:
             return await self._store.rows_of(query, keys)
 
         return ask
-
-    async def dedupe_row(self, scope: str, key: str) -> DedupeRow | None:
-        """The row of a key: phase B0, no transaction and no budget (mesh 6.1)."""
-        rows = await self.rows("mesh_dedupe_row", (scope, key))
-        return DedupeRow._make(rows[0]) if rows else None

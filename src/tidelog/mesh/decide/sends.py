@@ -12,35 +12,24 @@ from msgspec import Struct
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.entry import Draft
-from tidelog.mesh.protocol import answers
+from tidelog.mesh.protocol import replies
 from tidelog.mesh.protocol.fingerprint import MAX_MENTIONS, PUBLIC_KEY, Envelope, RequestRefused
-from tidelog.mesh.protocol.negotiation import ConnectionPolicy
-from tidelog.store.rows import DedupeRow, Row
-
-SURFACE = "mesh"
-DAY_MS = 86_400_000
-
-PUSH = "push"
-WEBHOOK = "webhook"
-"""Values of `channel` in the delivery queue."""
+from tidelog.mesh.protocol.model import (
+    DAY_MS,
+    PUSH,
+    SURFACE,
+    WEBHOOK,
+    Member,
+    Mesh,
+    member_of,
+    queue_recipient,
+    stream_name,
+)
+from tidelog.store.rows import DedupeRow
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-
-
-def stream_name(mesh_id: str) -> str:
-    """The stream of a mesh's sends; `history_id` is its serial. It is also their dedupe scope."""
-    return f"mesh/{mesh_id}"
-
-
-def mesh_id_of(stream: str) -> str:
-    """The mesh that a stream belongs to."""
-    return stream.partition("/")[2]
-
-
-def queue_recipient(queue_id: str) -> str:
-    """Who a message to a queue waits for in the delivery queue; no public key looks like it."""
-    return f"queue:{queue_id}"
+_outcome = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> bytes:
@@ -53,41 +42,6 @@ def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> byt
             "destination_ref": ref,
         }
     )
-
-
-class Mesh(Struct, frozen=True):
-    """A mesh and its settings, as `mesh_by_id` and `mesh_by_slug` answer them."""
-
-    id: str
-    slug: str
-    dedupe_retention_mode: str
-    dedupe_retention_days: int
-    message_retention_days: int | None
-    echo_to_sender: int
-    rate_limit: int
-    rate_window_ms: int
-    shortest_window_days: int | None = None
-    """The shortest time its ids were ever kept; None if they have never expired."""
-    clone_concurrency_policy: ConnectionPolicy = "prefer_newest"
-    """What becomes of two daemons that are connected with one key (mesh 9.6)."""
-
-
-class Member(Struct, frozen=True):
-    """A member of a mesh, as `mesh_member` answers it."""
-
-    id: str
-    """Stays the same when the key is exchanged."""
-    name: str
-    public_hex: str
-    """Its address."""
-
-
-def member_of(rows: tuple[Row, ...], public_hex: str) -> Member | None:
-    """Who a key belongs to; None if it is nobody's, or no longer anybody's."""
-    if not rows or rows[0][2] is not None:
-        return None
-    member_id, name, _ = rows[0]
-    return Member(member_id, name, public_hex)
 
 
 def mentions_in(meta: bytes) -> tuple[str, ...]:
@@ -107,7 +61,30 @@ def mentions_in(meta: bytes) -> tuple[str, ...]:
     return tuple(sorted(keys))
 
 
-class Send(Struct, frozen=True, kw_only=True):
+def reply_of_known(row: DedupeRow, sender_id: str, fingerprint: bytes) -> replies.Reply:
+    """The id is taken: by this very send, by another one, or by another member (mesh 6.2)."""
+    if row.owner != sender_id:
+        return replies.conflict(row.key, "sender_mismatch", fingerprint)
+    if row.fingerprint != fingerprint:
+        return replies.conflict(row.key, "request_fingerprint_mismatch", fingerprint)
+    outcome = _outcome(row.outcome)
+    is_available = bool(row.available)
+    return replies.Reply(
+        200,
+        {
+            "broker_message_id": outcome["broker_message_id"],
+            "client_message_id": row.key,
+            "history_id": outcome["history_id"] if is_available else None,
+            "duplicate": True,
+            "history_available": is_available,
+            "first_seen_at": replies.rfc3339(row.first_seen_at),
+            "destination_kind": outcome["destination_kind"],
+            "destination_ref": outcome["destination_ref"],
+        },
+    )
+
+
+class CommitSend(Struct, frozen=True, kw_only=True):
     """A send whose id the broker does not know yet, or did not when it was looked up."""
 
     mesh_id: str
@@ -158,44 +135,44 @@ class Send(Struct, frozen=True, kw_only=True):
         """Gate, claim, destination; then everything of mesh 6.6 at once, or nothing."""
         mesh_rows = view.rows("mesh_by_id", (self.mesh_id,))
         if not mesh_rows:
-            return Refuse(answers.mesh_not_found())
+            return Refuse(replies.mesh_not_found())
         if self._member(view, self.sender.public_hex) is None:
-            return Refuse(answers.not_a_member())
+            return Refuse(replies.not_a_member())
         stream = stream_name(self.mesh_id)
         known = view.dedupe(stream, self.client_message_id)
         if known is not None:
-            return Refuse(answers.of_known(known, self.sender.id, self.fingerprint))
+            return Refuse(reply_of_known(known, self.sender.id, self.fingerprint))
         mesh = Mesh(*mesh_rows[0])
         recipients = self._recipients(view, mesh)
-        if isinstance(recipients, answers.Reply):
+        if isinstance(recipients, replies.Reply):
             return Refuse(recipients)
         return self._accept(view, mesh, recipients)
 
     def _member(self, view: View, public_hex: str) -> Member | None:
         return member_of(view.rows("mesh_member", (self.mesh_id, public_hex)), public_hex)
 
-    def _recipients(self, view: View, mesh: Mesh) -> tuple[str, ...] | answers.Reply:
+    def _recipients(self, view: View, mesh: Mesh) -> tuple[str, ...] | replies.Reply:
         """Whom it is delivered to, or why it has no destination."""
         ref = self.envelope.destination_ref
         match self.envelope.destination_kind:
             case "topic":
                 rows = view.rows("mesh_topic", (self.mesh_id, ref))
                 if not rows:
-                    return answers.refusal(404, "topic_not_found")
+                    return replies.refusal(404, "topic_not_found")
                 sender = self.sender.public_hex
                 subscribers = tuple(key for key, _ in rows if key is not None)
                 if sender not in subscribers:
-                    return answers.refusal(403, "not_subscribed")
+                    return replies.refusal(403, "not_subscribed")
                 if mesh.echo_to_sender:
                     return subscribers
                 return tuple(key for key in subscribers if key != sender)
             case "dm":
                 if self._member(view, ref) is None:
-                    return answers.refusal(404, "recipient_not_found")
+                    return replies.refusal(404, "recipient_not_found")
                 return (ref,)
             case _:
                 if not view.rows("mesh_queue", (self.mesh_id, ref)):
-                    return answers.refusal(404, "queue_not_found")
+                    return replies.refusal(404, "queue_not_found")
                 return (queue_recipient(ref),)
 
     def _accept(self, view: View, mesh: Mesh, recipients: tuple[str, ...]) -> Accept:
@@ -215,7 +192,7 @@ class Send(Struct, frozen=True, kw_only=True):
             for key in mentioned
         ]
         return Accept(
-            answers.accepted(self.client_message_id, message_id, history_id),
+            replies.accepted(self.client_message_id, message_id, history_id),
             entries=(self._draft(stream, mentioned, len(recipients), len(endpoints)),),
             dedupe=(self._dedupe_row(view, mesh, history_id),),
             rows=tuple(rows),

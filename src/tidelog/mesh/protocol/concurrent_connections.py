@@ -13,7 +13,7 @@ MAX_INSTANCE_CHARACTERS = 64
 """Of what a process calls itself; more counts as nothing."""
 
 
-class Verdict(Enum):
+class Resolution(Enum):
     """What becomes of the older and the newer connection."""
 
     SAME_DAEMON = auto()
@@ -23,17 +23,17 @@ class Verdict(Enum):
     BOTH_STAY = auto()
 
 
-def judge(policy: ConnectionPolicy, newer_instance: str, older_instance: str) -> Verdict:
+def resolve(policy: ConnectionPolicy, newer_instance: str, older_instance: str) -> Resolution:
     """The verdict on two connections with one key."""
     if newer_instance and newer_instance == older_instance:
-        return Verdict.SAME_DAEMON
+        return Resolution.SAME_DAEMON
     match policy:
         case "prefer_newest":
-            return Verdict.NEWER_STAYS
+            return Resolution.NEWER_STAYS
         case "prefer_oldest":
-            return Verdict.OLDER_STAYS
+            return Resolution.OLDER_STAYS
         case _:
-            return Verdict.BOTH_STAY
+            return Resolution.BOTH_STAY
 
 
 def instance_in(text: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.log.committer import Committer
-from tidelog.mesh.front.delivery import PushDelivery
 from tidelog.mesh.settings import MeshSettings
-from tidelog.mesh.upkeep.endings import Endings
-from tidelog.mesh.upkeep.orphans import RULES, find_orphans
+from tidelog.mesh.upkeep.delivery_closer import DeliveryCloser
+from tidelog.mesh.upkeep.lease_reaper import LeaseReaper
+from tidelog.mesh.upkeep.orphan_check import RULES, find_orphans
 from tidelog.mesh.upkeep.retention import Retention
 from tidelog.mesh.upkeep.webhooks import Webhooks
 from tidelog.store.engine import Store
@@ -21,7 +21,7 @@ LOGGED_FINDINGS = 100
 _log = logging.getLogger(__name__)
 
 
-class Chores:
+class PeriodicWork:
     """Leases that end, webhooks that are due, messages that are too old, relations that differ."""
 
     def __init__(
@@ -31,19 +31,19 @@ class Chores:
         settings: MeshSettings,
         clock: Clock,
         *,
-        delivery: PushDelivery,
+        reaper: LeaseReaper,
         webhooks: Webhooks,
         retention: Retention,
-        endings: Endings,
+        closer: DeliveryCloser,
     ) -> None:
         self._committer = committer
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._delivery = delivery
+        self._reaper = reaper
         self._webhooks = webhooks
         self._retention = retention
-        self._endings = endings
+        self._closer = closer
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -51,8 +51,8 @@ class Chores:
         settings = self._settings
         self._tasks.append(asyncio.create_task(self._end(), name="tidelog-mesh-end"))
         self._tasks.append(asyncio.create_task(self._webhooks.work(), name="tidelog-mesh-webhooks"))
-        self._every(settings.reaper_interval_ms / 1000, self._delivery.reap)
-        self._every(settings.reaper_interval_ms / 1000, self._endings.close, is_due=True)
+        self._every(settings.reaper_interval_ms / 1000, self._reaper.reap)
+        self._every(settings.reaper_interval_ms / 1000, self._closer.close, is_due=True)
         self._every(settings.retention_interval_seconds, self._retention.tick, is_due=True)
         self._every(settings.orphan_check_interval_seconds, self.check)
 
@@ -66,14 +66,14 @@ class Chores:
                 try:
                     await work()
                 except (QueueFull, StoreError) as error:
-                    _log.warning("a chore was put off: %s", error)
+                    _log.warning("periodic work was put off: %s", error)
                 except ShuttingDown:
                     return
                 except Exception:  # noqa: BLE001 - a mistake of ours; the others go on, and so does it
-                    _log.exception("a chore failed")
+                    _log.exception("periodic work failed")
                 await asyncio.sleep(seconds)
 
-        self._tasks.append(asyncio.create_task(repeat(), name="tidelog-mesh-chore"))
+        self._tasks.append(asyncio.create_task(repeat(), name="tidelog-mesh-periodic"))
 
     async def _end(self) -> None:
         """Stop all that reads the store, before it is closed."""

@@ -4,13 +4,9 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 from tidelog.mesh.protocol.fingerprint import RequestRefused, prefix
-from tidelog.store.rows import DedupeRow
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 RETRY_SOON_SECONDS = 1
 """When a caller should come again whom a full queue or a silent store has sent away."""
@@ -97,29 +93,6 @@ def accepted(client_message_id: str, broker_message_id: str, history_id: int) ->
             "client_message_id": client_message_id,
             "history_id": history_id,
             "duplicate": False,
-        },
-    )
-
-
-def of_known(row: DedupeRow, sender_id: str, fingerprint: bytes) -> Reply:
-    """The id is taken: by this very send, by another one, or by another member (mesh 6.2)."""
-    if row.owner != sender_id:
-        return conflict(row.key, "sender_mismatch", fingerprint)
-    if row.fingerprint != fingerprint:
-        return conflict(row.key, "request_fingerprint_mismatch", fingerprint)
-    outcome = _decode(row.outcome)
-    is_available = bool(row.available)
-    return Reply(
-        200,
-        {
-            "broker_message_id": outcome["broker_message_id"],
-            "client_message_id": row.key,
-            "history_id": outcome["history_id"] if is_available else None,
-            "duplicate": True,
-            "history_available": is_available,
-            "first_seen_at": rfc3339(row.first_seen_at),
-            "destination_kind": outcome["destination_kind"],
-            "destination_ref": outcome["destination_ref"],
         },
     )
 

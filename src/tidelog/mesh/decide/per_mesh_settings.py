@@ -6,12 +6,12 @@ from typing import Any
 from msgspec import Struct, structs
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
-from tidelog.mesh.decide.rules import Mesh
-from tidelog.mesh.protocol import answers
-from tidelog.mesh.protocol.answers import Reply
+from tidelog.mesh.protocol import replies
 from tidelog.mesh.protocol.fingerprint import RequestRefused
+from tidelog.mesh.protocol.model import Mesh
 from tidelog.mesh.protocol.negotiation import CONNECTION_POLICIES
 from tidelog.mesh.protocol.policy import MIN_RETENTION_DAYS
+from tidelog.mesh.protocol.replies import Reply
 from tidelog.store.rows import Becomes
 
 MODES = ("retention_scoped", "permanent")
@@ -84,7 +84,7 @@ class ChangeMesh(Struct, frozen=True):
         """Idempotent; two changes of different settings at once both count."""
         found = view.rows("mesh_by_id", (self.mesh.id,))
         if not found:
-            return Refuse(answers.mesh_not_found())
+            return Refuse(replies.mesh_not_found())
         before = Mesh(*found[0])
         after = changed(before, self.fields)
         reply = Reply(200, shown(after))

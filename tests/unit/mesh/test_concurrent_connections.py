@@ -2,13 +2,18 @@
 
 import pytest
 
+from tidelog.mesh.protocol.concurrent_connections import (
+    MAX_INSTANCE_CHARACTERS,
+    Resolution,
+    instance_in,
+    resolve,
+)
 from tidelog.mesh.protocol.negotiation import CONNECTION_POLICIES, ConnectionPolicy
-from tidelog.mesh.protocol.rivals import MAX_INSTANCE_CHARACTERS, Verdict, instance_in, judge
 
-VERDICTS: dict[ConnectionPolicy, Verdict] = {
-    "prefer_newest": Verdict.NEWER_STAYS,
-    "prefer_oldest": Verdict.OLDER_STAYS,
-    "allow_concurrent": Verdict.BOTH_STAY,
+VERDICTS: dict[ConnectionPolicy, Resolution] = {
+    "prefer_newest": Resolution.NEWER_STAYS,
+    "prefer_oldest": Resolution.OLDER_STAYS,
+    "allow_concurrent": Resolution.BOTH_STAY,
 }
 
 
@@ -18,13 +23,13 @@ def test_two_daemons_are_judged_by_the_policy(
     policy: ConnectionPolicy, newer: str, older: str
 ) -> None:
     """Daemons that do not say which process they are count as two."""
-    assert judge(policy, newer, older) is VERDICTS[policy]
+    assert resolve(policy, newer, older) is VERDICTS[policy]
 
 
 @pytest.mark.parametrize("policy", CONNECTION_POLICIES)
 def test_a_daemon_is_no_rival_of_itself(policy: ConnectionPolicy) -> None:
     """Its newer connection takes the place of the one it lost, whatever the policy."""
-    assert judge(policy, "a", "a") is Verdict.SAME_DAEMON
+    assert resolve(policy, "a", "a") is Resolution.SAME_DAEMON
 
 
 def test_what_a_process_may_call_itself() -> None:

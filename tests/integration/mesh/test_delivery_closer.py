@@ -12,7 +12,7 @@ import pytest_asyncio
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.base.sql import sqlitefile
 from tidelog.cli.verification import verify_store
-from tidelog.mesh.upkeep import endings
+from tidelog.mesh.upkeep import delivery_closer
 from tidelog.store.engine import migrations
 
 BEFORE = 10
@@ -45,7 +45,7 @@ async def test_what_waits_for_a_former_member_is_closed(
     broker: Broker, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much it is, step by step, and nobody else's; every check still holds."""
-    monkeypatch.setattr(endings, "STEP_ROWS", 2)
+    monkeypatch.setattr(delivery_closer, "STEP_ROWS", 2)
     slug = await broker.mesh()
     ana, ben, cleo = [await broker.member(slug) for _ in range(3)]
     await ana.topic("alerts")
@@ -70,7 +70,7 @@ async def test_what_waits_for_a_former_member_is_closed(
             await broker.admin("DELETE", f"/mesh/{slug}/members/{ben.address}")
     await until(broker, ben, ("delivered", None), *[("dead", error)] * 4)
     assert await deliveries(broker, cleo) == [("pending", None)] * 4
-    assert await broker.surface.chores.check() == 0
+    assert await broker.surface.periodic.check() == 0
     assert (await verify_store(broker.service.store)).is_sound
     async with asyncio.timeout(10):
         while await broker.service.store.rows("mesh_ended_recipients", (10,)):  # noqa: ASYNC110

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.log.derived import pages
-from tidelog.mesh.decide.rules import DAY_MS, PUSH, Mesh, mesh_id_of, queue_recipient, stream_name
+from tidelog.mesh.protocol.model import DAY_MS, PUSH, Mesh, mesh_id_of, queue_recipient, stream_name
 from tidelog.mesh.upkeep.retention import FINISHED_MS
 from tidelog.store.engine import Store
 from tidelog.store.rows import Row

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from support.mesh_peer import envelope, running_broker, unique
-from tidelog.mesh.decide.rules import DAY_MS
+from tidelog.mesh.protocol.model import DAY_MS
 from tidelog.testing.clock import FakeClock
 
 SOON_SECONDS = 0.05
