@@ -8,7 +8,7 @@ from scripts.generation.markdown import NOTE, code, joined, table
 
 from tidelog import __version__
 from tidelog.base.serving import asyncapi
-from tidelog.channels.front import asyncapi as channels
+from tidelog.channels.front.api import asyncapi as channels
 from tidelog.mesh.front import asyncapi as mesh
 from tidelog.sync.front import asyncapi as sync
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Endpoint, Route
-from tidelog.channels.front.admin import Admin
-from tidelog.channels.front.http import ChannelsHttp
-from tidelog.channels.front.proxy import Proxy
+from tidelog.channels.front.api.admin import Admin
+from tidelog.channels.front.api.proxy import Proxy
+from tidelog.channels.front.api.routes import ChannelsHttp
 from tidelog.channels.front.service import ChannelsService
 from tidelog.channels.protocol.version import SURFACE
 from tidelog.channels.settings import ServerSettings

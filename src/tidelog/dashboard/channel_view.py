@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UnsetType
 
-from tidelog.channels.front.history import HistoryReader, Window, pages_of
-from tidelog.channels.front.texts import read_version_page
+from tidelog.channels.front.reads.history_reader import HistoryReader, Window, pages_of
+from tidelog.channels.front.reads.version_data import read_version_page
 from tidelog.channels.protocol.names import split_stream, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import Projector, Version, position_of

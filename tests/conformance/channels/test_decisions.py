@@ -20,7 +20,7 @@ from support.channels_peer import (
     refused,
     unique,
 )
-from tidelog.channels.front.history import HistoryReader
+from tidelog.channels.front.reads.history_reader import HistoryReader
 from tidelog.channels.settings import App
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

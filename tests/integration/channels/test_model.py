@@ -29,7 +29,9 @@ from support.channels_peer import (
 )
 from support.channels_raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
 from tidelog.channels.decide import state
-from tidelog.channels.front import attaching, delivery, texts
+from tidelog.channels.front.reads import version_data as texts
+from tidelog.channels.front.sockets import delivery
+from tidelog.channels.front.sockets import subscribing as attaching
 from tidelog.channels.upkeep import erasing, stored
 from tidelog.cli.verification import verify_store
 from tidelog.testing.clock import FakeClock

@@ -25,10 +25,10 @@ from support.channels_peer import (
 )
 from support.nodes import Witness
 from tidelog.base.errors import QueueFull, StoreUnavailable
-from tidelog.channels.front import nodes as module
-from tidelog.channels.front.elsewhere import Elsewhere
-from tidelog.channels.front.node_messages import Counted
-from tidelog.channels.front.nodes import Nodes
+from tidelog.channels.front.cluster import nodes as module
+from tidelog.channels.front.cluster.messages import Counted
+from tidelog.channels.front.cluster.nodes import Nodes
+from tidelog.channels.front.cluster.other_nodes import Elsewhere
 from tidelog.store.rows import Announcement
 from tidelog.testing.postgresql import create_database
 

@@ -37,7 +37,9 @@ from support.channels_raw import (
 )
 from support.channels_world import World, check_requests, fold_of, status_of
 from tidelog.channels.decide import state
-from tidelog.channels.front import attaching, delivery, texts
+from tidelog.channels.front.reads import version_data as texts
+from tidelog.channels.front.sockets import delivery
+from tidelog.channels.front.sockets import subscribing as attaching
 from tidelog.channels.upkeep import stored
 from tidelog.testing.clock import FakeClock
 

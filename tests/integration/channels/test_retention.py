@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.channels_peer import ChannelsNode, channels_server, message_path
-from tidelog.channels.front import texts
+from tidelog.channels.front.reads import version_data as texts
 from tidelog.channels.upkeep import retention as module
 from tidelog.channels.upkeep import stored
 from tidelog.store.rows import Row

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tidelog.channels.front.http import NOT_OFFERED
+from tidelog.channels.front.api.routes import NOT_OFFERED
 from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings

@@ -21,7 +21,7 @@ from support.channels_peer import APP
 from support.channels_raw import signed_target
 from support.sync_peer import SECRET, token
 from tidelog.base.settings.limits import Limits
-from tidelog.channels.front.attaching import Attaching
+from tidelog.channels.front.sockets.subscribing import Attaching
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.mesh.front.service import MeshService

@@ -8,9 +8,9 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
-from tidelog.channels.front.histories import Histories
-from tidelog.channels.front.http import Service
-from tidelog.channels.front.messages import Messages
+from tidelog.channels.front.api.history import Histories
+from tidelog.channels.front.api.routes import Service
+from tidelog.channels.front.reads.message_reader import Messages
 from tidelog.channels.protocol.requests import MutationResult, Published
 from tidelog.channels.settings import App
 from tidelog.web.routing import Paths
@@ -20,7 +20,7 @@ RESULT = MutationResult("v9", 18, 44)
 
 
 class Recording:
-    """Stands for `tidelog.channels.front.http.Service`."""
+    """Stands for `tidelog.channels.front.api.routes.Service`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

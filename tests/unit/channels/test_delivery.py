@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidelog.channels.front.delivery import Delivery
+from tidelog.channels.front.sockets.delivery import Delivery
 from tidelog.channels.protocol import wire
 from tidelog.store.rows import Entry
 

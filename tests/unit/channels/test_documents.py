@@ -10,7 +10,7 @@ from msgspec import structs
 
 from support.markdown import Document, code
 from tidelog.channels import settings
-from tidelog.channels.front.openapi import OPERATIONS
+from tidelog.channels.front.api.openapi import OPERATIONS
 from tidelog.channels.protocol import capabilities, fault, query, session, wire
 from tidelog.channels.protocol.extras import TRANSPORT_STATUSES
 

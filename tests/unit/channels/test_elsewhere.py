@@ -1,7 +1,13 @@
 """What other nodes tell, without nodes: who is where, what was missed, what silence takes."""
 
-from tidelog.channels.front import elsewhere as module
-from tidelog.channels.front.elsewhere import Difference, Elsewhere, Part, Presence, in_parts
+from tidelog.channels.front.cluster import other_nodes as module
+from tidelog.channels.front.cluster.other_nodes import (
+    Difference,
+    Elsewhere,
+    Part,
+    Presence,
+    in_parts,
+)
 
 ROOM = "channels/tide/presence-a"
 LAB = "channels/tide/presence-b"

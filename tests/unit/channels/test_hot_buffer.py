@@ -1,6 +1,6 @@
 """The last versions of channels, in memory."""
 
-from tidelog.channels.front.delivery import HotBuffer
+from tidelog.channels.front.sockets.delivery import HotBuffer
 from tidelog.channels.protocol.version import CREATE, Version
 
 

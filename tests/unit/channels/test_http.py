@@ -7,7 +7,7 @@ import pytest
 from tidelog.base.allowance import Allowance
 from tidelog.base.errors import QueueFull
 from tidelog.base.serving.surface import HttpResponse
-from tidelog.channels.front.http import ChannelsHttp
+from tidelog.channels.front.api.routes import ChannelsHttp
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.query import HistoryQuery
 from tidelog.channels.protocol.requests import Change, Published, VersionsQuery

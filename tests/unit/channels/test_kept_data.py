@@ -4,8 +4,8 @@ import pytest
 from msgspec import UNSET, Raw, UnsetType
 
 from tidelog.channels.decide.state import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
-from tidelog.channels.front import texts as module
-from tidelog.channels.front.texts import Texts
+from tidelog.channels.front.reads import version_data as module
+from tidelog.channels.front.reads.version_data import Texts
 from tidelog.channels.protocol.version import (
     APPEND,
     CREATE,
@@ -132,7 +132,7 @@ class Reads:
         self.of: list[int] = []
 
     async def __call__(self, version: Version) -> bytes | None:
-        """See `tidelog.channels.front.texts.Read`."""
+        """See `tidelog.channels.front.reads.version_data.Read`."""
         self.of.append(version.committed_id)
         said = SAID[version.committed_id - 1]
         return None if said is None else b'"%s"' % said.encode()

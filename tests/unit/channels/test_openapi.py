@@ -9,8 +9,8 @@ import pytest
 
 from tidelog.base.serving.openapi import document
 from tidelog.base.serving.surface import Route
-from tidelog.channels.front.http import NOT_OFFERED, ChannelsHttp
-from tidelog.channels.front.proxy import Proxy
+from tidelog.channels.front.api.proxy import Proxy
+from tidelog.channels.front.api.routes import NOT_OFFERED, ChannelsHttp
 from tidelog.channels.settings import Channels
 from tidelog.sync.front.openapi import OPERATIONS as SYNC_OPERATIONS
 from tidelog.testing.clock import FakeClock

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidelog.base.serving.surface import HttpResponse
-from tidelog.channels.front.proxy import Proxy
+from tidelog.channels.front.api.proxy import Proxy
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.query import HistoryQuery
 from tidelog.channels.protocol.requests import Change, Published

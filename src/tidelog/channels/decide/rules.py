@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from tidelog.channels.decide.receipts import (
+from tidelog.channels.decide.idempotency import (
     batch_item_scope,
     event_scope,
     fingerprint,

@@ -8,7 +8,7 @@ import msgspec
 
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
-from tidelog.channels.decide.receipts import batch_scope
+from tidelog.channels.decide.idempotency import batch_scope
 from tidelog.channels.decide.rules import (
     Mode,
     Mutate,
@@ -18,19 +18,19 @@ from tidelog.channels.decide.rules import (
     Target,
 )
 from tidelog.channels.decide.state import ChannelState, MessageState
-from tidelog.channels.front.attaching import Attaching
-from tidelog.channels.front.connection import Connection
-from tidelog.channels.front.continuity import Continuity, StreamIds
-from tidelog.channels.front.delivery import Delivery, HotBuffer, live_version
-from tidelog.channels.front.elsewhere import Elsewhere
-from tidelog.channels.front.histories import Histories
-from tidelog.channels.front.history import HistoryReader
-from tidelog.channels.front.hub import Hub
-from tidelog.channels.front.leaving import Leaving
-from tidelog.channels.front.messages import Messages
-from tidelog.channels.front.node_messages import EndUser, HistoryChanged, Live, Revoked, Summary
-from tidelog.channels.front.nodes import Nodes
-from tidelog.channels.front.occupancy import Occupancy
+from tidelog.channels.front.api.history import Histories
+from tidelog.channels.front.cluster.messages import EndUser, HistoryChanged, Live, Revoked, Summary
+from tidelog.channels.front.cluster.nodes import Nodes
+from tidelog.channels.front.cluster.other_nodes import Elsewhere
+from tidelog.channels.front.reads.history_reader import HistoryReader
+from tidelog.channels.front.reads.message_reader import Messages
+from tidelog.channels.front.sockets.connection import Connection
+from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
+from tidelog.channels.front.sockets.delivery import Delivery, HotBuffer, live_version
+from tidelog.channels.front.sockets.hub import Hub
+from tidelog.channels.front.sockets.leaving import Leaving
+from tidelog.channels.front.sockets.occupancy import Occupancy
+from tidelog.channels.front.sockets.subscribing import Attaching
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import ClientEvent, Subscribe
 from tidelog.channels.protocol.capabilities import Actor, keeps_history, versions_off

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidelog.channels.front.connection import Connection
+    from tidelog.channels.front.sockets.connection import Connection
 
 STEPS_PER_TURN = 500
 """Channels left in one turn, and members told of it: some milliseconds. A channel is left whole."""

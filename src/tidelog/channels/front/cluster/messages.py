@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Struct
 
-from tidelog.channels.front.elsewhere import Part, Presence
-from tidelog.channels.front.hub import SocketFacts
+from tidelog.channels.front.cluster.other_nodes import Part, Presence
+from tidelog.channels.front.sockets.hub import SocketFacts
 from tidelog.channels.protocol.version import Version
 from tidelog.channels.upkeep.erasing import Erased
 

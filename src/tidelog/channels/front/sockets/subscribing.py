@@ -14,12 +14,12 @@ from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.state import ChannelState
-from tidelog.channels.front.connection import Connection, ResumedTo
-from tidelog.channels.front.continuity import Continuity, StreamIds
-from tidelog.channels.front.delivery import Delivery, HotBuffer
-from tidelog.channels.front.history import HistoryReader, Place, Window, pages_of
-from tidelog.channels.front.hub import Channel, Hub, Subscription
-from tidelog.channels.front.texts import Texts
+from tidelog.channels.front.reads.history_reader import HistoryReader, Place, Window, pages_of
+from tidelog.channels.front.reads.version_data import Texts
+from tidelog.channels.front.sockets.connection import Connection, ResumedTo
+from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
+from tidelog.channels.front.sockets.delivery import Delivery, HotBuffer
+from tidelog.channels.front.sockets.hub import Channel, Hub, Subscription
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.protocol.capabilities import keeps_history

@@ -11,8 +11,8 @@ import msgspec
 from tidelog.base.clock import Clock
 from tidelog.channels.decide.floors import Floors
 from tidelog.channels.decide.state import ChannelState
-from tidelog.channels.front.continuity import StreamIds
-from tidelog.channels.front.history import HistoryReader, Place
+from tidelog.channels.front.reads.history_reader import HistoryReader, Place
+from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.protocol.bodies import PurgeMode
 from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER, HistoryQuery

@@ -9,9 +9,9 @@ import msgspec
 
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.rules import LiveEvent
-from tidelog.channels.front.continuity import StreamIds
-from tidelog.channels.front.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
-from tidelog.channels.front.texts import Texts
+from tidelog.channels.front.reads.version_data import Texts
+from tidelog.channels.front.sockets.continuity import StreamIds
+from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.protocol.version import APPEND, CREATE, EVENT, Projector, Version

@@ -15,7 +15,7 @@ from tidelog.base.serving.surface import (
     guarded,
     is_bearer,
 )
-from tidelog.channels.front.openapi import ADMIN, OPERATIONS
+from tidelog.channels.front.api.openapi import ADMIN, OPERATIONS
 from tidelog.channels.protocol import bodies, fault, requests
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name

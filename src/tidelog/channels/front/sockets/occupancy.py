@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidelog.channels.front.hub import Hub
+from tidelog.channels.front.sockets.hub import Hub
 from tidelog.channels.protocol.names import ChannelKind, kind_of, split_stream, stream_name
 
 _encode = msgspec.json.Encoder().encode

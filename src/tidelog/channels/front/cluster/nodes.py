@@ -17,15 +17,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.channels.front.delivery import Delivery
-from tidelog.channels.front.elsewhere import (
-    FACTS_PER_PART,
-    Part,
-    Presence,
-    in_parts,
-)
-from tidelog.channels.front.hub import Hub, SocketFacts
-from tidelog.channels.front.node_messages import (
+from tidelog.channels.front.cluster.messages import (
     Alive,
     Counted,
     EndUser,
@@ -44,6 +36,14 @@ from tidelog.channels.front.node_messages import (
     decode_told,
     encode_told,
 )
+from tidelog.channels.front.cluster.other_nodes import (
+    FACTS_PER_PART,
+    Part,
+    Presence,
+    in_parts,
+)
+from tidelog.channels.front.sockets.delivery import Delivery
+from tidelog.channels.front.sockets.hub import Hub, SocketFacts
 from tidelog.channels.upkeep.erasing import Erased
 from tidelog.channels.upkeep.revoking import Revoking
 from tidelog.channels.upkeep.state_loader import StateLoader

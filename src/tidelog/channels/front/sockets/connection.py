@@ -32,8 +32,8 @@ from tidelog.channels.protocol.upgrade import AppendMode, Options, claims_of
 from tidelog.channels.settings import App, set_by
 
 if TYPE_CHECKING:
-    from tidelog.channels.front.hub import Subscription
     from tidelog.channels.front.service import ChannelsService
+    from tidelog.channels.front.sockets.hub import Subscription
 
 TOO_MANY_FAILURES = "too many failed authentications from your address" + set_by(
     "per_address.max_failed_authentications_per_minute"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidelog.channels.front.texts import read_version_page
+from tidelog.channels.front.reads.version_data import read_version_page
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from tidelog.base.net.frame import text_frame
-from tidelog.channels.front.elsewhere import Elsewhere, Presence
+from tidelog.channels.front.cluster.other_nodes import Elsewhere, Presence
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import Member
 from tidelog.channels.protocol.capabilities import Actor
@@ -22,7 +22,7 @@ from tidelog.channels.protocol.version import Version
 if TYPE_CHECKING:
     from tidelog.channels.decide.revocations import Revocations
     from tidelog.channels.decide.state import ChannelState
-    from tidelog.channels.front.connection import Connection
+    from tidelog.channels.front.sockets.connection import Connection
 
 
 MAX_HELD_FRAMES = 10_000

@@ -13,9 +13,9 @@ import msgspec
 from tidelog.base.allowance import Allowance
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Admit, Handle, HttpRequest, HttpResponse, Route, guarded
-from tidelog.channels.front.histories import Histories
-from tidelog.channels.front.messages import Messages
-from tidelog.channels.front.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
+from tidelog.channels.front.api.history import Histories
+from tidelog.channels.front.api.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
+from tidelog.channels.front.reads.message_reader import Messages
 from tidelog.channels.protocol import fault, requests
 from tidelog.channels.protocol.capabilities import history_off, versions_off
 from tidelog.channels.protocol.fault import Fault

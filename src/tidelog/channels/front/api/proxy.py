@@ -22,8 +22,8 @@ from tidelog.base.serving.surface import (
     guarded,
     is_bearer,
 )
-from tidelog.channels.front.http import Service, check_place
-from tidelog.channels.front.openapi import OPERATIONS, PROXY
+from tidelog.channels.front.api.openapi import OPERATIONS, PROXY
+from tidelog.channels.front.api.routes import Service, check_place
 from tidelog.channels.protocol import bodies, fault, requests
 from tidelog.channels.protocol.capabilities import history_off
 from tidelog.channels.protocol.extras import compact

@@ -1,0 +1,1 @@
+"""What the nodes of one log know of each other."""

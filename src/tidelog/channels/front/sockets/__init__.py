@@ -1,0 +1,1 @@
+"""Connections, their subscriptions, and what is delivered to them."""
