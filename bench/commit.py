@@ -36,11 +36,12 @@ from tidelog.base.garbage import spare_what_stays
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.base.sql.sqlitefile import connect
+from tidelog.config.schema import SCHEMA
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Answer, Failure, Names, View
 from tidelog.log.request import Submission
 from tidelog.store import open_store
-from tidelog.store.engine import GENESIS_DIGEST, Store, builtin_queries
+from tidelog.store.engine import GENESIS_DIGEST, Store
 from tidelog.store.postgresql import to_columns
 from tidelog.store.rows import Effects, Head, Loaded
 from tidelog.store.sqlite import SqliteStore, SqliteWriter
@@ -48,6 +49,8 @@ from tidelog.testing.postgresql import create_database, throwaway_postgresql
 from tidelog.testing.probe.rules import PutItem, prepare_put
 from tidelog.testing.probe.service import EXTENSION
 from tidelog.testing.probe.wire import decode_put
+
+WITH_PROBE = SCHEMA.extended([EXTENSION])
 
 STREAMS = 64
 VALUE_BYTES = 200
@@ -168,7 +171,7 @@ def reference_sqlite(path: Path, work: Sequence[PutItem], batch: int) -> float:
 
     With a batch of one it also reads what a request must read: its key, its serial, its state.
     """
-    queries = {**builtin_queries("sqlite"), **EXTENSION.queries["sqlite"]}
+    queries = WITH_PROBE.queries("sqlite")
     prepared = effects_of(work, batch)
     connection = connect(path)
     execute, executemany = connection.execute, connection.executemany
@@ -192,7 +195,7 @@ def reference_sqlite(path: Path, work: Sequence[PutItem], batch: int) -> float:
 
 async def reference_postgresql(url: str, work: Sequence[PutItem], batch: int) -> float:
     """The same on PostgreSQL: one `unnest` per batch; commits per second."""
-    queries = {**builtin_queries("postgresql"), **EXTENSION.queries["postgresql"]}
+    queries = WITH_PROBE.queries("postgresql")
     prepared = []
     for effects in effects_of(work, batch):
         columns = [
@@ -235,7 +238,7 @@ class _Location:
             location = str(self._directory / f"{self._count}.db")
         else:
             location = await create_database(self._server)
-        store = await open_store(location, log_id="bench", node="bench", extensions=(EXTENSION,))
+        store = await open_store(WITH_PROBE, location, log_id="bench", node="bench")
         await store.close()
         return location
 
@@ -254,7 +257,7 @@ async def measure(places: _Location, submitters: int, rounds: int) -> dict[str, 
     for _ in range(rounds):
         work = items(WORK[submitters])
         location = await places.new()
-        store = await open_store(location, log_id="b", node="b", extensions=(EXTENSION,))
+        store = await open_store(WITH_PROBE, location, log_id="b", node="b")
         try:
             async with committer_on(store) as committer:
                 results.append(await commit_all(committer, work, submitters))
@@ -331,7 +334,7 @@ async def compare_writers(places: _Location, submitters: int, rounds: int) -> li
         ):
             results, other_work = [], []
             for _ in range(rounds):
-                store = SqliteStore(Path(await places.new()), log_id="b", extensions=(EXTENSION,))
+                store = SqliteStore(WITH_PROBE, Path(await places.new()), log_id="b")
                 store.writer.__class__ = kind
                 turns, spinning = _keep_busy() if busy else (lambda: 0.0, None)
                 try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.base.data.digest import body_digest, entry_digest
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
 
 BODY_BYTES = 250
@@ -39,7 +40,7 @@ def log_of(folder: Path, entries: int) -> Path:
 
 
 async def _create(path: Path) -> None:
-    store = await open_store(str(path), log_id=LOG_ID, node=LOG_ID)
+    store = await open_store(SCHEMA, str(path), log_id=LOG_ID, node=LOG_ID)
     await store.close()
 
 

@@ -15,6 +15,7 @@ from channels import APP_ID, CONFIG, KEY, SECRET, Meter, Watcher, publish_bytes,
 from size_parts.figure import Figure, Measured
 from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.version import CREATE, SURFACE, Body, encode_body, version_serial
+from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import RowChange
 from tidelog.log.entry import Draft, Entry, place
 from tidelog.store import open_store
@@ -129,7 +130,7 @@ async def fill(path: Path, channel: str, messages: int) -> None:
     """A log of messages of one channel, as publishes would have written it."""
     path.parent.mkdir()
     stream = stream_name(APP_ID, channel)
-    store = await open_store(str(path), log_id=LOG_ID, node="bench")
+    store = await open_store(SCHEMA, str(path), log_id=LOG_ID, node="bench")
     try:
         for first in range(1, messages + 1, BATCH):
             loaded = await store.writer.begin(Names(), first - 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from channels import APP_ID, KEY, SECRET, run_senders, signed
 from size_parts.figure import Figure, Measured
+from tidelog.config.schema import SCHEMA
 from tidelog.store.compaction import compact
 from tidelog.testing.process import ServerProcess
 
@@ -39,7 +40,7 @@ def purged_entries(home: Path, quick: bool) -> tuple[Measured, Measured]:
         while _kept(home / "data"):
             time.sleep(0.2)
         process.terminate()
-    done = asyncio.run(compact(str(home / "data" / "tidelog.db"), lambda _done, _all: None))
+    done = asyncio.run(compact(SCHEMA, str(home / "data" / "tidelog.db"), lambda _done, _all: None))
 
     def measured(size: int) -> Measured:
         return {"entries": entries, "file_bytes": size, "cost": round(size / entries, 1)}

@@ -27,6 +27,7 @@ from sync_parts.wire import (
 from tidelog.base.clock import SystemClock
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
+from tidelog.config import schema
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
 from tidelog.sync.front.service import SyncService
@@ -139,7 +140,7 @@ def _tree_items(first: int, count: int, model: Model) -> tuple[PreparedItem, ...
 async def write_tree(place: Place, count: int) -> float:
     """Write `count` tree events through the committer and the rules of sync; events per second."""
     (place.home / "data").mkdir(exist_ok=True)
-    store = await open_store(place.location, log_id="bench", node="bench")
+    store = await open_store(schema.SCHEMA, place.location, log_id="bench", node="bench")
     try:
         committer = await Committer.start(store, SystemClock(), Metrics(), Limits())
         try:

@@ -16,6 +16,7 @@ from websockets.exceptions import WebSocketException
 from support.sync_peer import EVENT, MODEL, SECRET, TREE, token
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync.client import DraftInvalid, SyncClient
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
 from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.protocol.tree import TreeState
@@ -227,7 +228,7 @@ async def converge(seed: int, server: ServerProcess, directory: Path) -> None:
 async def check(actors: list[Actor], partitions: list[str], server: ServerProcess) -> None:
     """Compare every view with the fold of the log."""
     store = await open_store(
-        str(server.data_dir / "tidelog.db"), log_id="", node="", read_only=True
+        SCHEMA, str(server.data_dir / "tidelog.db"), log_id="", node="", read_only=True
     )
     trees = {name: TreeState(model()) for name in partitions}
     notes: dict[str, Json] = {name: {} for name in partitions}

@@ -21,6 +21,7 @@ from support.channels_raw import (
     of_item,
 )
 from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
 from tidelog.testing.process import ServerProcess
 
@@ -318,7 +319,7 @@ async def test_token_streams_survive_kills(
         cwd=tmp_path,
     )
     assert verified.returncode == 0, verified.stderr + verified.stdout
-    store = await open_store(store_location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, store_location, log_id="", node="", read_only=True)
     try:
         assert (await store.head()).committed_id == len(operations), "nothing else was committed"
         assert await store.dedupe_count() == len(operations)

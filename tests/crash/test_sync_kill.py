@@ -29,6 +29,7 @@ from support.sync_peer import (
     write_model,
 )
 from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
+from tidelog.config.schema import SCHEMA
 from tidelog.log.verify import verify
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
@@ -183,7 +184,7 @@ class Subscriber:
 
 async def read_events(location: str) -> list[Entry]:
     """The log of a store that verifies."""
-    store = await open_store(location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, location, log_id="", node="", read_only=True)
     try:
         async for progress in verify(store):
             assert progress.finding is None, progress
@@ -300,7 +301,7 @@ async def test_acknowledged_events_survive_kills(
     log = await read_events(store_location)
     assert [entry.entity for entry in log] == ids, "no other entries, and in the order of delivery"
     assert [entry.committed_id for entry in log] == list(range(1, len(log) + 1))
-    store = await open_store(store_location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, store_location, log_id="", node="", read_only=True)
     try:
         assert await store.dedupe_count() == len(log)
         for name, position in zip(PARTITIONS, positions, strict=True):

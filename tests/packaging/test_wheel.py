@@ -122,9 +122,13 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     assert packed == expected
     assert "tidelog/py.typed" in packed
     for folder, ending in [
-        ("store/migrations", ".sql"),
-        ("store/sqlite_sql", ".sql"),
-        ("store/postgresql_sql", ".sql"),
+        *(
+            (f"{owner}/{folder}", ".sql")
+            for owner in ("store", "channels", "mesh", "sync")
+            for folder in ("migrations", "sql")
+        ),
+        ("config/migrations", ".sql"),
+        ("dashboard/sql", ".sql"),
         ("client/migrations", ".sql"),
         ("daemon/migrations", ".sql"),
         ("pipeline/sql", ".sql"),

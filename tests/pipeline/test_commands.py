@@ -29,6 +29,7 @@ from support.log_writer import draft, write_log
 from support.pipeline_process import END_SECONDS, completed
 from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
+from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.class_archive import BUILDING_VARIABLE
 from tidelog.pipeline.jobs import buildable
@@ -438,10 +439,10 @@ def test_a_restored_log_is_refused_until_the_lake_is_rolled_back(
     old, new, lake = tmp_path / "old.db", tmp_path / "new" / "new.db", tmp_path / "lake"
     backup = tmp_path / "backup.db"
     write_log(str(old), [draft(n) for n in range(3)])
-    asyncio.run(back_up(str(old), backup, silent))
+    asyncio.run(back_up(SCHEMA, str(old), backup, silent))
     write_log(str(old), [draft(n) for n in range(5)])
     assert command("ingest", "--store", str(old), "--lake", str(lake)).code == 0
-    asyncio.run(restore(backup, str(new), silent))
+    asyncio.run(restore(SCHEMA, backup, str(new), silent))
     write_log(str(new), [draft(n) for n in range(20, 27)])
     place = ("--store", str(new), "--lake", str(lake))
     for name in ("ingest", "build", "run"):

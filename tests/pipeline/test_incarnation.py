@@ -13,6 +13,7 @@ from support.backups import silent
 from support.catalogue import Database
 from support.lake_rows import BEGIN_MS
 from support.log_writer import draft, read_log, write_log
+from tidelog.config.schema import SCHEMA
 from tidelog.log.entry import Draft
 from tidelog.pipeline import entry_files
 from tidelog.pipeline import ingest as ingest_module
@@ -54,13 +55,13 @@ def restored(
     """From each engine to the same; the restored log has three entries."""
     write_log(store_location, messages("a", 3), log_id="L")
     backup = tmp_path / "backup.db"
-    asyncio.run(back_up(store_location, backup, silent))
+    asyncio.run(back_up(SCHEMA, store_location, backup, silent))
     write_log(store_location, messages("lost", 5))
     if engine == "postgresql":
         place = asyncio.run(create_database(request.getfixturevalue("postgresql_server")))
     else:
         place = str(tmp_path / secrets.token_hex(4) / "tidelog.db")
-    asyncio.run(restore(backup, place, silent))
+    asyncio.run(restore(SCHEMA, backup, place, silent))
     return Restored(store_location, place)
 
 
@@ -124,8 +125,8 @@ def test_equal_entries_of_another_incarnation_are_refused(tmp_path: Path) -> Non
     """Also when the new history happens to be the same, which its digests cannot tell."""
     old, new, backup = (tmp_path / name for name in ("old.db", "new/new.db", "backup.db"))
     write_log(str(old), messages("a", 3), log_id="L")
-    asyncio.run(back_up(str(old), backup, silent))
-    asyncio.run(restore(backup, str(new), silent))
+    asyncio.run(back_up(SCHEMA, str(old), backup, silent))
+    asyncio.run(restore(SCHEMA, backup, str(new), silent))
     for store in (old, new):
         write_log(str(store), messages("b", 2), at_ms=BEGIN_MS)
     assert StoreAddress(str(old)).head().digest == StoreAddress(str(new)).head().digest

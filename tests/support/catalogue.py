@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 
 from tidelog.base.sql import sqlitefile
+from tidelog.config.schema import SCHEMA
 from tidelog.store.postgresql import PostgresqlStore
 
 
@@ -90,7 +91,7 @@ class Database:
             return
         server = await asyncpg.connect(self.location)
         store = PostgresqlStore(
-            self.location, node="n", connect_timeout_ms=1, statement_timeout_ms=1
+            SCHEMA, self.location, node="n", connect_timeout_ms=1, statement_timeout_ms=1
         )
         try:
             await store._migrate(server, scripts)

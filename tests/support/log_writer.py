@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tidelog.config.schema import SCHEMA
 from tidelog.log.entry import Draft, place
 from tidelog.store import Store, open_store
 from tidelog.store.rows import Effects, Entry, Names
@@ -60,7 +61,7 @@ async def append(store: Store, drafts: Sequence[Draft], at_ms: int = FIRST_MS) -
 
 
 async def _write(location: str, drafts: Sequence[Draft], log_id: str, at_ms: int) -> None:
-    store = await open_store(location, log_id=log_id, node="test")
+    store = await open_store(SCHEMA, location, log_id=log_id, node="test")
     try:
         if drafts:
             await append(store, drafts, at_ms)
@@ -82,7 +83,7 @@ def write_log(
 
 
 async def _read(location: str) -> list[Entry]:
-    store = await open_store(location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, location, log_id="", node="", read_only=True)
     try:
         entries: list[Entry] = []
         while page := await store.entries(len(entries)):
@@ -98,7 +99,7 @@ def read_log(location: str) -> list[Entry]:
 
 
 async def _keep_writing(location: str, stop: Path, pause_seconds: float) -> None:
-    store = await open_store(location, log_id=secrets.token_hex(8), node="test")
+    store = await open_store(SCHEMA, location, log_id=secrets.token_hex(8), node="test")
     rng, number = random.Random(7), 0
     try:
         while not stop.exists():  # noqa: ASYNC240 - nothing else runs here

@@ -19,6 +19,7 @@ import asyncpg
 from support.mesh_broker import SLUG
 from support.mesh_daemon import DaemonProcess
 from tidelog.base.clock import TEST_OFFSET_VARIABLE
+from tidelog.config.schema import SCHEMA
 from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.upkeep.orphan_check import Finding, find_orphans
@@ -184,7 +185,7 @@ class RealMesh:
 
     def back_up(self, target: Path) -> None:
         """`tidelog backup`, beside the running broker."""
-        _result(back_up(self.location, target, _silent))
+        _result(back_up(SCHEMA, self.location, target, _silent))
 
     def restore(self, source: Path) -> None:
         """Kill the broker, put a backup in the place of its log, and start it again."""
@@ -194,7 +195,7 @@ class RealMesh:
                 Path(self.location + suffix).unlink(missing_ok=True)
         else:
             _result(self._ask_server("DROP SCHEMA tidelog, mesh CASCADE"))
-        _result(restore(source, self.location, _silent))
+        _result(restore(SCHEMA, source, self.location, _silent))
         self.server.start()
 
     # What is stored.
@@ -253,7 +254,7 @@ class RealMesh:
         return _result(self._findings())
 
     async def _findings(self) -> list[Finding]:
-        store = await open_store(self.location, log_id="", node="", read_only=True)
+        store = await open_store(SCHEMA, self.location, log_id="", node="", read_only=True)
         try:
             return [finding async for finding in find_orphans(store, self.now_ms())]
         finally:

@@ -40,6 +40,7 @@ from tidelog.channels.protocol.requests import (
     parse_publication,
 )
 from tidelog.channels.settings import AiTransport, Channels, History, VersionedMessages
+from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
 from tidelog.daemon.key_file import new_key
 from tidelog.log.committer import Committer
@@ -223,7 +224,7 @@ class _Writer:
     async def open(self, *, versioned: bool) -> None:
         """Start the services."""
         settings = settings_of(self._folder, versioned=versioned, window_ms=WINDOW_MS)
-        self._store = await open_store(self._location, log_id="mixed", node="mixed")
+        self._store = await open_store(SCHEMA, self._location, log_id="mixed", node="mixed")
         limits = Limits(commit_queue_requests=4 * ROUND)
         self._committer = await Committer.start(self._store, self._clock, Metrics(), limits)
         shared = (self._committer, self._store)

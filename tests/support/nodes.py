@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from tidelog.base.clock import ServerClock
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
+from tidelog.config.schema import SCHEMA
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Item, Names, View
 from tidelog.log.entry import Draft
@@ -96,7 +97,7 @@ class Node:
         The clock stands still unless another one is given.
         """
         store = await open_store(
-            location, log_id=LOG_ID, node=name, extensions=(EXTENSION,), pool_size=2
+            SCHEMA.extended([EXTENSION]), location, log_id=LOG_ID, node=name, pool_size=2
         )
         committer = await committer_class.start(
             wrap(store), clock or FakeClock(), Metrics(), limits or Limits()

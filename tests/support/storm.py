@@ -10,6 +10,7 @@ from typing import Any
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from tidelog.config.schema import SCHEMA
 from tidelog.log.verify import verify
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
@@ -184,7 +185,9 @@ class Storm:
 
 async def read_log(location: str) -> list[Entry]:
     """All entries of a store that verifies and whose in-transaction state agrees with them."""
-    store = await open_store(location, log_id="", node="", read_only=True, extensions=(EXTENSION,))
+    store = await open_store(
+        SCHEMA.extended([EXTENSION]), location, log_id="", node="", read_only=True
+    )
     try:
         async for progress in verify(store):
             assert progress.finding is None, progress

@@ -43,6 +43,7 @@ def backup(
     settings = settings_from(config, data_dir=data_dir, store=store)
 
     async def run() -> "Verdict":
+        from tidelog.config.schema import SCHEMA
         from tidelog.store.backup import back_up
 
         verdicts = []
@@ -53,7 +54,7 @@ def backup(
                 verdicts.append(await _verified(str(copy)))
 
             show = copying.enter_context(progress_bar("copying"))
-            await back_up(settings.store_location, target, show, check)
+            await back_up(SCHEMA, settings.store_location, target, show, check)
         return verdicts[0]
 
     verdict = asyncio.run(run())
@@ -90,13 +91,14 @@ def restore(
     settings = settings_from(config, data_dir=data_dir, store=store)
 
     async def run() -> "Verdict":
+        from tidelog.config.schema import SCHEMA
         from tidelog.store.backup import restore as restore_store
 
         async def check(copy: Path) -> None:
             _require_sound(source, await _verified(str(copy)))
 
         with progress_bar("restoring") as show:
-            await restore_store(source, settings.store_location, show, check)
+            await restore_store(SCHEMA, source, settings.store_location, show, check)
         verdict = await _verified(settings.store_location)
         _require_sound(source, verdict)
         return verdict
@@ -114,9 +116,10 @@ def restore(
 async def _verified(location: str) -> "Verdict":
     """Verify a copy; its log must be sound."""
     from tidelog.cli.verification import verify_store
+    from tidelog.config.schema import SCHEMA
     from tidelog.store import open_store
 
-    store = await open_store(location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, location, log_id="", node="", read_only=True)
     try:
         verdict = await verify_store(store)
     finally:

@@ -34,9 +34,10 @@ _SHOWN_BODY_CHARACTERS = 120
 
 async def open_reader(settings: "Settings") -> "Store":
     """The store, for reading only: no lock, no migration."""
+    from tidelog.config.schema import SCHEMA
     from tidelog.store import open_store
 
-    return await open_store(settings.store_location, log_id="", node="", read_only=True)
+    return await open_store(SCHEMA, settings.store_location, log_id="", node="", read_only=True)
 
 
 @app.command()
@@ -221,11 +222,12 @@ def compact(
     Example: tidelog log compact --data-dir ./data
     """
     from tidelog.cli.progress import progress_bar
+    from tidelog.config.schema import SCHEMA
     from tidelog.store.compaction import compact as write_anew
 
     settings = settings_from(config, data_dir=data_dir, store=store)
     with progress_bar("compacting") as show:
-        done = asyncio.run(write_anew(settings.store_location, show))
+        done = asyncio.run(write_anew(SCHEMA, settings.store_location, show))
     if as_json:
         typer.echo(json.dumps(done._asdict()))
     else:

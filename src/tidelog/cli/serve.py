@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.base.serving.surface import Surface
     from tidelog.channels.settings import App
     from tidelog.config.settings import Settings
-    from tidelog.store.engine import Extension
+    from tidelog.store.schema import Extension
     from tidelog.web.server import Mount, Node, Server
 
 LISTENER_VARIABLE = "TIDELOG_LISTENER"
@@ -232,8 +232,10 @@ def _has_lake(settings: "Settings") -> bool:
 
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":
     """The surfaces to mount; the probe only if the environment asks for it."""
+    from tidelog.dashboard.schema import EXTENSION as DASHBOARD
+
     mounts: list[Mount] = []
-    extensions: list[Extension] = []
+    extensions: list[Extension] = [DASHBOARD]
     if settings.served_apps:
         mounts.append(_mount_channels)
     if settings.sync.is_served:

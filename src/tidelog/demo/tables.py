@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from tidelog.base.errors import TidelogError
+from tidelog.config.schema import SCHEMA
 from tidelog.demo.narration import Claim, Narrator
 from tidelog.demo.stage import Stage
 from tidelog.store import open_store
@@ -77,7 +78,9 @@ async def _run(stage: Stage, narrator: Narrator, *arguments: str) -> None:
 
 async def _figures(stage: Stage) -> list[Figure]:
     """How much of everything there is: in the store, and in the lake."""
-    store = await open_store(str(stage.data_dir / "tidelog.db"), log_id="", node="", read_only=True)
+    store = await open_store(
+        SCHEMA, str(stage.data_dir / "tidelog.db"), log_id="", node="", read_only=True
+    )
     kinds: Counter[str] = Counter()
     try:
         stats = {each.surface: each for each in await store.stats()}

@@ -72,7 +72,7 @@ async def pages(
 
 async def verify_seals(store: Store) -> AsyncIterator[Looked]:
     """Compare every row of every sealed table with its seal."""
-    for table in sealed_tables():
+    for table in sealed_tables(store.schema):
         after: Key | None = None
         while page := await store.sealed_page(table, after):
             places = [table.columns.index(name) for name in table.key]

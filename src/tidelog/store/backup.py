@@ -7,7 +7,7 @@ server, and read by anything that reads SQLite; it is also the way from one engi
 import asyncio
 import sqlite3
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,9 @@ from tidelog.base.errors import (
 )
 from tidelog.base.sql import sqlitefile
 from tidelog.store.catalogue import require_schema, tables
-from tidelog.store.engine import NO_DRIVER, NO_URL, builtin_queries, migrations, new_incarnation
+from tidelog.store.engine import NO_DRIVER, NO_URL, new_incarnation
 from tidelog.store.newfile import cannot_write, new_file, require_free
+from tidelog.store.schema import LOG, Schema
 from tidelog.store.sqlite import open_failure, require_own
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _READ_FAILED = frozenset(
 
 
 async def back_up(
+    schema: Schema,
     location: str,
     target: Path,
     progress: Progress,
@@ -68,15 +70,16 @@ async def back_up(
         raise StoreUnavailable(f"there is no directory {target.parent}; create it first")
     with new_file(target, _BACKUP_REMEDY) as partial:
         if location.startswith("postgresql://"):
-            await _dump_postgresql(location, partial, target, progress)
+            await _dump_postgresql(schema, location, partial, target, progress)
         else:
             _copy_sqlite(Path(location), partial, target, progress)
-        _end_incarnation(partial, target)
+        _end_incarnation(schema, partial, target)
         if check is not None:
             await check(partial)
 
 
 async def restore(
+    schema: Schema,
     backup: Path,
     location: str,
     progress: Progress,
@@ -91,27 +94,27 @@ async def restore(
     is_file = not location.startswith("postgresql://")
     if is_file:
         require_free(Path(location), _RESTORE_REMEDY)
-    with _at_this_version(backup) as current:
-        _require_sound(current)
+    with _at_this_version(schema, backup) as current:
+        _require_sound(schema, current)
         if check is not None:
             await check(current)
         if is_file:
-            _restore_sqlite(current, Path(location), progress)
+            _restore_sqlite(schema, current, Path(location), progress)
         else:
-            await _load_postgresql(current, location, progress)
+            await _load_postgresql(schema, current, location, progress)
 
 
-def _end_incarnation(copy: Path, target: Path) -> None:
+def _end_incarnation(schema: Schema, copy: Path, target: Path) -> None:
     """Let what is appended to a copy be another incarnation than the log it was made of.
 
     That one has no name yet, so readers take the copy for what it is: the log up to here. Whoever
     serves or restores it gives the name.
     """
-    queries = builtin_queries("sqlite")
+    queries = LOG.queries["sqlite"]
     try:
         with closing(sqlite3.connect(copy, isolation_level=None)) as writing:
             sqlitefile.enable_seals(writing)
-            newest = len(migrations("sqlite"))
+            newest = len(schema.migrations("sqlite"))
             if sqlitefile.schema_version(writing, copy, newest=newest) == newest:
                 # Else it is of a version that a restore migrates.
                 [committed_id, *_] = writing.execute(queries["head"]).fetchone()
@@ -125,7 +128,7 @@ def _end_incarnation(copy: Path, target: Path) -> None:
 
 def _begin_incarnation(copy: Path, target: Path) -> None:
     """Name the incarnation that `_end_incarnation` left."""
-    queries = builtin_queries("sqlite")
+    queries = LOG.queries["sqlite"]
     try:
         with closing(sqlite3.connect(copy, isolation_level=None)) as writing:
             sqlitefile.enable_seals(writing)
@@ -150,15 +153,15 @@ def _require_file(backup: Path) -> None:
 
 
 @contextmanager
-def _at_this_version(backup: Path) -> Iterator[Path]:
+def _at_this_version(schema: Schema, backup: Path) -> Iterator[Path]:
     """The backup itself, or a migrated copy if an earlier tidelog wrote it."""
-    known = migrations("sqlite")
+    known = schema.migrations("sqlite")
     with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
         require_own(reading, backup)
         version = sqlitefile.schema_version(reading, backup, newest=len(known))
         if version == 0:
             raise StoreDamaged(f"{backup} says that it has no schema. {_ANOTHER}")
-        require_schema(reading, backup, version)
+        require_schema(schema, reading, backup, version)
     if version == len(known):
         yield backup
         return
@@ -193,22 +196,22 @@ def _blaming(backup: Path) -> Iterator[None]:
         ) from error
 
 
-def _require_sound(backup: Path) -> None:
+def _require_sound(schema: Schema, backup: Path) -> None:
     """Refuse a backup with another schema or damaged pages, also those that no digest covers."""
-    version = len(migrations("sqlite"))
+    version = len(schema.migrations("sqlite"))
     with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
-        require_schema(reading, backup, version)
+        require_schema(schema, reading, backup, version)
         sqlitefile.check(reading, backup, remedy=_ANOTHER)
-        if reading.execute(builtin_queries("sqlite")["head"]).fetchone() is None:
+        if reading.execute(LOG.queries["sqlite"]["head"]).fetchone() is None:
             raise StoreDamaged(f"{backup}: the head row is missing. {_ANOTHER}")
 
 
-def _restore_sqlite(backup: Path, target: Path, progress: Progress) -> None:
+def _restore_sqlite(schema: Schema, backup: Path, target: Path, progress: Progress) -> None:
     lock = sqlitefile.DirectoryLock(target.with_name(target.name + ".lock"))
     try:
         with new_file(target, _RESTORE_REMEDY) as partial:
             _copy_sqlite(backup, partial, target, progress)
-            _end_incarnation(partial, target)
+            _end_incarnation(schema, partial, target)
             _begin_incarnation(partial, target)
     finally:
         lock.release()
@@ -272,19 +275,21 @@ async def connect_postgresql(url: str) -> "asyncpg.Connection":
         ) from error
 
 
-async def _dump_postgresql(url: str, partial: Path, target: Path, progress: Progress) -> None:
+async def _dump_postgresql(
+    schema: Schema, url: str, partial: Path, target: Path, progress: Progress
+) -> None:
     connection = await connect_postgresql(url)
 
     from tidelog.store.postgresql_listener import LOST
 
     try:
         with closing(sqlitefile.connect(partial)) as writing:
-            sqlitefile.migrate(writing, partial, migrations("sqlite"))
+            sqlitefile.migrate(writing, partial, schema.migrations("sqlite"))
             writing.execute("BEGIN")
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                await _require_version(connection)
+                await _require_version(schema, connection)
                 total = await connection.fetchval("SELECT committed_id FROM tidelog.head")
-                for table in tables():
+                for table in tables(schema):
                     columns = _columns(writing, table)
                     writing.execute(f"DELETE FROM {table}")
                     insert = _insert(table, columns)
@@ -308,10 +313,10 @@ async def _dump_postgresql(url: str, partial: Path, target: Path, progress: Prog
         await connection.close()
 
 
-async def _require_version(connection: "asyncpg.Connection") -> None:
+async def _require_version(schema: Schema, connection: "asyncpg.Connection") -> None:
     """What another version stored would be copied in part, without anybody noticing."""
     version = await connection.fetchval("SELECT max(version) FROM tidelog.schema_version")
-    known = len(migrations("postgresql"))
+    known = len(schema.migrations("postgresql"))
     if version != known:
         raise SchemaTooNew(
             f"the PostgreSQL store has schema version {version}, this tidelog copies {known}. "
@@ -330,23 +335,23 @@ async def _pages(
         yield [from_record(record) for record in records]
 
 
-async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
+async def _load_postgresql(schema: Schema, backup: Path, url: str, progress: Progress) -> None:
     connection = await connect_postgresql(url)
 
     from tidelog.store.postgresql import migrate
     from tidelog.store.postgresql_listener import LOST
 
-    queries = builtin_queries("postgresql")
+    queries = LOG.queries["postgresql"]
     try:
         # One transaction from the first table to the last row: whatever ends a restore, the
         # database is as it was before. The lock keeps a server from starting on half a log.
         async with connection.transaction():
             await connection.execute(queries["lock_schema"])
             await _require_unused(connection, queries)
-            await migrate(connection, queries, migrations("postgresql"))
-            await _require_empty(connection, queries)
+            await migrate(connection, queries, schema.migrations("postgresql"))
+            await _require_empty(schema, connection)
             with _blaming(backup), closing(sqlitefile.connect(backup, read_only=True)) as reading:
-                await _fill(connection, reading, progress)
+                await _fill(schema, connection, reading, progress)
             head = await connection.fetchval(queries["head"])
             added = await connection.execute(queries["add_incarnation"], [""], [head], [0])
             if added == "INSERT 0 1":
@@ -362,7 +367,7 @@ async def _load_postgresql(backup: Path, url: str, progress: Progress) -> None:
         await connection.close()
 
 
-async def _require_unused(connection: "asyncpg.Connection", queries: dict[str, str]) -> None:
+async def _require_unused(connection: "asyncpg.Connection", queries: Mapping[str, str]) -> None:
     """A node that runs would go on with a log that is not the one it started with."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _GONE_SECONDS
@@ -376,10 +381,11 @@ async def _require_unused(connection: "asyncpg.Connection", queries: dict[str, s
         await connection.execute(queries["look_again"])
 
 
-async def _require_empty(connection: "asyncpg.Connection", queries: dict[str, str]) -> None:
+async def _require_empty(schema: Schema, connection: "asyncpg.Connection") -> None:
     """Nothing in any table that a restore fills, but what a start writes."""
-    holds = "a log" if await connection.fetchval(queries["has_log"]) else None
-    for table in tables():
+    has_log = LOG.queries["postgresql"]["has_log"]
+    holds = "a log" if await connection.fetchval(has_log) else None
+    for table in tables(schema):
         if holds is None and table != "head":
             written = "WHERE began > 0" if table == "incarnation" else ""
             is_used = await connection.fetchval(
@@ -394,12 +400,15 @@ async def _require_empty(connection: "asyncpg.Connection", queries: dict[str, st
 
 
 async def _fill(
-    connection: "asyncpg.Connection", reading: sqlite3.Connection, progress: Progress
+    schema: Schema,
+    connection: "asyncpg.Connection",
+    reading: sqlite3.Connection,
+    progress: Progress,
 ) -> None:
     from tidelog.store.postgresql import to_columns
 
     total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
-    for table in tables():
+    for table in tables(schema):
         columns = _columns(reading, table)
         # What a start wrote, or what follows from tables before it: the backup has its own.
         await connection.execute(f"DELETE FROM tidelog.{table}")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tidelog.base.errors import StoreDamaged
 from tidelog.base.sql import sqlitefile
-from tidelog.store.engine import builtin_queries, migrations
 from tidelog.store.rows import SEAL, SealedTable
+from tidelog.store.schema import LOG, Schema
 
 _TRANSIENT = "writer"
 """Belongs to running processes and is no part of a backup."""
@@ -31,11 +31,11 @@ class _Object(NamedTuple):
 
 
 @functools.cache
-def sealed_tables() -> tuple[SealedTable, ...]:
+def sealed_tables(schema: Schema) -> tuple[SealedTable, ...]:
     """Those of the newest schema; taken from the migrations, so that none can be forgotten."""
     found = []
-    with _fresh(len(migrations("sqlite"))) as fresh:
-        for table in tables():
+    with _fresh(schema, len(schema.migrations("sqlite"))) as fresh:
+        for table in tables(schema):
             rows = fresh.execute(f"PRAGMA table_info({table})").fetchall()
             names = [name for _, name, *_ in rows]
             key = sorted((place, name) for _, name, *_, place in rows if place)
@@ -45,16 +45,18 @@ def sealed_tables() -> tuple[SealedTable, ...]:
     return tuple(found)
 
 
-def tables() -> list[str]:
+def tables(schema: Schema) -> list[str]:
     """All that makes up a store; `writer` belongs to running processes and is not copied.
 
     Taken from the migrations, so that no table can be forgotten.
     """
-    made = _made(len(migrations("sqlite"))).values()
+    made = _made(schema, len(schema.migrations("sqlite"))).values()
     return sorted(each.name for each in made if each.kind == "table" and each.name != _TRANSIENT)
 
 
-def require_schema(connection: sqlite3.Connection, path: Path, version: int) -> None:
+def require_schema(
+    schema: Schema, connection: sqlite3.Connection, path: Path, version: int
+) -> None:
     """Refuse a file whose schema is not the one that the first `version` migrations make.
 
     Tables of other names, with their indexes, may be there: a surface that ships outside the
@@ -63,8 +65,8 @@ def require_schema(connection: sqlite3.Connection, path: Path, version: int) -> 
     Raises:
         StoreDamaged: it differs; the message names the first difference.
     """
-    made, found = _made(version), _objects(connection)
-    later = _made(len(migrations("sqlite")))
+    made, found = _made(schema, version), _objects(connection)
+    later = _made(schema, len(schema.migrations("sqlite")))
     for key, other in found.items():
         if key in later and key not in made:
             what = f"its version is {version}, but the {other.kind} {other.name} came later"
@@ -88,22 +90,22 @@ def require_schema(connection: sqlite3.Connection, path: Path, version: int) -> 
 
 
 @functools.cache
-def _made(version: int) -> Mapping[tuple[str, str], _Object]:
-    with _fresh(version) as fresh:
+def _made(schema: Schema, version: int) -> Mapping[tuple[str, str], _Object]:
+    with _fresh(schema, version) as fresh:
         return _objects(fresh)
 
 
 @contextmanager
-def _fresh(version: int) -> Iterator[sqlite3.Connection]:
+def _fresh(schema: Schema, version: int) -> Iterator[sqlite3.Connection]:
     """A new store of this version, in memory."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        sqlitefile.migrate(fresh, Path(":memory:"), migrations("sqlite")[:version])
+        sqlitefile.migrate(fresh, Path(":memory:"), schema.migrations("sqlite")[:version])
         yield fresh
 
 
 def _objects(connection: sqlite3.Connection) -> Mapping[tuple[str, str], _Object]:
     """By kind and name: a trigger may be called like a table."""
-    rows = connection.execute(builtin_queries("sqlite")["schema_objects"])
+    rows = connection.execute(LOG.queries["sqlite"]["schema_objects"])
     return {
         (kind, name): _Object(kind, name, table, _plain(sql)) for kind, name, table, sql in rows
     }

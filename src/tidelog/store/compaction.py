@@ -23,8 +23,8 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
 from tidelog.store.backup import connect_postgresql
 from tidelog.store.catalogue import require_schema, tables
-from tidelog.store.engine import builtin_queries, migrations
 from tidelog.store.newfile import cannot_write, replacement
+from tidelog.store.schema import LOG, Schema
 from tidelog.store.sqlite import open_failure, remedy, require_own
 
 Progress = Callable[[int, int], None]
@@ -43,7 +43,7 @@ class Compacted(NamedTuple):
     after_bytes: int
 
 
-async def compact(location: str, progress: Progress) -> Compacted:
+async def compact(schema: Schema, location: str, progress: Progress) -> Compacted:
     """Write the store at `location` anew; nobody can write to it meanwhile.
 
     Raises:
@@ -52,10 +52,10 @@ async def compact(location: str, progress: Progress) -> Compacted:
         StoreDamaged: it cannot be copied, and is as it was.
     """
     if location.startswith("postgresql://"):
-        return await _compact_postgresql(location, progress)
+        return await _compact_postgresql(schema, location, progress)
     is_given_up = threading.Event()
     work = asyncio.create_task(
-        asyncio.to_thread(_compact_sqlite, Path(location), progress, is_given_up.is_set)
+        asyncio.to_thread(_compact_sqlite, schema, Path(location), progress, is_given_up.is_set)
     )
     try:
         return await asyncio.shield(work)
@@ -65,7 +65,9 @@ async def compact(location: str, progress: Progress) -> Compacted:
         raise
 
 
-def _compact_sqlite(path: Path, progress: Progress, is_given_up: Callable[[], bool]) -> Compacted:
+def _compact_sqlite(
+    schema: Schema, path: Path, progress: Progress, is_given_up: Callable[[], bool]
+) -> Compacted:
     path = path.resolve()  # the lock lies beside the file itself, whatever name it was given
     if not path.exists():
         raise StoreUnavailable(f"there is no log at {path}. Name the right one with --data-dir.")
@@ -76,7 +78,7 @@ def _compact_sqlite(path: Path, progress: Progress, is_given_up: Callable[[], bo
             before = _take_alone(reading, path)
             with replacement(path) as partial:
                 _copy(reading, partial, path, progress, is_given_up)
-                _check(partial, path)
+                _check(schema, partial, path)
                 after = partial.stat().st_size
                 reach(FaultPoint.COMPACTING)
             reach(FaultPoint.COMPACTED)
@@ -117,7 +119,7 @@ def _copy(
     progress: Progress,
     is_given_up: Callable[[], bool],
 ) -> None:
-    [(used,)] = reading.execute(builtin_queries("sqlite")["used_bytes"])
+    [(used,)] = reading.execute(LOG.queries["sqlite"]["used_bytes"])
     free = shutil.disk_usage(partial.parent).free
     if free < used:
         raise StoreUnavailable(
@@ -147,27 +149,27 @@ def _copy(
             os.chown(partial, seen.st_uid, seen.st_gid)
 
 
-def _check(partial: Path, path: Path) -> None:
+def _check(schema: Schema, partial: Path, path: Path) -> None:
     """It is about to take the place of the only other copy."""
-    queries = builtin_queries("sqlite")
+    queries = LOG.queries["sqlite"]
     with closing(sqlitefile.connect(partial, read_only=True)) as copy:
         sqlitefile.check(copy, path, remedy=remedy(path))
-        version = sqlitefile.schema_version(copy, path, newest=len(migrations("sqlite")))
-        require_schema(copy, path, version)
+        version = sqlitefile.schema_version(copy, path, newest=len(schema.migrations("sqlite")))
+        require_schema(schema, copy, path, version)
         if copy.execute(queries["head"]).fetchone() is None:
             raise StoreUnavailable(f"{path}: the head row is missing. {remedy(path)}")
 
 
-async def _compact_postgresql(url: str, progress: Progress) -> Compacted:
+async def _compact_postgresql(schema: Schema, url: str, progress: Progress) -> Compacted:
     connection = await connect_postgresql(url)
 
     from tidelog.store.postgresql_listener import LOST
 
     try:
-        queries = builtin_queries("postgresql")
+        queries = LOG.queries["postgresql"]
         before = await connection.fetchval(queries["size"])
         done = 0
-        for table in tables():
+        for table in tables(schema):
             progress(done, before)
             done += await connection.fetchval(queries["size_of_table"], table)
             await connection.execute(f"VACUUM (FULL) tidelog.{table}")

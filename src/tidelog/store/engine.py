@@ -2,13 +2,10 @@
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tidelog.base.data.incarnation import Incarnation
-from tidelog.base.faultpoint import FaultPoint
-from tidelog.base.sql.queries import load_queries
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -22,6 +19,7 @@ from tidelog.store.rows import (
     SealedTable,
     SurfaceStats,
 )
+from tidelog.store.schema import Schema
 
 MAX_ID = 2**63 - 1
 """Beyond every position."""
@@ -36,26 +34,6 @@ however large entries are. One entry is always returned."""
 ANNOUNCED_MS = 60_000
 """How long an announcement can be heard: a node that was away for longer has closed its clients'
 connections or cannot have known of what changed."""
-
-SHORT_READS = frozenset(
-    {
-        *("head", "clock", "incarnations", "entries_after", "dedupe_row", "dedupe_rows"),
-        *("announce", "announcements_after", "last_announcement", "announcement_keeper"),
-        *("channels_channel", "channels_message", "channels_versions_after", "channels_exists"),
-        *("channels_base", "channels_last_event", "sync_last_event", "sync_setting"),
-        *("mesh_by_slug", "mesh_member", "mesh_dedupe_row", "mesh_take_shares", "mesh_use_tokens"),
-        *("mesh_waiting", "mesh_recipients", "mesh_entry"),
-    }
-)
-"""Reads that health, subscribing, writing and delivering wait for. Each takes what a key names, or
-a page of it, whatever there is; they have a lane of their own, and never wait for somebody's
-history. An engine reads everything else in the other lane."""
-
-STATEMENT_POINTS: Mapping[str, FaultPoint] = {
-    "mesh_add_delivery": FaultPoint.DELIVERIES_WRITTEN,
-    "mesh_add_mention": FaultPoint.MENTIONS_WRITTEN,
-}
-"""Where a test can stop an engine inside a transaction: behind these statements."""
 
 NO_DRIVER = (
     "the `store` setting names PostgreSQL, but its driver is not installed. "
@@ -117,6 +95,9 @@ class Writer(Protocol):
 
 class Store(Protocol):
     """A log on disk: one writer, any number of readers."""
+
+    schema: Schema
+    """What it was opened with."""
 
     @property
     def writer(self) -> Writer:
@@ -212,35 +193,3 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish and let go of everything."""
-
-
-class Extension(NamedTuple):
-    """A schema and queries beside the built-in ones, for a surface that ships outside the package.
-
-    The scripts run at every start and must be idempotent (`CREATE TABLE IF NOT EXISTS`).
-    """
-
-    schema: Mapping[str, str]
-    """Engine name to script."""
-    queries: Mapping[str, Mapping[str, str]]
-    """Engine name to named statements."""
-
-
-def builtin_queries(engine: str) -> dict[str, str]:
-    """The named statements packaged for `engine`."""
-    return load_queries(files("tidelog.store") / f"{engine}_sql")
-
-
-def migrations(engine: str) -> list[str]:
-    """The migration scripts of `engine`, in order; number N is at index N-1."""
-    scripts = sorted(
-        (
-            file
-            for file in (files("tidelog.store") / "migrations").iterdir()
-            if file.name.endswith(f".{engine}.sql")
-        ),
-        key=lambda file: file.name,
-    )
-    for number, file in enumerate(scripts, start=1):
-        assert int(file.name.split("_")[0]) == number, f"{file.name} should be number {number}"  # noqa: S101 - a packaging mistake, found by every test
-    return [file.read_text(encoding="utf-8") for file in scripts]

@@ -29,12 +29,7 @@ from tidelog.store.engine import (
     NO_URL,
     PAGE_BYTES,
     PAGE_ENTRIES,
-    SHORT_READS,
-    STATEMENT_POINTS,
-    Extension,
-    builtin_queries,
     end_problem,
-    migrations,
     new_incarnation,
 )
 from tidelog.store.gathering import gather
@@ -52,6 +47,7 @@ from tidelog.store.rows import (
     SealedTable,
     SurfaceStats,
 )
+from tidelog.store.schema import Schema
 
 ENGINE = "postgresql"
 
@@ -115,9 +111,12 @@ def from_record(record: Iterable[Any]) -> Row:
 class PostgresqlWriter:
     """The one writing connection of this process; reconnects when it is lost."""
 
-    def __init__(self, connect: Callable[[], Any], queries: dict[str, str], node: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], queries: dict[str, str], schema: Schema, node: str
+    ) -> None:
         self._connect = connect
         self._queries = queries
+        self._fault_points = schema.fault_points
         self._node = node
         self._connection: asyncpg.Connection | None = None
 
@@ -231,8 +230,8 @@ class PostgresqlWriter:
             reach(FaultPoint.KEYS_WRITTEN)
         for statement, rows in gather(effects.changes):
             await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
-            if statement in STATEMENT_POINTS:
-                reach(STATEMENT_POINTS[statement])
+            if statement in self._fault_points:
+                reach(self._fault_points[statement])
         if effects.entries:
             reach(FaultPoint.HISTORY_WRITTEN)
 
@@ -326,36 +325,34 @@ class PostgresqlStore:
 
     def __init__(
         self,
+        schema: Schema,
         url: str,
         *,
         node: str,
-        extensions: Sequence[Extension] = (),
         connect_timeout_ms: int,
         statement_timeout_ms: int,
     ) -> None:
         self._url = url
-        self._queries = builtin_queries(ENGINE)
-        for extension in extensions:
-            self._queries.update(extension.queries[ENGINE])
-        self._extensions = extensions
+        self.schema = schema
+        self._queries = schema.queries(ENGINE)
         self._connect_seconds = connect_timeout_ms / 1000
         self._statement_timeout_ms = statement_timeout_ms
         self._short: asyncpg.Pool | None = None
-        """For `SHORT_READS`; half of the connections, at least one."""
+        """For `Schema.short_reads`; half of the connections, at least one."""
         self._long: asyncpg.Pool | None = None
         self._listener = Listener(self._connect)
         self._node = node
         self._sweep_at = 0.0
-        self.writer = PostgresqlWriter(self._connect, self._queries, node)
+        self.writer = PostgresqlWriter(self._connect, self._queries, schema, node)
 
     @classmethod
     async def open(
         cls,
+        schema: Schema,
         url: str,
         *,
         log_id: str,
         node: str,
-        extensions: Sequence[Extension] = (),
         read_only: bool = False,
         require_fsync: bool = True,
         connect_timeout_ms: int = 5000,
@@ -364,9 +361,9 @@ class PostgresqlStore:
     ) -> "PostgresqlStore":
         """Connect, check and migrate; an empty database becomes the log `log_id`."""
         store = cls(
+            schema,
             url,
             node=node,
-            extensions=extensions,
             connect_timeout_ms=connect_timeout_ms,
             statement_timeout_ms=statement_timeout_ms,
         )
@@ -416,7 +413,7 @@ class PostgresqlStore:
     async def _prepare(
         self, connection: asyncpg.Connection, log_id: str, *, read_only: bool, require_fsync: bool
     ) -> None:
-        known = migrations(ENGINE)
+        known = self.schema.migrations(ENGINE)
         if read_only:
             version = await _version(connection, self._queries)
             if version > len(known):
@@ -433,10 +430,10 @@ class PostgresqlStore:
         await connection.execute(self._queries["create_head"], log_id, GENESIS_DIGEST)
         await connection.execute(self._queries["first_incarnation"], *new_incarnation())
         await connection.execute(self._queries["forget_writers"])
-        for extension in self._extensions:
+        for script in self.schema.tables(ENGINE):
             async with connection.transaction():
                 await connection.execute(self._queries["lock_schema"])
-                await connection.execute(extension.schema[ENGINE])
+                await connection.execute(script)
         await self._check_end(connection)
 
     async def _check_end(self, connection: asyncpg.Connection) -> None:
@@ -544,7 +541,7 @@ class PostgresqlStore:
         return [SurfaceStats._make(row) for row in await self._fetch("stats")]
 
     async def _fetch(self, query: str, *values: Any) -> list[Row]:
-        lane = self._short if query in SHORT_READS else self._long
+        lane = self._short if query in self.schema.short_reads else self._long
         return await self._read(lane, self._queries[query], *values)
 
     async def _read(self, lane: asyncpg.Pool | None, text: str, *values: Any) -> list[Row]:

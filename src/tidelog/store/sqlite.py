@@ -28,12 +28,7 @@ from tidelog.store.engine import (
     MAX_ID,
     PAGE_BYTES,
     PAGE_ENTRIES,
-    SHORT_READS,
-    STATEMENT_POINTS,
-    Extension,
-    builtin_queries,
     end_problem,
-    migrations,
     new_incarnation,
 )
 from tidelog.store.pace import LARGE_BYTES, SyncPace
@@ -50,6 +45,7 @@ from tidelog.store.rows import (
     SealedTable,
     SurfaceStats,
 )
+from tidelog.store.schema import Schema
 
 ENGINE = "sqlite"
 
@@ -140,9 +136,12 @@ class SqliteWriter:
     of the disk (`SyncPace`) or of the batch (`LARGE_BYTES`), COMMIT does go to a thread.
     """
 
-    def __init__(self, connection: sqlite3.Connection, queries: dict[str, str]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, queries: dict[str, str], schema: Schema
+    ) -> None:
         self._connection = connection
         self._queries = queries
+        self._fault_points = schema.fault_points
         self._pace = SyncPace()
         self._committing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
         self._serials: dict[str, int] = {}
@@ -225,8 +224,8 @@ class SqliteWriter:
             reach(FaultPoint.KEYS_WRITTEN)
         for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
             connection.executemany(queries[statement], [change.values for change in run])
-            if statement in STATEMENT_POINTS:
-                reach(STATEMENT_POINTS[statement])
+            if statement in self._fault_points:
+                reach(self._fault_points[statement])
         connection.execute(
             queries["advance_head"], (effects.committed_id, effects.digest, effects.committed_at)
         )
@@ -348,19 +347,18 @@ class SqliteStore:
 
     def __init__(
         self,
+        schema: Schema,
         path: Path,
         *,
         log_id: str,
-        extensions: Sequence[Extension] = (),
         read_only: bool = False,
         page_cache_bytes: int = PAGE_CACHE_BYTES,
     ) -> None:
         """Open, check and migrate; a new file becomes the log `log_id`."""
         path = path.resolve()  # the lock lies beside the file itself, whatever name it was given
         self.path = path
-        self._queries = builtin_queries(ENGINE)
-        for extension in extensions:
-            self._queries.update(extension.queries[ENGINE])
+        self.schema = schema
+        self._queries = schema.queries(ENGINE)
         self._lock: sqlitefile.DirectoryLock | None = None
         if read_only:
             if not path.exists():
@@ -371,20 +369,19 @@ class SqliteStore:
         else:
             self._lock = sqlitefile.DirectoryLock(path.with_name(path.name + ".lock"))
         try:
-            connection = self._open(log_id, extensions, read_only=read_only)
+            connection = self._open(log_id, read_only=read_only)
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
             raise
         third = page_cache_bytes // 3
         sqlitefile.set_page_cache(connection, third)
-        self.writer = SqliteWriter(connection, self._queries)
+        self.writer = SqliteWriter(connection, self._queries, schema)
         self._short, self._long = _Lane(path, "look", third), _Lane(path, "read", third)
 
-    def _open(
-        self, log_id: str, extensions: Sequence[Extension], *, read_only: bool
-    ) -> sqlite3.Connection:
+    def _open(self, log_id: str, *, read_only: bool) -> sqlite3.Connection:
         connection = None
+        migrations = self.schema.migrations(ENGINE)
         try:
             if not read_only:
                 self._require_wal_belongs()
@@ -394,20 +391,20 @@ class SqliteStore:
                     require_own(looking, self.path)
             connection = sqlitefile.connect(self.path, read_only=read_only, waits=read_only)
             if read_only:
-                sqlitefile.require_version(connection, self.path, len(migrations(ENGINE)))
+                sqlitefile.require_version(connection, self.path, len(migrations))
                 return connection
             if self.path.stat().st_size <= CHECKED_AT_START_BYTES:
                 sqlitefile.check(connection, self.path, remedy=remedy(self.path))
             # Room that becomes free is overwritten, from the start: older copies of a row that grew
             # must be gone when its last one is erased.
             connection.execute("PRAGMA secure_delete = ON")
-            sqlitefile.migrate(connection, self.path, migrations(ENGINE))
+            sqlitefile.migrate(connection, self.path, migrations)
             connection.execute(self._queries["create_head"], (log_id, GENESIS_DIGEST))
             begun = new_incarnation()
             connection.execute(self._queries["first_incarnation"], begun)
             connection.execute(self._queries["name_incarnation"], begun)  # if it is a backup
-            for extension in extensions:
-                for statement in sqlitefile.statements(extension.schema[ENGINE]):
+            for script in self.schema.tables(ENGINE):
+                for statement in sqlitefile.statements(script):
                     connection.execute(statement)
             self._check_end(connection)
         except sqlite3.DatabaseError as error:
@@ -440,7 +437,7 @@ class SqliteStore:
             raise StoreDamaged(f"{self.path}: {problem}. {remedy(self.path)}")
 
     def _lane(self, query: str) -> _Lane:
-        return self._short if query in SHORT_READS else self._long
+        return self._short if query in self.schema.short_reads else self._long
 
     async def head(self) -> Head:
         """See `Store.head`."""

@@ -170,10 +170,11 @@ async def create_template(url: str) -> str:
 
     Our own migrations make it, once; a copy costs half as much as they do.
     """
+    from tidelog.config.schema import SCHEMA
     from tidelog.store import open_store
 
     database = await create_database(url)
-    store = await open_store(database, log_id="template", node="template")
+    store = await open_store(SCHEMA, database, log_id="template", node="template")
     await store.close()
     # A start names the log that it finds missing, and its first incarnation.
     await _execute(database, "DELETE FROM tidelog.head; DELETE FROM tidelog.incarnation")

@@ -10,7 +10,7 @@ import msgspec
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
-from tidelog.store.engine import Extension
+from tidelog.store.schema import Extension
 from tidelog.testing.probe.service import EXTENSION, ProbeService
 from tidelog.web.server import Mount, Node, Server
 

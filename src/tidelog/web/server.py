@@ -19,10 +19,12 @@ from tidelog.base.ids import UlidFactory
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document, record
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
+from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
-from tidelog.store.engine import Extension, Store
+from tidelog.store.engine import Store
+from tidelog.store.schema import Extension
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.development import Gate
@@ -136,10 +138,10 @@ class Server:
         ulids = UlidFactory(clock)
         try:
             store = await open_store(
+                SCHEMA.extended(extensions),
                 settings.store_location,
                 log_id=ulids.mint(),
                 node=ulids.mint(),
-                extensions=extensions,
                 require_fsync=not settings.dev,
                 connect_timeout_ms=settings.postgresql.connect_timeout_ms,
                 statement_timeout_ms=settings.postgresql.statement_timeout_ms,

@@ -22,7 +22,7 @@ from support.command import tidelog
 from tidelog.base.sql import sqlitefile
 from tidelog.client import ChannelClient
 from tidelog.client.backoff import Backoff
-from tidelog.store.engine import migrations
+from tidelog.config.schema import SCHEMA
 from tidelog.testing.postgresql import create_database
 from tidelog.testing.process import ServerProcess
 
@@ -304,7 +304,7 @@ def make_earlier(store: str, earlier: Path) -> None:
     """The same log in a file of the last version without incarnations."""
     earlier.parent.mkdir()
     with closing(sqlite3.connect(earlier, isolation_level=None)) as connection:
-        sqlitefile.migrate(connection, earlier, migrations("sqlite")[:6])
+        sqlitefile.migrate(connection, earlier, SCHEMA.migrations("sqlite")[:6])
         connection.execute("ATTACH ? AS later", (store,))
         tables = connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")
         for (table,) in tables.fetchall():

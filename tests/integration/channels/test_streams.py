@@ -15,7 +15,7 @@ from support.channels_peer import ChannelsNode, channels_server, unique
 from support.command import tidelog
 from support.nodes import Witness
 from tidelog.channels.upkeep import streams as module
-from tidelog.store.engine import builtin_queries
+from tidelog.config.schema import SCHEMA
 from tidelog.testing.clock import FakeClock
 
 TOKEN = "an admin token of some length"
@@ -96,7 +96,7 @@ async def test_a_sweep_reads_what_is_open_and_nothing_else(
         for _ in range(30):
             await node.api.publish(channel, "no stream")
     witness = Witness(store_location)
-    queries = builtin_queries(engine)
+    queries = SCHEMA.queries(engine)
     try:
         if engine == "sqlite":
             find = queries["channels_open_streams"].replace("?", "''")

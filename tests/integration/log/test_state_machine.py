@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from support.nodes import LOG_ID, Node, Witness, joined, put_item, verdict, whole_log
 from tidelog.base.errors import DataError, StoreInUse
 from tidelog.base.settings.limits import Limits
+from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import Failure
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
@@ -428,7 +429,7 @@ class LogMachine(RuleBasedStateMachine):
         """The embedded engine has one writer."""
         self.writes["second_writer"] = 0
         with pytest.raises(StoreInUse, match=str(os.getpid())):
-            self.run(open_store(self.location, log_id="other", node="node-2"))
+            self.run(open_store(SCHEMA, self.location, log_id="other", node="node-2"))
 
     @precondition(lambda self: self.engine == "postgresql")
     @rule(

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from support.nodes import put_item, running_node, verdict, whole_log
 from tidelog.base.errors import StoreError
 from tidelog.cli.main import app
+from tidelog.config.schema import SCHEMA
 from tidelog.log.entry import Draft
 from tidelog.log.verify import verify as walk
 from tidelog.store import open_store
@@ -116,7 +117,7 @@ async def test_every_flipped_bit_of_an_entry_is_found(
 ) -> None:
     """Any one bit of any column, wherever it is stored: found, and at its position (L7)."""
     await write_log(store_location, is_pruned=is_pruned)
-    reader = await open_store(store_location, log_id="", node="", read_only=True)
+    reader = await open_store(SCHEMA, store_location, log_id="", node="", read_only=True)
     found: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     async with Editor(store_location) as editor:
@@ -403,7 +404,7 @@ def typed(entries: list[Entry]) -> list[list[tuple[type, object]]]:
 async def read_back(path: Path) -> tuple[bool, list[Entry]]:
     """Whether damage is reported, by refusing the store or by verification, and what is read."""
     try:
-        store = await open_store(str(path), log_id="", node="", read_only=True)
+        store = await open_store(SCHEMA, str(path), log_id="", node="", read_only=True)
     except StoreError:
         return True, []
     try:

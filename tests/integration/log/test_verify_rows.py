@@ -22,6 +22,7 @@ from tidelog.base.errors import StoreDamaged
 from tidelog.channels.upkeep import erasing
 from tidelog.cli.main import app
 from tidelog.cli.verification import Verdict, verify_store
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
 from tidelog.store.catalogue import tables
 from tidelog.testing.clock import FakeClock
@@ -129,8 +130,8 @@ async def test_one_changed_value_is_found_in_every_column(full_store: str) -> No
     refused: Counter[str] = Counter()
     missed: list[tuple[Any, ...]] = []
     everything = await database.columns()
-    reader = await open_store(full_store, log_id="", node="", read_only=True)
-    assert set(tables()) <= set(everything)
+    reader = await open_store(SCHEMA, full_store, log_id="", node="", read_only=True)
+    assert set(tables(SCHEMA)) <= set(everything)
     for table, columns in everything.items():
         if table in NOT_COVERED:
             continue
@@ -224,7 +225,7 @@ async def copy(full_store: str, tmp_path: Path) -> AsyncIterator[str]:
 
 async def verdict_of(location: str) -> Verdict:
     """What verification finds."""
-    reader = await open_store(location, log_id="", node="", read_only=True)
+    reader = await open_store(SCHEMA, location, log_id="", node="", read_only=True)
     try:
         return await verify_store(reader)
     finally:

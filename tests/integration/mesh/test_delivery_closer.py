@@ -12,8 +12,8 @@ import pytest_asyncio
 from support.mesh_peer import Broker, Member, envelope, running_broker, unique
 from tidelog.base.sql import sqlitefile
 from tidelog.cli.verification import verify_store
+from tidelog.config.schema import SCHEMA
 from tidelog.mesh.upkeep import delivery_closer
-from tidelog.store.engine import migrations
 
 BEFORE = 10
 """Migrations of the version that left such deliveries open."""
@@ -81,7 +81,7 @@ def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path) -> None:
     """The migration notes everybody who is gone, and seals topics with their creators."""
     path = tmp_path / "tidelog.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as store:
-        sqlitefile.migrate(store, path, migrations("sqlite")[:BEFORE])
+        sqlitefile.migrate(store, path, SCHEMA.migrations("sqlite")[:BEFORE])
         for key, revoked_at in (("aa", None), ("bb", 7)):
             store.execute(
                 "INSERT INTO mesh_member (id, mesh_id, member_pubkey, name, created_at, revoked_at)"
@@ -94,7 +94,7 @@ def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path) -> None:
                 " VALUES ('m', ?, 1, seal('m', ?, 1))",
                 (name, sealed),
             )
-        sqlitefile.migrate(store, path, migrations("sqlite"))
+        sqlitefile.migrate(store, path, SCHEMA.migrations("sqlite"))
         sound = "SELECT name FROM mesh_topic WHERE seal = seal(mesh_id, name, created_at, NULL)"
         assert store.execute(sound).fetchall() == [("right",)], "what was changed still shows it"
         rows = store.execute("SELECT mesh_id, recipient_pubkey, reason FROM mesh_ended_recipient")

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from support.mesh_peer import Broker
+from tidelog.config.schema import SCHEMA
 from tidelog.mesh.protocol.model import Mesh
 from tidelog.mesh.upkeep.limiter import Limiter, MemoryLimiter, SharedLimiter, Verdict, limiter_for
 from tidelog.store import open_store
@@ -119,7 +120,7 @@ async def test_memory_of_two_windows() -> None:
 
 async def test_rows_of_two_windows(postgresql_url: str) -> None:
     """Older rows are dropped when a window begins."""
-    store = await open_store(postgresql_url, log_id="L", node="n")
+    store = await open_store(SCHEMA, postgresql_url, log_id="L", node="n")
     try:
         limiter = SharedLimiter(store)
         for bucket in range(5):
@@ -142,7 +143,7 @@ async def test_rows_of_two_windows(postgresql_url: str) -> None:
 
 async def test_nodes_count_together(postgresql_url: str) -> None:
     """Two nodes that race over the same ids take each unit once, without a deadlock."""
-    stores = [await open_store(postgresql_url, log_id="L", node=name) for name in "ab"]
+    stores = [await open_store(SCHEMA, postgresql_url, log_id="L", node=name) for name in "ab"]
     try:
         limiters = [SharedLimiter(store) for store in stores]
         meshes = [mesh(f"together-{number}", 20) for number in range(3)]

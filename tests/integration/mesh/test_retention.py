@@ -245,7 +245,7 @@ async def test_no_other_sweep_takes_an_id(scene: Scene) -> None:
     await ana.post(unique(), envelope())
     scene.clock.advance(8 * DAY_MS)
     store = scene.broker.server.store
-    assert await store.rows("expired_keys", (scene.clock.now_ms(), 10)) == ()
+    assert await store.rows("channels_expired_keys", (scene.clock.now_ms(), 10)) == ()
 
 
 async def test_everything_ends_with_the_server(store_location: str, tmp_path: Path) -> None:

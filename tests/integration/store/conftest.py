@@ -8,6 +8,7 @@ import pytest
 
 from support.backups import silent
 from support.nodes import put_item, running_node
+from tidelog.config.schema import SCHEMA
 from tidelog.store.backup import back_up
 from tidelog.testing.postgresql import create_database, drop_database
 
@@ -30,7 +31,7 @@ def backup_file(tmp_path: Path) -> Path:
         async with running_node(source) as node:
             value = b'"' + b"x" * 300 + b'"'
             await node.put_many([put_item("s", f"key-{n:04}", value) for n in range(300)])
-        await back_up(source, target, silent)
+        await back_up(SCHEMA, source, target, silent)
 
     asyncio.run(make())
     return target

@@ -20,11 +20,11 @@ from support.catalogue import Database
 from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
 from tidelog.base.sql import sqlitefile
+from tidelog.config.schema import SCHEMA
 from tidelog.log.entry import Draft, place
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore
 from tidelog.store.catalogue import tables
-from tidelog.store.engine import builtin_queries, migrations
 from tidelog.testing.postgresql import create_database
 
 KEYS = ("plain", "\0", "\ue000", "\ue000" + "0", "\U0001f30a" * 200, "'", "%")
@@ -253,7 +253,7 @@ def test_a_bad_backup_is_refused_and_leaves_nothing(
         assert not folder.exists() or [path.suffix for path in folder.iterdir()] == [".lock"]
 
     async def start() -> None:
-        store = await open_store(target_location, log_id="its own", node="n")
+        store = await open_store(SCHEMA, target_location, log_id="its own", node="n")
         head = await store.head()
         await store.close()
         assert (head.committed_id, head.log_id) == (0, "its own")
@@ -270,9 +270,9 @@ async def test_a_restore_that_fails_half_way_leaves_nothing(
         raise OSError(f"injected at {done} of {total}")
 
     with pytest.raises(StoreUnavailable, match="injected at 300 of 300"):
-        await restore(backup_file, postgresql_url, fail)
+        await restore(SCHEMA, backup_file, postgresql_url, fail)
     assert await Database(postgresql_url).columns() == {}
-    await restore(backup_file, postgresql_url, silent)
+    await restore(SCHEMA, backup_file, postgresql_url, silent)
     assert len(contents(postgresql_url)["log"]) == 300
 
 
@@ -289,7 +289,7 @@ async def test_an_interrupted_backup_leaves_no_file(store_location: str, tmp_pat
         raise Interrupted(done, total)
 
     with pytest.raises((Interrupted, StoreError)):
-        await back_up(store_location, folder / "backup.db", interrupt)
+        await back_up(SCHEMA, store_location, folder / "backup.db", interrupt)
     assert files_in(folder) == []
 
 
@@ -299,9 +299,10 @@ def test_a_killed_backup_leaves_nothing_under_its_name(store_location: str, tmp_
     file = tmp_path / "backup.db"
     script = (
         "import asyncio, os, sys, pathlib\n"
+        "from tidelog.config.schema import SCHEMA\n"
         "from tidelog.store.backup import back_up\n"
         "kill = lambda done, total: os.kill(os.getpid(), 9)\n"
-        "asyncio.run(back_up(sys.argv[1], pathlib.Path(sys.argv[2]), kill))\n"
+        "asyncio.run(back_up(SCHEMA, sys.argv[1], pathlib.Path(sys.argv[2]), kill))\n"
     )
     killed = subprocess.run(
         [sys.executable, "-c", script, store_location, str(file)], check=False, timeout=30
@@ -339,8 +340,10 @@ async def test_a_newer_database_is_not_copied_in_part(postgresql_url: str, tmp_p
     server = await asyncpg.connect(postgresql_url)
     await server.execute("INSERT INTO tidelog.schema_version VALUES (99)")
     await server.close()
-    with pytest.raises(SchemaTooNew, match=f"version 99, .* copies {len(migrations('sqlite'))}"):
-        await back_up(postgresql_url, tmp_path / "backup.db", silent)
+    with pytest.raises(
+        SchemaTooNew, match=f"version 99, .* copies {len(SCHEMA.migrations('sqlite'))}"
+    ):
+        await back_up(SCHEMA, postgresql_url, tmp_path / "backup.db", silent)
     assert files_in(tmp_path) == []
 
 
@@ -349,15 +352,15 @@ async def test_every_table_is_in_a_backup(
 ) -> None:
     """Whatever tables the migrations make, their rows are copied from and to either engine."""
     source = Database(store_location)
-    await source.at_version(migrations(engine))
+    await source.at_version(SCHEMA.migrations(engine))
     filled = await source.fill()
     file = tmp_path / "backup.db"
-    await back_up(store_location, file, silent)
-    await restore(file, target_location, silent)
+    await back_up(SCHEMA, store_location, file, silent)
+    await restore(SCHEMA, file, target_location, silent)
     transient = ["writer"] if engine == "sqlite" else ["announcement", "writer"]
-    assert sorted(filled) == sorted([*tables(), *transient])
+    assert sorted(filled) == sorted([*tables(SCHEMA), *transient])
     assert {"log", "dedupe", "head"} <= set(filled)
-    for table in tables():
+    for table in tables(SCHEMA):
         columns = HEAD if table == "head" else "*"
         rows = sorted(await source.run(f"SELECT {columns} FROM {table}"))
         # The counts that the row of a message brings with it, besides the one that was written.
@@ -392,16 +395,16 @@ async def test_a_backup_of_an_earlier_version_is_restored(tmp_path: Path) -> Non
     """A backup made by the first version is migrated in a copy, verified, and served from."""
     old = tmp_path / "old.db"
     with closing(sqlitefile.connect(old)) as connection:
-        sqlitefile.migrate(connection, old, migrations("sqlite")[:1])
+        sqlitefile.migrate(connection, old, SCHEMA.migrations("sqlite")[:1])
         entry = place(Draft("probe/s", "probe", "put", "k", "", "", b"{}"), 1, 1, 5, bytes(16))
-        connection.execute(builtin_queries("sqlite")["insert_entry"], entry)
+        connection.execute(SCHEMA.queries("sqlite")["insert_entry"], entry)
         connection.execute("INSERT INTO head VALUES (1, 'OLDLOG', 1, ?, 5)", (entry.digest,))
         connection.execute("PRAGMA journal_mode = DELETE")
     before = old.read_bytes()
     target = tmp_path / "new" / "tidelog.db"
-    await restore(old, str(target), lambda _done, _total: None)
+    await restore(SCHEMA, old, str(target), lambda _done, _total: None)
     assert old.read_bytes() == before
-    store = await open_store(str(target), log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, str(target), log_id="", node="", read_only=True)
     try:
         assert (await store.head()).log_id == "OLDLOG"
         assert [found.entity for found in await store.entries(0)] == ["k"]

@@ -20,6 +20,7 @@ from support.command import tidelog
 from tidelog.base.errors import StoreInUse, StoreUnavailable
 from tidelog.base.faultpoint import VARIABLE
 from tidelog.base.sql import sqlitefile
+from tidelog.config.schema import SCHEMA
 from tidelog.log.verify import verify
 from tidelog.store import compaction, open_store
 from tidelog.store.catalogue import tables
@@ -46,7 +47,7 @@ async def test_a_copy_has_no_traces(tmp_path: Path, store_location: str) -> None
     assert 0 < done["after_bytes"] <= done["before_bytes"]
     if not store_location.startswith("postgresql://"):
         assert LEFT_OVER not in Path(store_location).read_bytes()  # noqa: ASYNC240
-    store = await open_store(store_location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, store_location, log_id="", node="", read_only=True)
     try:
         *_, last = [progress async for progress in verify(store)]
         assert (last.finding, last.verified) == (None, 20)
@@ -58,11 +59,11 @@ async def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     """The server's lock counts here too; what is not there is not made."""
     path = tmp_path / "tidelog.db"
     with pytest.raises(StoreUnavailable, match="there is no log"):
-        await compact(str(path), silent)
+        await compact(SCHEMA, str(path), silent)
     assert not path.exists()
     async with channels_server(tmp_path, str(path)):
         with pytest.raises(StoreInUse, match=r"in use by another tidelog server.*stop that one"):
-            await compact(str(path), silent)
+            await compact(SCHEMA, str(path), silent)
 
 
 async def purged(directory: Path, count: int = 400) -> Path:
@@ -89,7 +90,9 @@ def names_beside(path: Path) -> set[str]:
 def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
     """Everything that a store holds."""
     with closing(sqlite3.connect(path)) as reading:
-        return {table: sorted(reading.execute(f"SELECT * FROM {table}")) for table in tables()}
+        return {
+            table: sorted(reading.execute(f"SELECT * FROM {table}")) for table in tables(SCHEMA)
+        }
 
 
 async def is_sound(path: Path) -> bool:
@@ -105,7 +108,7 @@ async def test_what_was_purged_is_given_back(tmp_path: Path) -> None:
     path.chmod(0o640)
     told: list[tuple[int, int]] = []
     before, size = rows_of(path), path.stat().st_size
-    done = await compact(str(path), lambda *progress: told.append(progress))
+    done = await compact(SCHEMA, str(path), lambda *progress: told.append(progress))
     assert done == Compacted(size, path.stat().st_size)
     assert done.after_bytes < 0.6 * done.before_bytes
     assert rows_of(path) == before
@@ -114,7 +117,7 @@ async def test_what_was_purged_is_given_back(tmp_path: Path) -> None:
     assert told[-1][0] == told[-1][1] >= done.after_bytes
     assert names_beside(path) == {"tidelog.db", "tidelog.db.lock"}
     assert await is_sound(path)
-    assert (await compact(str(path), silent)).after_bytes == done.after_bytes
+    assert (await compact(SCHEMA, str(path), silent)).after_bytes == done.after_bytes
 
 
 @pytest.mark.parametrize(("point", "is_smaller"), [("S1", False), ("S2", True)])
@@ -134,7 +137,7 @@ async def test_a_kill_leaves_the_one_file_or_the_other(
     assert (path.stat().st_size < size) is is_smaller
     assert rows_of(path) == before
     assert await is_sound(path)
-    await compact(str(path), silent)
+    await compact(SCHEMA, str(path), silent)
     assert path.stat().st_size < size
     assert names_beside(path) == {"tidelog.db", "tidelog.db.lock"}
     assert await is_sound(path)
@@ -148,7 +151,7 @@ async def test_a_reader_stands_in_the_way(tmp_path: Path, monkeypatch: pytest.Mo
     with closing(sqlitefile.connect(path)) as reading:
         reading.execute("SELECT * FROM head").fetchall()
         with pytest.raises(StoreUnavailable, match=r"another program reads .*End that"):
-            await compact(str(path), silent)
+            await compact(SCHEMA, str(path), silent)
     assert path.stat().st_size == size
     assert await is_sound(path)
 
@@ -160,7 +163,7 @@ async def test_without_room_nothing_is_begun(
     path = await purged(tmp_path, 10)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 2, 7))
     with pytest.raises(StoreUnavailable, match=r"takes up to [\d,]+ bytes, and its disk has 7"):
-        await compact(str(path), silent)
+        await compact(SCHEMA, str(path), silent)
     monkeypatch.undo()
     assert await is_sound(path)
 
@@ -181,7 +184,7 @@ async def test_whoever_gives_up_does_not_wait(
             loop.call_soon_threadsafe(loop.call_soon, is_cancelled.set)
             is_cancelled.wait()
 
-    work = asyncio.create_task(compact(str(path), give_up))
+    work = asyncio.create_task(compact(SCHEMA, str(path), give_up))
     with pytest.raises(asyncio.CancelledError):
         await work
     assert path.stat().st_size == size

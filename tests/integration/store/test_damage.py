@@ -15,6 +15,7 @@ import pytest
 from support.nodes import put_item, running_node
 from tidelog.base.errors import StoreDamaged, StoreInUse, StoreUnavailable
 from tidelog.base.sql.sqlitefile import DirectoryLock
+from tidelog.config.schema import SCHEMA
 from tidelog.store import Store, open_store
 from tidelog.store.sqlite import APPLICATION_ID
 from tidelog.testing.process import CREDENTIALS, ServerProcess
@@ -26,7 +27,7 @@ HEADER_BYTES = 100
 
 async def opened(location: str | Path, *, read_only: bool = False) -> Store:
     """Open and close again: a start that succeeds."""
-    store = await open_store(str(location), log_id="L", node="n", read_only=read_only)
+    store = await open_store(SCHEMA, str(location), log_id="L", node="n", read_only=read_only)
     await store.close()
     return store
 
@@ -249,7 +250,7 @@ async def test_a_locked_file_is_not_called_damaged(
 
 async def test_a_second_server_is_refused(store_file: Path) -> None:
     """A file that a server has open is refused to others, who learn its process, until it ends."""
-    first = await open_store(str(store_file), log_id="L", node="n")
+    first = await open_store(SCHEMA, str(store_file), log_id="L", node="n")
     with pytest.raises(StoreInUse, match=rf"process {os.getpid()}\b.*--data-dir"):
         await opened(store_file)
     await opened(store_file, read_only=True)
@@ -287,10 +288,10 @@ async def test_a_symbolic_link_does_not_hide_the_lock(tmp_path: Path) -> None:
     """The same file under another name is still in use."""
     real, alias = tmp_path / "tidelog.db", tmp_path / "elsewhere" / "alias.db"
     alias.parent.mkdir()
-    store = await open_store(str(real), log_id="A", node="a")
+    store = await open_store(SCHEMA, str(real), log_id="A", node="a")
     alias.symlink_to(real)
     try:
         with pytest.raises(StoreInUse):
-            await open_store(str(alias), log_id="B", node="b")
+            await open_store(SCHEMA, str(alias), log_id="B", node="b")
     finally:
         await store.close()

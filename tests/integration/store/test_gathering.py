@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from support.channels_peer import channels_server
 from support.nodes import Node, running_node
+from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import Accept, Failure, Names, RowChange, View
-from tidelog.store.engine import builtin_queries
 from tidelog.store.gathering import TOUCHES, Gathered, gather
 from tidelog.store.postgresql import PostgresqlStore, to_columns
 from tidelog.testing.postgresql import create_database, drop_database
@@ -94,7 +94,7 @@ def execute(
     postgresql_server: str, postgresql_template: str
 ) -> Iterator[Callable[[Sequence[Gathered]], Any]]:
     """What statements leave in the tables of a database that has nothing else in them."""
-    queries = builtin_queries("postgresql")
+    queries = SCHEMA.queries("postgresql")
 
     async def left(connection: asyncpg.Connection, statements: Sequence[Gathered]) -> Any:
         transaction = connection.transaction()

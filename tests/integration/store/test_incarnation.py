@@ -12,16 +12,16 @@ from support.backups import command, silent
 from support.catalogue import Database
 from support.nodes import LOG_ID, put_item, running_node
 from tidelog.base.errors import StoreDamaged
+from tidelog.config.schema import SCHEMA
 from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore
-from tidelog.store.engine import migrations
 from tidelog.testing.postgresql import create_database
 
 
 async def incarnations(location: str) -> list[Incarnation]:
     """What a reader of the store finds."""
-    store = await open_store(location, log_id="", node="", read_only=True)
+    store = await open_store(SCHEMA, location, log_id="", node="", read_only=True)
     try:
         found = await store.incarnations()
         assert (await store.head()).incarnation == found[-1].id
@@ -68,22 +68,22 @@ async def test_a_restore_begins_another_at_the_restored_head(
     """From either engine to either; each restore of one backup another, and the log goes on."""
     await write(store_location, 3)
     file = tmp_path / "backup.db"
-    await back_up(store_location, file, silent)
+    await back_up(SCHEMA, store_location, file, silent)
     [first] = await write(store_location, 5)
     assert await incarnations(str(file)) == [first], "to a reader a backup is the log it is of"
     places = [await new_place(target, tmp_path, postgresql_server) for _ in range(2)]
     seconds = set()
     for place in places:
-        await restore(file, place, silent)
+        await restore(SCHEMA, file, place, silent)
         [kept, second] = await incarnations(place)
         assert (kept, second.began, second.number) == (first, 3, 2)
         assert await write(place, 7) == [first, second]
         seconds.add(second.id)
     assert len(seconds | {first.id}) == 3
     again = tmp_path / "again.db"
-    await back_up(places[0], again, silent)
+    await back_up(SCHEMA, places[0], again, silent)
     last = await new_place(target, tmp_path, postgresql_server)
-    await restore(again, last, silent)
+    await restore(SCHEMA, again, last, silent)
     assert [each.began for each in await incarnations(last)] == [0, 3, 10]
 
 
@@ -93,7 +93,7 @@ async def test_a_backup_that_is_served_in_place_is_another_incarnation(
     """The log itself goes on, and so does whoever serves a copy of it: they are two."""
     await write(store_location, 3)
     file = tmp_path / "backup.db"
-    await back_up(store_location, file, silent)
+    await back_up(SCHEMA, store_location, file, silent)
     [first] = await incarnations(store_location)
     copy = tmp_path / "copied" / "tidelog.db"
     copy.parent.mkdir()
@@ -109,10 +109,10 @@ async def test_a_backup_of_a_backup_is_still_one_step(store_location: str, tmp_p
     """What was never served adds nothing."""
     await write(store_location, 3)
     one, two = tmp_path / "one.db", tmp_path / "two.db"
-    await back_up(store_location, one, silent)
-    await back_up(str(one), two, silent)
+    await back_up(SCHEMA, store_location, one, silent)
+    await back_up(SCHEMA, str(one), two, silent)
     place = str(tmp_path / "restored" / "tidelog.db")
-    await restore(two, place, silent)
+    await restore(SCHEMA, two, place, silent)
     assert [each.began for each in await incarnations(place)] == [0, 3]
 
 
@@ -125,10 +125,10 @@ async def test_sixteen_former_ones_are_kept(
     rounds = FORMER_INCARNATIONS + 2
     for number in range(rounds):
         file = tmp_path / f"backup-{number}.db"
-        await back_up(place, file, silent)
+        await back_up(SCHEMA, place, file, silent)
         is_last = number == rounds - 1
         place = await new_place(engine if is_last else "sqlite", tmp_path, postgresql_server)
-        await restore(file, place, silent)
+        await restore(SCHEMA, file, place, silent)
     kept = await incarnations(place)
     assert [each.number for each in kept] == list(range(3, rounds + 2))
     assert len(kept) == FORMER_INCARNATIONS + 1
@@ -141,10 +141,10 @@ async def test_a_started_but_empty_database_can_be_restored_to(
     source = str(tmp_path / "source" / "tidelog.db")
     [first] = await write(source, 3)
     file = tmp_path / "backup.db"
-    await back_up(source, file, silent)
+    await back_up(SCHEMA, source, file, silent)
     place = await create_database(postgresql_server)
     await write(place, 0)
-    await restore(file, place, silent)
+    await restore(SCHEMA, file, place, silent)
     assert [(each.began, each.number) for each in await incarnations(place)] == [(0, 1), (3, 2)]
     assert (await incarnations(place))[0] == first
 
@@ -154,10 +154,10 @@ async def test_a_log_of_an_earlier_version_gets_its_first(
 ) -> None:
     """Number 1, from position 0, whatever its head: an upgrade resets nobody."""
     old = Database(await new_place(engine, tmp_path, postgresql_server))
-    await old.at_version(migrations(engine)[:6])
+    await old.at_version(SCHEMA.migrations(engine)[:6])
     await old.fill()
     assert await old.run("SELECT committed_id FROM head") == [(7,)]
-    store = await open_store(old.location, log_id="L", node="n")
+    store = await open_store(SCHEMA, old.location, log_id="L", node="n")
     await store.close()
     [first] = await incarnations(old.location)
     assert (first.began, first.number, len(first.id)) == (0, 1, 32)
@@ -169,7 +169,7 @@ async def test_a_log_that_lost_its_incarnations_is_damaged(store_location: str) 
     await write(store_location, 1)
     await Database(store_location).run("DELETE FROM incarnation")
     with pytest.raises(StoreDamaged, match="incarnation is missing"):
-        await open_store(store_location, log_id="L", node="n")
+        await open_store(SCHEMA, store_location, log_id="L", node="n")
 
 
 def test_stats_name_the_current_one(store_location: str) -> None:

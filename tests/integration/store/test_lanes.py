@@ -9,14 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
-from tidelog.store.engine import SHORT_READS, Extension
 from tidelog.store.rows import Key
+from tidelog.store.schema import Extension
 
 STREAM = "channels/app/long"
 
 SLOW = Extension(
-    schema={"sqlite": "", "postgresql": "SELECT 1"},
     queries={
         "sqlite": {"slow": "SELECT held()"},
         "postgresql": {"slow": "SELECT 1, pg_advisory_xact_lock_shared(($1::bigint[])[1])::text"},
@@ -29,9 +29,14 @@ async def test_short_reads_wait_for_no_long_one(
     engine: str, store_location: str, pool_size: int
 ) -> None:
     """However many read histories: what health and subscribing need is read at once."""
-    assert {"head", "channels_channel", "channels_message", "channels_last_event"} <= SHORT_READS
+    assert {
+        "head",
+        "channels_channel",
+        "channels_message",
+        "channels_last_event",
+    } <= SCHEMA.short_reads
     store = await open_store(
-        store_location, log_id="log", node="node", extensions=(SLOW,), pool_size=pool_size
+        SCHEMA.extended([SLOW]), store_location, log_id="log", node="node", pool_size=pool_size
     )
     try:
         async with hold(store, store_location) as key:
@@ -74,7 +79,7 @@ async def test_all_page_caches_together_have_a_bound(tmp_path: Path) -> None:
     """A third is the writer's, and each lane has another third."""
     location = str(tmp_path / "tidelog.db")
     store: Any = await open_store(
-        location, log_id="log", node="node", page_cache_bytes=3 * 1024 * 1024
+        SCHEMA, location, log_id="log", node="node", page_cache_bytes=3 * 1024 * 1024
     )
     try:
         connections = [store.writer._connection, *store._short._idle, *store._long._idle]

@@ -13,8 +13,9 @@ import pytest
 
 from support.catalogue import Database
 from tidelog.channels.upkeep.verifier import verify_channels
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
-from tidelog.store.engine import MAX_ID, Store, builtin_queries, migrations
+from tidelog.store.engine import MAX_ID, Store
 from tidelog.store.postgresql import to_columns
 from tidelog.store.rows import Effects, Key, Names, RowChange
 
@@ -25,7 +26,7 @@ FOREVER = 1 << 61
 @asynccontextmanager
 async def opened(location: str) -> AsyncIterator[Store]:
     """A store of one's own."""
-    store = await open_store(location, log_id="log", node="node")
+    store = await open_store(SCHEMA, location, log_id="log", node="node")
     try:
         yield store
     finally:
@@ -99,7 +100,7 @@ async def test_a_store_of_an_earlier_version_is_counted_once(
     if engine == "sqlite":
         Path(store_location).parent.mkdir()
     earlier = Database(store_location)
-    await earlier.at_version(migrations(engine)[:12])
+    await earlier.at_version(SCHEMA.migrations(engine)[:12])
     for serial in (1, 255, 256, 70_000):
         await earlier.run(
             "INSERT INTO channels_message (message, stream, history_serial, published_at, is_open,"
@@ -176,7 +177,7 @@ async def test_a_long_history_costs_what_a_short_one_costs(
 ) -> None:
     """Twenty times the messages, and what is asked of them takes no more steps."""
     costs: list[list[int]] = []
-    queries = builtin_queries(engine)
+    queries = SCHEMA.queries(engine)
     async with opened(store_location) as store:
         for first, last in ((1, 1000), (1001, 20_000)):
             await write(store, [added(n, n, n // 2, 7) for n in range(first, last + 1)])

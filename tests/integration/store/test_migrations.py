@@ -7,8 +7,9 @@ import pytest
 
 from support.catalogue import Database
 from tidelog.base.errors import SchemaTooNew, StoreError, StoreUnavailable
-from tidelog.store import open_store
-from tidelog.store.engine import migrations
+from tidelog.channels.schema import EXTENSION as CHANNELS
+from tidelog.config.schema import SCHEMA
+from tidelog.store import Extension, Schema, open_store
 from tidelog.testing.postgresql import create_database
 
 NEXT = {
@@ -28,18 +29,20 @@ BROKEN = {
     "postgresql": "CREATE TABLE tidelog.broken (a BIGINT); INSERT INTO nowhere VALUES (1);",
 }
 
-VERSIONS = range(len(migrations("sqlite")) + 1)
+VERSIONS = range(len(SCHEMA.migrations("sqlite")) + 1)
 """All earlier versions, seen from the one after the real ones."""
 
 
-def use_migrations(monkeypatch: pytest.MonkeyPatch, engine: str, scripts: list[str]) -> None:
-    """Let the engine know these migrations instead of the packaged ones."""
-    monkeypatch.setattr(f"tidelog.store.{engine}.migrations", lambda _: scripts)
+def with_next(scripts: dict[str, str]) -> Schema:
+    """The schema of a program that has one migration more."""
+    number = len(SCHEMA.migrations("sqlite")) + 1
+    added = {engine: {number: script} for engine, script in scripts.items()}
+    return SCHEMA.extended([Extension(migrations=added)])
 
 
-async def start(location: str, *, log_id: str = "L") -> None:
+async def start(location: str, schema: Schema = SCHEMA, *, log_id: str = "L") -> None:
     """A start and an end of a server; the log is then called `log_id`."""
-    store = await open_store(location, log_id="L", node="n")
+    store = await open_store(schema, location, log_id="L", node="n")
     assert (await store.head()).log_id == log_id
     await store.close()
 
@@ -54,24 +57,22 @@ async def fresh_location(engine: str, tmp_path: Path, postgresql_server: str) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_earlier_version_becomes_the_newest(
-    monkeypatch: pytest.MonkeyPatch,
     engine: str,
     store_location: str,
     fresh_location: str,
     version: int,
 ) -> None:
     """From any version, rows and all, a start ends with the schema of a fresh store."""
-    scripts = [*migrations(engine), NEXT[engine]]
-    use_migrations(monkeypatch, engine, scripts)
+    newest = with_next(NEXT)
     old, fresh = Database(store_location), Database(fresh_location)
     filled: dict[str, object] = {}
     if version:
-        await old.at_version(scripts[:version])
+        await old.at_version(newest.migrations(engine)[:version])
         tables = await old.fill()
         filled = {table: await old.run(f"SELECT count(*) FROM {table}") for table in tables}
         assert {"log", "head", "dedupe", "writer"} <= filled.keys()
-    await start(store_location, log_id="t" if version else "L")
-    await start(fresh_location)
+    await start(store_location, newest, log_id="t" if version else "L")
+    await start(fresh_location, newest)
     assert await old.schema() == await fresh.schema()
     if engine == "postgresql" and "writer" in filled:
         filled["writer"] = [(0,)]  # a start forgets those of long ago; an embedded store has one
@@ -87,21 +88,18 @@ async def test_the_newest_version_is_left_as_it_is(store_location: str) -> None:
     assert await Database(store_location).schema() == before
 
 
-@pytest.mark.parametrize("earlier", [0, len(migrations("sqlite"))])
+@pytest.mark.parametrize("earlier", [0, len(SCHEMA.migrations("sqlite"))])
 async def test_a_failing_migration_leaves_the_version_before(
-    monkeypatch: pytest.MonkeyPatch, engine: str, store_location: str, earlier: int
+    store_location: str, earlier: int
 ) -> None:
     """A migration that fails half-way leaves nothing; the program before it still works."""
-    known = migrations(engine)
     if earlier:
         await start(store_location)
-    use_migrations(monkeypatch, engine, [*known, BROKEN[engine]])
     with pytest.raises(StoreError, match="nowhere"):
-        await start(store_location)
+        await start(store_location, with_next(BROKEN))
     tables = await Database(store_location).columns()
     assert "log" in tables
     assert "broken" not in tables
-    use_migrations(monkeypatch, engine, known)
     await start(store_location)
 
 
@@ -110,7 +108,7 @@ async def test_a_newer_schema_is_refused(engine: str, store_location: str, read_
     """A store that a newer program wrote is refused, naming its version and ours, untouched."""
     await start(store_location)
     database = Database(store_location)
-    known = len(migrations(engine))
+    known = len(SCHEMA.migrations(engine))
     await database.run(
         f"PRAGMA user_version = {known + 7}"
         if database.is_sqlite
@@ -118,7 +116,7 @@ async def test_a_newer_schema_is_refused(engine: str, store_location: str, read_
     )
     before = await database.schema()
     with pytest.raises(SchemaTooNew, match=rf"version {known + 7};.* up to {known}\b"):
-        await open_store(store_location, log_id="L", node="n", read_only=read_only)
+        await open_store(SCHEMA, store_location, log_id="L", node="n", read_only=read_only)
     assert await database.schema() == before
 
 
@@ -128,7 +126,7 @@ async def test_a_reader_does_not_migrate(store_location: str) -> None:
     if database.is_sqlite:
         await database.run("VACUUM")  # an empty database that exists
     with pytest.raises(StoreUnavailable, match=r"version 0.*Start the server once"):
-        await open_store(store_location, log_id="L", node="n", read_only=True)
+        await open_store(SCHEMA, store_location, log_id="L", node="n", read_only=True)
     assert "log" not in await database.columns()
 
 
@@ -155,15 +153,25 @@ async def test_both_engines_end_with_the_same_columns(tmp_path: Path, postgresql
     }
 
 
+def test_numbers_without_a_gap_or_nothing() -> None:
+    """A program that lacks a surface, or has one twice, cannot even name the schema."""
+    with pytest.raises(ValueError, match="migration 2 is missing"):
+        Schema([])
+    with pytest.raises(ValueError, match="migration 3 is there twice"):
+        SCHEMA.extended([CHANNELS])
+    with pytest.raises(ValueError, match="'head' is used by two"):
+        SCHEMA.extended([Extension(queries={"sqlite": {"head": "SELECT 1;"}})]).queries("sqlite")
+
+
 async def test_both_engines_have_the_same_number_of_migrations() -> None:
     """A migration is one number with two scripts."""
-    assert len(migrations("sqlite")) == len(migrations("postgresql")) >= 1
+    assert len(SCHEMA.migrations("sqlite")) == len(SCHEMA.migrations("postgresql")) >= 1
 
 
 async def test_several_nodes_start_at_once_on_an_empty_database(postgresql_url: str) -> None:
     """One of them makes the schema and the log; all of them start and agree on which log it is."""
     starting = [
-        open_store(postgresql_url, log_id=f"L{number}", node=f"n{number}", pool_size=1)
+        open_store(SCHEMA, postgresql_url, log_id=f"L{number}", node=f"n{number}", pool_size=1)
         for number in range(6)
     ]
     stores = await asyncio.gather(*starting)
@@ -171,5 +179,5 @@ async def test_several_nodes_start_at_once_on_an_empty_database(postgresql_url: 
     await asyncio.gather(*(store.close() for store in stores))
     assert len(heads) == 1
     assert await Database(postgresql_url).run("SELECT version FROM schema_version") == [
-        (number,) for number in range(1, len(migrations("postgresql")) + 1)
+        (number,) for number in range(1, len(SCHEMA.migrations("postgresql")) + 1)
     ]

@@ -14,6 +14,7 @@ from support.backups import command, files_in, silent
 from support.nodes import put_item, running_node
 from support.other_user import as_nobody, can_change_user
 from tidelog.base.errors import StoreUnavailable
+from tidelog.config.schema import SCHEMA
 from tidelog.store.backup import back_up, restore
 from tidelog.store.newfile import new_file
 
@@ -64,7 +65,7 @@ async def test_a_file_that_appears_during_a_backup_is_kept(
         target.write_bytes(b"precious")
 
     with pytest.raises(StoreUnavailable, match=r"b\.db exists already; .*Name a new file"):
-        await back_up(store_location, target, appear)
+        await back_up(SCHEMA, store_location, target, appear)
     assert target.read_bytes() == b"precious"
     assert files_in(target.parent) == ["b.db"]
 
@@ -81,7 +82,7 @@ async def test_a_file_that_appears_during_a_restore_is_kept(
         other.write_bytes(b"precious")
 
     with pytest.raises(StoreUnavailable, match=f"{other.name} exists already; .*Move it aside"):
-        await restore(backup_file, str(target), appear)
+        await restore(SCHEMA, backup_file, str(target), appear)
     assert other.read_bytes() == b"precious"
     assert files_in(target.parent) == sorted([other.name, "tidelog.db.lock"])
 
@@ -101,7 +102,7 @@ async def test_of_two_backups_to_one_name_the_first_to_end_has_it(
             others.extend(run("backup", name, "--store", store_location) for name in names)
 
     with pytest.raises(StoreUnavailable, match=r"b\.db exists already"):
-        await back_up(store_location, folder / "b.db", begin_others)
+        await back_up(SCHEMA, store_location, folder / "b.db", begin_others)
     assert [other.returncode for other in others] == [0, 0], others
     assert files_in(folder) == ["b.db", "c.db"]
     for name in ("b.db", "c.db"):
@@ -158,8 +159,8 @@ def test_a_source_or_a_place_without_permission_is_named(backup_file: Path, tmp_
     def messages() -> list[str]:
         found = []
         for job in (
-            restore(backup_file, str(tmp_path / "new" / "tidelog.db"), silent),
-            back_up(str(tmp_path / "source" / "tidelog.db"), place / "b.db", silent),
+            restore(SCHEMA, backup_file, str(tmp_path / "new" / "tidelog.db"), silent),
+            back_up(SCHEMA, str(tmp_path / "source" / "tidelog.db"), place / "b.db", silent),
         ):
             try:
                 asyncio.run(job)

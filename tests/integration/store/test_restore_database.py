@@ -13,9 +13,9 @@ import pytest
 from support.backups import command, silent
 from support.catalogue import Database
 from tidelog.base.errors import StoreInUse, StoreUnavailable
+from tidelog.config.schema import SCHEMA
 from tidelog.store.backup import restore
 from tidelog.store.catalogue import tables
-from tidelog.store.engine import migrations
 from tidelog.testing.process import ServerProcess
 
 SECONDS = 60.0
@@ -24,18 +24,18 @@ SECONDS = 60.0
 async def test_a_row_in_any_table_is_kept(backup_file: Path, postgresql_url: str) -> None:
     """Meshes, members, settings: whatever a store holds stops a restore, also without a log."""
     database = Database(postgresql_url)
-    await database.at_version(migrations("postgresql"))
+    await database.at_version(SCHEMA.migrations("postgresql"))
     await database.fill()
-    for table in tables():
+    for table in tables(SCHEMA):
         await database.run(f"CREATE TABLE public.of_{table} AS TABLE {table}")
-    every = ", ".join(tables())
+    every = ", ".join(tables(SCHEMA))
     await database.run(f"TRUNCATE writer, announcement, {every}")
-    for table in tables():
+    for table in tables(SCHEMA):
         await database.run(f"INSERT INTO {table} SELECT * FROM public.of_{table}")
         before = await database.run(f"SELECT * FROM {table}")
         found = "a log" if table in ("head", "log") else f"rows in {table}"
         with pytest.raises(StoreUnavailable, match=f"already holds {found}; .*empty database"):
-            await restore(backup_file, postgresql_url, silent)
+            await restore(SCHEMA, backup_file, postgresql_url, silent)
         assert await database.run(f"SELECT * FROM {table}") == before
         assert before
         await database.run(f"TRUNCATE {every}")  # a message brings its counters
@@ -50,12 +50,12 @@ async def test_a_running_server_stops_a_restore(
         await asyncio.to_thread(server.start)
         before = await database.run("SELECT * FROM head")
         with pytest.raises(StoreInUse, match=r"another tidelog is connected.*Stop every server"):
-            await restore(backup_file, postgresql_url, silent)
+            await restore(SCHEMA, backup_file, postgresql_url, silent)
         assert await database.run("SELECT * FROM head") == before
         assert await asyncio.to_thread(put, server) == 1
         assert await asyncio.to_thread(server.terminate) == 0
     with pytest.raises(StoreUnavailable, match="already holds a log"):
-        await restore(backup_file, postgresql_url, silent)
+        await restore(SCHEMA, backup_file, postgresql_url, silent)
 
 
 def put(server: ServerProcess) -> int:
@@ -72,9 +72,10 @@ async def test_a_killed_restore_leaves_nothing(
     """SIGKILL after the log was copied: no schema, a server makes a log of its own."""
     script = (
         "import asyncio, os, sys, pathlib\n"
+        "from tidelog.config.schema import SCHEMA\n"
         "from tidelog.store.backup import restore\n"
         "kill = lambda done, total: os.kill(os.getpid(), 9)\n"
-        "asyncio.run(restore(pathlib.Path(sys.argv[1]), sys.argv[2], kill))\n"
+        "asyncio.run(restore(SCHEMA, pathlib.Path(sys.argv[1]), sys.argv[2], kill))\n"
     )
     killed = await asyncio.to_thread(
         subprocess.run,
@@ -85,7 +86,7 @@ async def test_a_killed_restore_leaves_nothing(
     assert killed.returncode == -signal.SIGKILL
     database = Database(postgresql_url)
     assert await database.columns() == {}
-    await restore(backup_file, postgresql_url, silent)
+    await restore(SCHEMA, backup_file, postgresql_url, silent)
     assert await database.run("SELECT committed_id FROM head") == [(300,)]
     with ServerProcess(data_dir=tmp_path / "data", store=postgresql_url) as server:
         await asyncio.to_thread(server.start)
@@ -108,10 +109,10 @@ async def test_nobody_sees_half_a_restore(backup_file: Path, postgresql_url: str
         loop.call_soon_threadsafe(begin_another)
 
     def begin_another() -> None:
-        second.append(asyncio.create_task(restore(backup_file, postgresql_url, silent)))
+        second.append(asyncio.create_task(restore(SCHEMA, backup_file, postgresql_url, silent)))
 
     loop = asyncio.get_running_loop()
-    first = asyncio.to_thread(asyncio.run, restore(backup_file, postgresql_url, filling))
+    first = asyncio.to_thread(asyncio.run, restore(SCHEMA, backup_file, postgresql_url, filling))
     async with asyncio.timeout(SECONDS):
         await first
         assert seen == [{}]

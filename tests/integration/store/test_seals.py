@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tidelog.base.data.nultext import escape
 from tidelog.base.data.seal import Value, seal
 from tidelog.base.sql import sqlitefile
+from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -32,7 +33,7 @@ def test_a_row_has_the_seal_that_sqlite_gives_it(sample: list[tuple[Value, ...]]
 
 async def test_a_row_has_the_seal_that_postgresql_gives_it(postgresql_url: str) -> None:
     """Across engines a row keeps its seal, also with characters that are written differently."""
-    store = await open_store(postgresql_url, log_id="L", node="n")
+    store = await open_store(SCHEMA, postgresql_url, log_id="L", node="n")
     await store.close()
     sample: list[tuple[Value, ...]] = []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.base.errors import StoreUntrustworthy
+from tidelog.config.schema import SCHEMA
 from tidelog.log.entry import Draft, place
 from tidelog.store import pace
 from tidelog.store.rows import Effects, Names
@@ -58,7 +59,7 @@ class Disk:
 @pytest.fixture
 async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
     """A store whose disk can be made slow."""
-    store = SqliteStore(tmp_path / "tidelog.db", log_id="l")
+    store = SqliteStore(SCHEMA, tmp_path / "tidelog.db", log_id="l")
     yield Disk(store)
     await store.close()
 

@@ -19,7 +19,7 @@ import pytest
 from support.command import tidelog
 from support.nodes import Witness
 from tidelog.client import ChannelPublisher
-from tidelog.store.engine import migrations
+from tidelog.config.schema import SCHEMA
 from tidelog.testing.process import ServerProcess
 
 ARCHIVES = Path(__file__).parents[2] / "fixtures" / "upgrade"
@@ -85,11 +85,15 @@ def put(server: ServerProcess, stream: str, key: str, value: object) -> dict[str
 
 async def test_an_earlier_data_directory_is_served(earlier: Earlier) -> None:
     """It opens, has every entry as it was, verifies, knows its keys and goes on behind its end."""
-    assert schema_version(earlier.database) == earlier.schema_version < len(migrations("sqlite"))
+    assert (
+        schema_version(earlier.database)
+        == earlier.schema_version
+        < len(SCHEMA.migrations("sqlite"))
+    )
     location, head = str(earlier.database), len(earlier.entries)
     with ServerProcess(data_dir=earlier.data_dir, arguments=("--dev",)) as server:
         await asyncio.to_thread(server.start)
-        assert schema_version(earlier.database) == len(migrations("sqlite"))
+        assert schema_version(earlier.database) == len(SCHEMA.migrations("sqlite"))
         assert listed(location, head) == earlier.entries
         again = put(server, "s0", "key-0-\u00fc", 1)
         assert (again["status"], again["committed_id"]) == ("duplicate", 1)
@@ -148,7 +152,9 @@ def test_what_a_migration_does_never_changes(engine: str, name: str) -> None:
     recorded = json.loads((ARCHIVES / f"{name}.json").read_text(encoding="utf-8"))
     done = recorded["migrations"][engine]
     assert len(done) == recorded["schema_version"]
-    for number, (digest, script) in enumerate(zip(done, migrations(engine), strict=False), 1):
+    for number, (digest, script) in enumerate(
+        zip(done, SCHEMA.migrations(engine), strict=False), 1
+    ):
         lines = [line for line in script.splitlines() if not line.startswith("--")]
         found = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         assert found == digest, f"migration {number} was changed: add one instead"

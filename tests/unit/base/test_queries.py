@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.base.sql.queries import load_queries
-from tidelog.store.engine import builtin_queries
+from tidelog.config.schema import SCHEMA
 from tidelog.testing.probe.service import EXTENSION
 
 
@@ -49,7 +49,7 @@ def test_an_empty_folder_has_no_statements(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_packaged_statements_say_what_they_are_for(engine: str) -> None:
     """Every statement begins with a comment and holds exactly one statement or a script."""
-    for queries in (builtin_queries(engine), EXTENSION.queries[engine]):
+    for queries in (SCHEMA.queries(engine), EXTENSION.queries[engine]):
         assert queries
         for name, text in queries.items():
             assert text.startswith("-- "), name
@@ -59,10 +59,10 @@ def test_packaged_statements_say_what_they_are_for(engine: str) -> None:
 def test_the_probes_statements_do_not_hide_ours() -> None:
     """A surface's names and the built-in ones are apart, on both engines alike."""
     for engine in ("sqlite", "postgresql"):
-        assert not EXTENSION.queries[engine].keys() & builtin_queries(engine).keys()
+        assert not EXTENSION.queries[engine].keys() & SCHEMA.queries(engine).keys()
     assert EXTENSION.queries["sqlite"].keys() == EXTENSION.queries["postgresql"].keys()
 
 
 def test_statements_are_read_from_the_package() -> None:
     """The files are found wherever the package is installed."""
-    assert "head" in load_queries(files("tidelog.store") / "sqlite_sql")
+    assert "head" in load_queries(files("tidelog.store") / "sql", ".sqlite.sql")

@@ -10,11 +10,11 @@ from importlib.resources.abc import Traversable
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
-def load_queries(folder: Traversable) -> dict[str, str]:
-    """All named statements of the `.sql` files in `folder`; a name may occur only once."""
+def load_queries(folder: Traversable, ending: str = ".sql") -> dict[str, str]:
+    """All named statements of the files in `folder` with this ending; each name occurs once."""
     queries: dict[str, str] = {}
     for file in sorted(folder.iterdir(), key=lambda item: item.name):
-        if not file.name.endswith(".sql"):
+        if not file.name.endswith(ending):
             continue
         parts = _NAME.split(file.read_text(encoding="utf-8"))
         for name, text in zip(parts[1::2], parts[2::2], strict=True):

@@ -315,7 +315,8 @@ class Retention:
 
     async def _forget_keys(self) -> None:
         while True:
-            found = await self._store.rows("expired_keys", (self._clock.now_ms(), EXPIRED_KEYS))
+            key = (self._clock.now_ms(), EXPIRED_KEYS)
+            found = await self._store.rows("channels_expired_keys", key)
             item = Forget(tuple((scope, key) for scope, key in found))
             if found:
                 answers = await submit_and_wait(self._committer, item.names(), 4096, (item,))

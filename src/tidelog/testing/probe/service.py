@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from importlib.resources import files
 from urllib.parse import parse_qs
 
 from msgspec import DecodeError, Raw, ValidationError
@@ -29,13 +28,13 @@ from tidelog.base.serving.surface import (
     Upgrade,
     guarded,
 )
-from tidelog.base.sql.queries import load_queries
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure
 from tidelog.log.entry import Entry
 from tidelog.log.request import Submission, submit_and_wait
 from tidelog.log.retention import PRUNE_ENTRIES
-from tidelog.store.engine import Extension, Store
+from tidelog.store.engine import Store
+from tidelog.store.schema import Extension, packaged
 from tidelog.testing.probe.rules import (
     STATE,
     SURFACE,
@@ -73,17 +72,13 @@ the writers is closed and attaches again from where it got to."""
 
 _log = logging.getLogger(__name__)
 
-_PACKAGE = files("tidelog.testing.probe")
-
 EXTENSION = Extension(
-    schema={
+    queries=packaged("tidelog.testing.probe").queries,
+    tables={
         engine: f"""CREATE TABLE IF NOT EXISTS probe_stream (
             stream TEXT PRIMARY KEY, puts {integer} NOT NULL, weight {integer} NOT NULL,
             last_committed_id {integer} NOT NULL);"""
         for engine, integer in (("sqlite", "INTEGER"), ("postgresql", "BIGINT"))
-    },
-    queries={
-        engine: load_queries(_PACKAGE / f"{engine}_sql") for engine in ("sqlite", "postgresql")
     },
 )
 

@@ -60,11 +60,6 @@ UPDATE log SET body = NULL, data = NULL WHERE stream = ? AND stream_serial > ? A
 -- A key that has ended may be used again.
 DELETE FROM dedupe WHERE scope = ? AND key = ?;
 
--- name: expired_keys
--- Keys whose time is over, a few at a time; those of mesh go by a rule of their own (mesh_expired_keys).
-SELECT scope, key FROM dedupe
-WHERE expires_at <= ? AND NOT (scope >= 'mesh/' AND scope < 'mesh0') ORDER BY expires_at LIMIT ?;
-
 -- name: unavailable_keys
 -- The dedupe rows of pruned entries answer that the content is gone.
 UPDATE dedupe SET available = 0,

@@ -115,16 +115,3 @@ FROM (SELECT message FROM tidelog.channels_message
 LEFT JOIN tidelog.channels_version v ON v.message = m.message
 LEFT JOIN tidelog.log l ON l.committed_id = v.committed_id
 ORDER BY m.message, v.committed_id LIMIT ($3::bigint[])[1];
-
--- name: sample_content
--- Replaces what the statistics have sampled of columns with content, by some of what is there now.
-ANALYZE tidelog.log (body, data), tidelog.dedupe (key);
-
--- name: add_unused_key
--- One that nobody can ask for.
-INSERT INTO tidelog.dedupe (scope, key, fingerprint, owner, outcome, available, first_seen_at)
-VALUES ('', '', '', '', '', 0, 0);
-
--- name: remove_unused_key
--- In the same transaction: nobody ever sees it.
-DELETE FROM tidelog.dedupe WHERE scope = '' AND key = '';

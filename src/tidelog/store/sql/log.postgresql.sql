@@ -119,16 +119,6 @@ WHERE stream = range.name AND stream_serial > range.after AND stream_serial <= r
 DELETE FROM tidelog.dedupe USING unnest($1::text[], $2::text[]) AS named (scope, key)
 WHERE dedupe.scope = named.scope AND dedupe.key = named.key;
 
--- name: expired_keys
--- Keys whose time is over, a few at a time; those of mesh go by a rule of their own (mesh_expired_keys).
-SELECT named.number, found.scope, found.key
-FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS named (at, most, number),
-LATERAL (
-  SELECT scope, key FROM tidelog.dedupe
-  WHERE expires_at <= named.at AND NOT (scope >= 'mesh/' AND scope < 'mesh0')
-  ORDER BY expires_at LIMIT named.most
-) AS found;
-
 -- name: unavailable_keys
 -- The dedupe rows of pruned entries answer that the content is gone.
 UPDATE tidelog.dedupe AS d SET available = 0,
@@ -152,3 +142,16 @@ SELECT count(*) FROM tidelog.dedupe;
 -- name: durability
 -- The two settings without which COMMIT is a promise the server cannot keep.
 SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') ORDER BY name;
+
+-- name: sample_content
+-- Replaces what the statistics have sampled of columns with content, by some of what is there now.
+ANALYZE tidelog.log (body, data), tidelog.dedupe (key);
+
+-- name: add_unused_key
+-- One that nobody can ask for.
+INSERT INTO tidelog.dedupe (scope, key, fingerprint, owner, outcome, available, first_seen_at)
+VALUES ('', '', '', '', '', 0, 0);
+
+-- name: remove_unused_key
+-- In the same transaction: nobody ever sees it.
+DELETE FROM tidelog.dedupe WHERE scope = '' AND key = '';

@@ -1,0 +1,16 @@
+"""What mesh adds to a store: the folders `sql` and `migrations` beside this file."""
+
+from tidelog.base.faultpoint import FaultPoint
+from tidelog.store.schema import packaged
+
+EXTENSION = packaged(
+    "tidelog.mesh",
+    short_reads=(
+        *("mesh_by_slug", "mesh_member", "mesh_dedupe_row", "mesh_take_shares", "mesh_use_tokens"),
+        *("mesh_waiting", "mesh_recipients", "mesh_entry"),
+    ),
+    fault_points={
+        "mesh_add_delivery": FaultPoint.DELIVERIES_WRITTEN,
+        "mesh_add_mention": FaultPoint.MENTIONS_WRITTEN,
+    },
+)

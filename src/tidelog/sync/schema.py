@@ -1,0 +1,8 @@
+"""What sync adds to a store: the folders `sql` and `migrations` beside this file."""
+
+from tidelog.store.schema import packaged
+
+EXTENSION = packaged(
+    "tidelog.sync",
+    short_reads=("sync_last_event", "sync_setting"),
+)
