@@ -5,7 +5,7 @@ from typing import Any
 
 from scripts.generation.markdown import NOTE, code, joined, table
 
-from tidelog.base.metrics import Metrics
+from tidelog.config.metrics import all_metrics
 from tidelog.daemon.metrics import DaemonMetrics
 
 INTRODUCTION = """\
@@ -24,7 +24,7 @@ def page() -> str:
             "# Metrics",
             INTRODUCTION,
             "## The server: `GET /metrics`",
-            _table(Metrics().registry),
+            _table(all_metrics().registry),
             "## A mesh daemon: `GET /v1/metrics` on its socket",
             _table(daemon._registry),  # noqa: SLF001 - nothing else has their labels
         ]

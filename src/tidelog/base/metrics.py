@@ -1,10 +1,11 @@
-"""Every metric of the server, by name, in one registry per server.
+"""The metrics that belong to no surface, and the one registry per server for all of them.
 
 One registry per `Metrics` object, not the library's global one, so that several servers can live in
 one test process.
 """
 
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,8 +16,19 @@ from prometheus_client import (
     generate_latest,
 )
 
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Buckets of everything that is timed."""
+
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Part(Protocol):
+    """See `Metrics.part`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None: ...
+
+
+P = TypeVar("P", bound=Part)
 
 
 class Metrics:
@@ -35,11 +47,11 @@ class Metrics:
         self.commit_seconds = Histogram(
             "tidelog_commit_seconds",
             "From BEGIN to the end of COMMIT",
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=r,
         )
         self.decide_seconds = Histogram(
-            "tidelog_decide_seconds", "All decisions of one batch", buckets=_SECONDS, registry=r
+            "tidelog_decide_seconds", "All decisions of one batch", buckets=SECONDS, registry=r
         )
         self.entries_committed = Counter(
             "tidelog_entries_committed", "Entries this node appended to the log", registry=r
@@ -84,95 +96,16 @@ class Metrics:
             "tidelog_http_requests", "HTTP requests answered", ["status"], registry=r
         )
 
-        self.channels_streams_closed = Counter(
-            "tidelog_channels_streams_closed",
-            "Streaming messages that the server ended: their writer was gone, or an operator asked",
-            ["reason"],
-            registry=r,
-        )
-
-        self.retention_lag = Gauge(
-            "tidelog_retention_lag_seconds",
-            "For how much longer than its window the oldest content is kept",
-            ["surface"],
-            registry=r,
-        )
-        self.retention_removed = Counter(
-            "tidelog_retention_removed",
-            "Versions of channels and messages of meshes whose content retention has removed",
-            ["surface"],
-            registry=r,
-        )
-
-        self.plugin_seconds = Histogram(
-            "tidelog_sync_plugin_seconds",
-            "One call of the application's plug-in",
-            ["method"],
-            buckets=_SECONDS,
-            registry=r,
-        )
-        self.plugin_failures = Counter(
-            "tidelog_sync_plugin_failures",
-            "Calls of the plug-in that raised, gave no answer or took too long",
-            ["method", "reason"],
-            registry=r,
-        )
-
-        self.mesh_deliveries = Counter(
-            "tidelog_broker_deliveries",
-            "Messages pushed to members, claimed from queues, posted to webhooks, acknowledged",
-            ["step"],
-            registry=r,
-        )
-        self.mesh_fingerprint_mismatches = Counter(
-            "tidelog_broker_dedupe_fingerprint_mismatch",
-            "Sends whose fingerprint on arrival is not the one their daemon computed",
-            ["client_id", "mesh_id"],
-            registry=r,
-        )
-        self.mesh_rate_refusals = Counter(
-            "tidelog_broker_rate_limit_rejection",
-            "Sends refused because the window of their mesh was full",
-            ["mesh_id"],
-            registry=r,
-        )
-        self.mesh_concurrent_connections = Counter(
-            "tidelog_broker_member_concurrent_connection",
-            "Times that two daemons were connected with one member's key",
-            ["mesh_id", "policy"],
-            registry=r,
-        )
-        self.mesh_units_without_message = Counter(
-            "tidelog_broker_rate_limit_consumed_then_b2_rejected",
-            "Sends that were counted by the rate limiter and had no destination",
-            ["mesh_id"],
-            registry=r,
-        )
-
-        self.mesh_misconfigurations = Counter(
-            "tidelog_broker_dedupe_misconfig",
-            "Meshes found that keep messages for longer than their ids",
-            ["mesh_id"],
-            registry=r,
-        )
-        self.mesh_orphan_checks = Counter(
-            "tidelog_broker_dedupe_orphan_check",
-            "Comparisons of the stored relations that came to an end",
-            registry=r,
-        )
-        self.mesh_orphans = Gauge(
-            "tidelog_broker_dedupe_orphan_found",
-            "Rows without their counterpart in the last comparison",
-            registry=r,
-        )
-        self.mesh_atomicity_violations = Gauge(
-            "tidelog_broker_atomicity_violation_found",
-            "The same by the rule that is broken (mesh 6.5)",
-            ["rule"],
-            registry=r,
-        )
-
+        self._parts: dict[type, object] = {}
         self._late: list[Callable[[], None]] = []
+
+    def part(self, kind: type[P]) -> P:
+        """The metrics that a surface brings, in the same registry; made when first asked for."""
+        if kind not in self._parts:
+            self._parts[kind] = kind(self.registry)
+        found = self._parts[kind]
+        assert isinstance(found, kind)  # noqa: S101 - by its key
+        return found
 
     def before_render(self, move: Callable[[], None]) -> None:
         """Call `move` before the metrics are shown.

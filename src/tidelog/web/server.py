@@ -19,6 +19,7 @@ from tidelog.base.ids import UlidFactory
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document, record
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
+from tidelog.config.metrics import all_metrics
 from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
@@ -151,7 +152,7 @@ class Server:
         except BaseException:
             listener.close()
             raise
-        metrics = Metrics()
+        metrics = all_metrics()
         try:
             committer = await committer_class.start(store, clock, metrics, settings.limits)
         except BaseException:

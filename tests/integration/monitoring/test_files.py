@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from support.promql import Use, uses
 from support.stage import Stage
-from tidelog.base.metrics import Metrics
 from tidelog.cli.main import app
+from tidelog.config.metrics import all_metrics
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -105,7 +105,8 @@ def samples_of(text: str) -> Exported:
 
 def declared_labels() -> Exported:
     """The labels of metrics that have no sample before something goes wrong."""
-    metrics = [metric for metric in vars(Metrics()).values() if hasattr(metric, "_labelnames")]
+    collectors = all_metrics().registry._collector_to_names
+    metrics: list[Any] = [metric for metric in collectors if hasattr(metric, "_labelnames")]
     return {
         metric._name + ending: frozenset((*metric._labelnames, *(["le"] * (ending == "_bucket"))))
         for metric in metrics

@@ -2,16 +2,18 @@
 
 import pytest
 
-from tidelog.base.metrics import Metrics
+from tidelog.config.metrics import all_metrics
+from tidelog.mesh.metrics import MeshMetrics
 from tidelog.monitoring.sample import Flow, Latency, Sample, measured
 from tidelog.monitoring.scrape import NotMetrics, Scrape
+from tidelog.sync.metrics import SyncMetrics
 
 
 class Watched:
     """The metrics of a server that a test moves."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics()
+        self.metrics = all_metrics()
         self.at = 100.0
 
     def look(self, after_seconds: float = 0.0, *, began: float | None = None) -> Scrape:
@@ -43,7 +45,7 @@ def test_rates_are_what_was_added_per_second() -> None:
     m.entries_committed.inc(50)
     m.refusals.labels("path").inc(1)
     m.refusals.labels("body_size").inc(4)
-    m.mesh_deliveries.labels("pushed").inc(6)
+    m.part(MeshMetrics).deliveries.labels("pushed").inc(6)
     m.connections.labels("sync").inc(2)
     m.connections.labels("mesh").inc()
     m.queue_depth.set(3)
@@ -81,8 +83,8 @@ def test_labels_of_a_histogram_are_taken_together() -> None:
     """The plug-in's methods make one latency."""
     watched = Watched()
     before = watched.look()
-    watched.metrics.plugin_seconds.labels("check").observe(0.0004)
-    watched.metrics.plugin_seconds.labels("authorize").observe(0.04)
+    watched.metrics.part(SyncMetrics).plugin_seconds.labels("check").observe(0.0004)
+    watched.metrics.part(SyncMetrics).plugin_seconds.labels("authorize").observe(0.04)
     got = sample(before, watched.look(1))
     assert got.plugin is not None
     assert got.plugin.p50_ms == pytest.approx(0.5)

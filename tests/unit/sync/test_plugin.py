@@ -15,6 +15,7 @@ from tidelog.base.errors import ConfigError
 from tidelog.base.metrics import Metrics
 from tidelog.sync.decide import plugin_guard
 from tidelog.sync.decide.plugin_guard import FAILED, TOO_SLOW, Clocks, GuardedPlugin
+from tidelog.sync.metrics import SyncMetrics
 from tidelog.sync.plugin import Event, Identity, Plugin, State, load_plugin
 from tidelog.sync.protocol.actions import Action, Connected, Send, Submit, Sync
 from tidelog.sync.protocol.fault import Fault
@@ -52,14 +53,14 @@ def guarded(
 ) -> tuple[GuardedPlugin, Metrics]:
     """A plug-in behind its guard, and where that counts."""
     metrics = Metrics()
-    return GuardedPlugin(plugin, "my:Rules", budget_ms, metrics, clocks), metrics
+    return GuardedPlugin(plugin, "my:Rules", budget_ms, metrics.part(SyncMetrics), clocks), metrics
 
 
 def failures(metrics: Metrics) -> dict[tuple[str, str], float]:
     """How often what went wrong."""
     return {
         (sample.labels["method"], sample.labels["reason"]): sample.value
-        for family in metrics.plugin_failures.collect()
+        for family in metrics.part(SyncMetrics).plugin_failures.collect()
         for sample in family.samples
         if sample.name.endswith("_total")
     }
@@ -474,8 +475,8 @@ def test_what_is_no_plugin_is_refused(
     (tmp_path / "broken_application.py").write_text("class Rules(", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        GuardedPlugin.from_settings(SyncSettings(plugin=setting), Metrics(), REAL)
+        GuardedPlugin.from_settings(SyncSettings(plugin=setting), Metrics().part(SyncMetrics), REAL)
     assert str(refused.value).startswith("sync.plugin: ")
     assert setting in str(refused.value)
     assert says in str(refused.value)
-    assert GuardedPlugin.from_settings(SyncSettings(), Metrics(), REAL) is None
+    assert GuardedPlugin.from_settings(SyncSettings(), Metrics().part(SyncMetrics), REAL) is None

@@ -24,6 +24,7 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.log.retention import PRUNE_ENTRIES, come_through, empty_bodies, through_name
+from tidelog.log.retention_metrics import RetentionMetrics
 from tidelog.store.engine import PAGE_BYTES, Store
 
 if TYPE_CHECKING:
@@ -245,7 +246,8 @@ class Retention:
         self._next_at: int | None = None
         """When the entry after it was committed; None if the log ends there."""
         self._task: asyncio.Task[None] | None = None
-        committer.metrics.retention_lag.labels(NAME).set_function(self._lag_seconds)
+        self._metrics = committer.metrics.part(RetentionMetrics)
+        self._metrics.lag.labels(NAME).set_function(self._lag_seconds)
 
     async def open(self) -> None:
         """Find the place to go on from; look after the interval, for as long as the server runs."""
@@ -362,7 +364,7 @@ class Retention:
             self._purged(
                 streams, tuple(each.message for each in old if each.is_versioned and not each.base)
             )
-            self._committer.metrics.retention_removed.labels(NAME).inc(purged)
+            self._metrics.removed.labels(NAME).inc(purged)
             for stream in item.unknown:  # it may have been read while this was being committed
                 await self._states.refresh(stream)
             await self._look_ahead()

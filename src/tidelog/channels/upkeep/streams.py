@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.decide.closing import CloseStream, Reason
+from tidelog.channels.metrics import ChannelsMetrics
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
@@ -217,6 +218,6 @@ class Streams:
             states.release_message(message)
         if ended is None:
             return False
-        self._committer.metrics.channels_streams_closed.labels(reason).inc()
+        self._committer.metrics.part(ChannelsMetrics).streams_closed.labels(reason).inc()
         _log.info("the stream of message %d in %s was ended: %s", number, stream, reason)
         return True

@@ -28,6 +28,7 @@ from tidelog.mesh.decide.claims import (
     Release,
 )
 from tidelog.mesh.front.delivery_protocol import Receiver
+from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, envelope
 from tidelog.mesh.protocol.fingerprint import RequestRefused
@@ -120,7 +121,7 @@ class PushDelivery:
         self._is_looking = False
         self._acks: list[Complete] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        steps = committer.metrics.mesh_deliveries
+        steps = committer.metrics.part(MeshMetrics).deliveries
         self._pushed, self._claimed = steps.labels("pushed"), steps.labels("claimed")
         self._acknowledged = steps.labels("acknowledged")
 

@@ -51,6 +51,7 @@ from tidelog.mesh.front.delivery_protocol import Delivery
 from tidelog.mesh.front.history import HistoryReader, Page
 from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
 from tidelog.mesh.front.public_hosts import PublicHosts
+from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.fingerprint import (
     KINDS,
@@ -125,6 +126,7 @@ class MeshService:
         public_hosts: PublicHosts,
     ) -> None:
         self.committer = committer
+        self._metrics = committer.metrics.part(MeshMetrics)
         self.public_hosts = public_hosts
         self.store = store
         self.settings = settings
@@ -200,7 +202,7 @@ class MeshService:
     def _note_rivals(self, mesh: Mesh, member: Member) -> None:
         """The audit event of mesh 9.6, whatever the policy makes of the two."""
         policy = mesh.clone_concurrency_policy
-        self.committer.metrics.mesh_concurrent_connections.labels(mesh.id, policy).inc()
+        self._metrics.concurrent_connections.labels(mesh.id, policy).inc()
         _log.warning(
             "member_concurrent_connection: mesh %s, member %s (%s): two daemons have connected "
             "with its key; the policy is %s",
@@ -321,12 +323,12 @@ class MeshService:
         reach(FaultPoint.BROKER_PARSED)
         taken = await self.limiter.take(mesh, member.id, client_message_id, self.clock.now_ms())
         if taken.verdict is Verdict.DENIED:
-            self.committer.metrics.mesh_rate_refusals.labels(mesh.id).inc()
+            self._metrics.rate_refusals.labels(mesh.id).inc()
             return replies.rate_limited(taken.left_ms)
         reach(FaultPoint.BROKER_COUNTED)
         reply = await self.commit(send, send.size_bytes)
         if reply.status in (403, 404):
-            self.committer.metrics.mesh_units_without_message.labels(mesh.id).inc()
+            self._metrics.units_without_message.labels(mesh.id).inc()
         return reply
 
     async def _known(self, mesh: Mesh, client_message_id: str) -> DedupeRow | None:
@@ -345,7 +347,7 @@ class MeshService:
         if not isinstance(claimed, str) or not _FINGERPRINT.fullmatch(claimed):
             return refusal(400, "schema_invalid", "request_fingerprint is not 64 hex digits")
         if claimed != send.fingerprint.hex():
-            mismatches = self.committer.metrics.mesh_fingerprint_mismatches
+            mismatches = self._metrics.fingerprint_mismatches
             mismatches.labels(send.sender.id, mesh.id).inc()
             return replies.conflict(
                 send.client_message_id, "request_fingerprint_mismatch", send.fingerprint

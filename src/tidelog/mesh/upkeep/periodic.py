@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.log.committer import Committer
+from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.upkeep.delivery_closer import DeliveryCloser
 from tidelog.mesh.upkeep.lease_reaper import LeaseReaper
@@ -90,9 +91,9 @@ class PeriodicWork:
             by_rule[finding.rule] += 1
             if sum(by_rule.values()) <= LOGGED_FINDINGS:
                 _log.error("broker_atomicity_violation_found: %s", finding)
-        metrics = self._committer.metrics
-        metrics.mesh_orphan_checks.inc()
-        metrics.mesh_orphans.set(sum(by_rule.values()))
+        metrics = self._committer.metrics.part(MeshMetrics)
+        metrics.orphan_checks.inc()
+        metrics.orphans.set(sum(by_rule.values()))
         for rule, count in by_rule.items():
-            metrics.mesh_atomicity_violations.labels(str(rule)).set(count)
+            metrics.atomicity_violations.labels(str(rule)).set(count)
         return sum(by_rule.values())

@@ -13,7 +13,9 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Failure, Item, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import come_through, empty_bodies, through_name
+from tidelog.log.retention_metrics import RetentionMetrics
 from tidelog.mesh.decide.claims import DEAD, DELIVERED, DeliveryKey
+from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol.model import DAY_MS, Mesh, stream_name
 from tidelog.mesh.upkeep.webhooks import key_of
 from tidelog.store.engine import Store
@@ -175,6 +177,7 @@ class Retention:
 
     def __init__(self, committer: Committer, store: Store, clock: Clock) -> None:
         self._committer = committer
+        self._metrics = committer.metrics.part(RetentionMetrics)
         self._store = store
         self._clock = clock
         self._floors: dict[str, int] = {}
@@ -197,7 +200,7 @@ class Retention:
 
     def _report(self, mesh: Mesh) -> None:
         self._reported.add(mesh.id)
-        self._committer.metrics.mesh_misconfigurations.labels(mesh.id).inc()
+        self._committer.metrics.part(MeshMetrics).misconfigurations.labels(mesh.id).inc()
         _log.warning(
             "mesh %s keeps messages for %s days and their ids for %s: a late retry can double a "
             "message that is still there",
@@ -234,7 +237,7 @@ class Retention:
                 item = Expire(mesh.id, tuple(found))
                 expired += await self._commit(item, item.names())
                 self._floors[mesh.id] = found[-1].history_id
-                self._committer.metrics.retention_removed.labels("mesh").inc(len(found))
+                self._metrics.removed.labels("mesh").inc(len(found))
             if len(found) < BATCH:
                 return expired
             await asyncio.sleep(0)

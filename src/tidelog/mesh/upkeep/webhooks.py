@@ -27,6 +27,7 @@ from tidelog.mesh.decide.claims import (
     claim_change,
     finish_change,
 )
+from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol.envelopes import Stored, envelope
 from tidelog.mesh.protocol.model import WEBHOOK, stream_name
 from tidelog.mesh.settings import MeshSettings
@@ -164,6 +165,7 @@ class Webhooks:
         self, committer: Committer, store: Store, settings: MeshSettings, clock: Clock
     ) -> None:
         self._committer = committer
+        self._metrics = committer.metrics.part(MeshMetrics)
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -266,7 +268,7 @@ class Webhooks:
             error = failed.code
         attempted = Attempted(key_of(message, endpoint_id), claim_id, status, error)
         became = await self._decide(attempted, attempted.names())
-        self._committer.metrics.mesh_deliveries.labels(f"webhook_{became or 'lost'}").inc()
+        self._metrics.deliveries.labels(f"webhook_{became or 'lost'}").inc()
         if became == DEAD:
             _log.warning(
                 "message %s did not reach endpoint %s: %s", message, endpoint_id, error or status

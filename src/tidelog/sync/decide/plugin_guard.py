@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidelog.base.metrics import Metrics
+from tidelog.sync.metrics import SyncMetrics
 from tidelog.sync.plugin import Access, Event, Identity, Plugin, State, load_plugin, overrides
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.items import PreparedItem
@@ -37,7 +37,7 @@ class GuardedPlugin:
     """Asks a plug-in and always has an answer, also when the plug-in has none."""
 
     def __init__(
-        self, plugin: Plugin, name: str, budget_ms: int, metrics: Metrics, clocks: Clocks
+        self, plugin: Plugin, name: str, budget_ms: int, metrics: SyncMetrics, clocks: Clocks
     ) -> None:
         self._plugin = plugin
         self._steady, self._processor = clocks
@@ -55,7 +55,7 @@ class GuardedPlugin:
 
     @classmethod
     def from_settings(
-        cls, settings: SyncSettings, metrics: Metrics, clocks: Clocks
+        cls, settings: SyncSettings, metrics: SyncMetrics, clocks: Clocks
     ) -> "GuardedPlugin | None":
         """The configured plug-in, or None.
 

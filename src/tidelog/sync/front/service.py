@@ -29,6 +29,7 @@ from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem
 from tidelog.sync.front.files import read_model, read_tokens
 from tidelog.sync.front.nodes import OtherNodes
 from tidelog.sync.front.snapshots import Part, stored_state
+from tidelog.sync.metrics import SyncMetrics
 from tidelog.sync.protocol.actions import Action, Close, Connected, Send, Submit, Sync
 from tidelog.sync.protocol.items import PreparedItem
 from tidelog.sync.protocol.profiles import CANONICAL, Model
@@ -121,7 +122,9 @@ class SyncService:
         self.clock = clock
         self.tokens = read_tokens(settings)
         clocks = Clocks(time.perf_counter, time.thread_time)
-        self._plugin = GuardedPlugin.from_settings(settings, committer.metrics, clocks)
+        self._plugin = GuardedPlugin.from_settings(
+            settings, committer.metrics.part(SyncMetrics), clocks
+        )
         self.committer = committer
         self.store = store
         self.states = StateCache(store, committer.tail, model, settings, model_version)
