@@ -23,7 +23,7 @@ from support.replica import Replica, ask
 from support.sync_peer import EVENT, MODEL, SECRET, connected, note, token, write_model
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync.output import Change
+from tidelog.client.sync.changes import Change
 from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.postgresql import Postgresql, create_database
 from tidelog.testing.process import ServerProcess

@@ -10,8 +10,8 @@ from tidelog.client import (
     SyncClient,
     TreeNode,
 )
-from tidelog.client.sync.output import Change
-from tidelog.client.sync.store import StoredEvent
+from tidelog.client.sync.changes import Change
+from tidelog.client.sync.rows import StoredEvent
 from tidelog.sync.protocol.profiles import Model
 
 

@@ -34,7 +34,7 @@ def call_as_admin(
 
 def call_as_member(directory: Path, method: str, resource: str, body: object) -> dict[str, Any]:
     """Ask for something of a mesh with the key in a daemon's directory; no daemon need run."""
-    from tidelog.client.mesh.place import KEY_NAME, require_joined
+    from tidelog.client.mesh.daemon_directory import KEY_NAME, require_joined
     from tidelog.daemon import settings as daemon_settings
     from tidelog.daemon.key_file import read_key
     from tidelog.daemon.uplink.address import resource_url

@@ -48,9 +48,9 @@ EXIT_LATE = 3
 
 def daemon_dir(data_dir: Path | None, mesh: str | None) -> Path:
     """The directory a command means."""
-    from tidelog.client.mesh import place as mesh_place
+    from tidelog.client.mesh import daemon_directory
 
-    return mesh_place.find(data_dir, mesh)
+    return daemon_directory.find(data_dir, mesh)
 
 
 def client(
@@ -119,7 +119,7 @@ def up(
 
     Example: tidelog daemon up --ephemeral --invite "$INVITE" --name ci-17 --ttl 600
     """
-    from tidelog.client.mesh.place import require_joined
+    from tidelog.client.mesh.daemon_directory import require_joined
     from tidelog.daemon.continuous_integration import is_ci
     from tidelog.daemon.settings import FILE_NAME
 
@@ -162,7 +162,7 @@ def up(
 
 def _join(data_dir: Path | None, link: str, name: str | None) -> str:
     """Join before the daemon starts, as `tidelog mesh join` does; returns the slug."""
-    from tidelog.client.mesh.place import KEY_NAME
+    from tidelog.client.mesh.daemon_directory import KEY_NAME
     from tidelog.daemon.uplink import joining
 
     if name is None:

@@ -83,7 +83,7 @@ def join(
 
     Example: tidelog mesh join "http://HOST/mesh/harbour#INVITE" --name alice --data-dir ./alice
     """
-    from tidelog.client.mesh.place import KEY_NAME
+    from tidelog.client.mesh.daemon_directory import KEY_NAME
     from tidelog.daemon.uplink import joining
 
     invite = joining.read_invite(link)

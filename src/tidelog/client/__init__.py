@@ -11,7 +11,7 @@ from tidelog.client.mesh.client import InboxMessage, MeshClient, MeshRefused, Se
 from tidelog.client.mesh.http import DaemonUnavailable
 from tidelog.client.sync.blocking import BlockingSyncClient
 from tidelog.client.sync.client import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
-from tidelog.client.sync.saved import SavedDrafts
+from tidelog.client.sync.saved_drafts import SavedDrafts
 from tidelog.sync.protocol.tree import TreeNode
 
 __all__ = [

@@ -39,13 +39,13 @@ class OutboxView:
         self._home = home
 
     def _found_in(self) -> Path:
-        from tidelog.client.mesh import place as mesh_place
+        from tidelog.client.mesh import daemon_directory
 
-        return self._home or mesh_place.home()
+        return self._home or daemon_directory.home()
 
     def _places(self) -> dict[str, Path]:
         """The directories of daemons by their names."""
-        from tidelog.client.mesh.place import KEY_NAME
+        from tidelog.client.mesh.daemon_directory import KEY_NAME
 
         try:
             found = sorted(path.parent for path in self._found_in().glob(f"*/{KEY_NAME}"))
@@ -55,7 +55,7 @@ class OutboxView:
 
     def signature(self) -> Hashable:
         """Changes when a daemon comes, goes, or writes to its outbox."""
-        from tidelog.client.mesh.place import SOCKET_NAME
+        from tidelog.client.mesh.daemon_directory import SOCKET_NAME
 
         return tuple(
             (name, _changed_at(place / _WRITTEN), _changed_at(place / SOCKET_NAME))
@@ -97,7 +97,7 @@ class OutboxView:
 
     async def _ask(self, name: str, method: str, path: str, body: object = None) -> "Reply":
         """Ask a daemon of the list; a name that is not in it, such as `..`, leads nowhere."""
-        from tidelog.client.mesh import place as mesh_place
+        from tidelog.client.mesh import daemon_directory
         from tidelog.client.mesh.http import DaemonUnavailable
 
         place = self._places().get(name)
@@ -105,7 +105,7 @@ class OutboxView:
             raise NoDaemon("there is no daemon of this name")
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                return await mesh_place.endpoint(place).ask(method, path, body)
+                return await daemon_directory.endpoint(place).ask(method, path, body)
         except TimeoutError:
             raise NoDaemon("the daemon does not answer") from None
         except DaemonUnavailable as error:

@@ -15,9 +15,10 @@ from uuid import uuid4
 import orjson
 
 from tidelog.base.clock import SystemClock
+from tidelog.client.sync.actions import Send
 from tidelog.client.sync.core import SyncCore
-from tidelog.client.sync.output import Send
-from tidelog.client.sync.store import StoredEvent, SyncStore
+from tidelog.client.sync.rows import StoredEvent
+from tidelog.client.sync.store import SyncStore
 from tidelog.sync.protocol.profiles import Model
 
 Json = dict[str, Any]

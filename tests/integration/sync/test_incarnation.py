@@ -19,7 +19,7 @@ from support.backups import command
 from support.sync_peer import EVENT, MODEL, SECRET, connected, envelope, note, token, write_model
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync.output import Change
+from tidelog.client.sync.changes import Change
 from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.postgresql import create_database, drop_database
 from tidelog.testing.process import ServerProcess

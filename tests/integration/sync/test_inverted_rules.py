@@ -29,17 +29,17 @@ if not Path(tidelog.__file__).is_relative_to(sys.argv[1]):
 sys.exit(pytest.main(sys.argv[2:]))
 """
 
-SESSION = "sync/session.py"
-PROFILES = "sync/profiles.py"
-TOKENS = "sync/tokens.py"
-PARTITIONS = "sync/partitions.py"
-GUARD = "sync/plugin_guard.py"
-RULES = "sync/rules.py"
-WIRE = "sync/wire.py"
-CYCLE = "client/sync_cycle.py"
-CORE = "client/sync_core.py"
-STORE = "client/sync_store.py"
-VIEW = "client/sync_view.py"
+SESSION = "sync/protocol/session.py"
+PROFILES = "sync/protocol/profiles.py"
+TOKENS = "sync/protocol/tokens.py"
+PARTITIONS = "sync/protocol/partitions.py"
+GUARD = "sync/decide/plugin_guard.py"
+RULES = "sync/decide/rules.py"
+WIRE = "sync/protocol/wire.py"
+FETCHING = "client/sync/fetching.py"
+CORE = "client/sync/core.py"
+STORE = "client/sync/store.py"
+VIEWS = "client/sync/views.py"
 
 OF_SESSION = "tests/unit/sync/test_session.py::"
 OF_PROFILES = "tests/unit/sync/test_profiles.py::"
@@ -234,12 +234,12 @@ INVERSIONS = (
     Inversion(
         "D25",
         RULES,
-        "        row = view.dedupe(SCOPE, self.id)\n",
+        "        row = view.dedupe(SCOPE, item.id)\n",
         "        for state in self.states:\n"
-        "            if faults := state.tree.check(self.event):\n"
+        "            if faults := state.tree.check(item.event):\n"
         '                reason = "validation_failed"\n'
-        "                return Refuse(Rejected(self.id, reason, tuple(faults), view.now_ms))\n"
-        "        row = view.dedupe(SCOPE, self.id)\n",
+        "                return Refuse(Rejected(item.id, reason, tuple(faults), view.now_ms))\n"
+        "        row = view.dedupe(SCOPE, item.id)\n",
         OF_RULES + "test_known_ids_are_found_after_rights_and_before_validation",
     ),
     Inversion(
@@ -294,8 +294,8 @@ INVERSIONS = (
     Inversion(
         "D65",
         STORE,
-        '_run("sync_lower_cursors", began, began)',
-        '_run("sync_lower_cursors", began + 9, began + 9)',
+        '_file.run("sync_lower_cursors", began, began)',
+        '_file.run("sync_lower_cursors", began + 9, began + 9)',
         OF_CORE + "test_another_history_is_fetched_from_where_they_part",
     ),
     Inversion(
@@ -307,7 +307,7 @@ INVERSIONS = (
     ),
     Inversion(
         "D54",
-        VIEW,
+        VIEWS,
         "if self.failure is None:",
         "if self.failure is not None:",
         OF_CORE + "test_a_commit_that_cannot_happen_starts_over_once",
@@ -328,14 +328,14 @@ INVERSIONS = (
     ),
     Inversion(
         "D58",
-        CYCLE,
-        "chosen = known or list(cursors)",
+        FETCHING,
+        "chosen = known or self._new(cursors)",
         "chosen = list(cursors)",
         OF_CORE + "test_new_partitions_are_fetched_separately",
     ),
     Inversion(
         "D60",
-        CYCLE,
+        FETCHING,
         "(cycle.sync_to is not None and commit.committed_id <= cycle.sync_to)",
         "(cycle.sync_to is None or commit.committed_id <= cycle.sync_to)",
         OF_CORE + "test_broadcasts_wait_for_the_watermark",
@@ -413,6 +413,16 @@ def test_inversions_name_tests_of_their_rule() -> None:
     """The test that must notice is one that the table names for that rule."""
     rules = read_rules()
     assert [each for each in INVERSIONS if each.test not in rules[each.rule].tests] == []
+
+
+def test_every_inversion_can_be_made() -> None:
+    """What it replaces is in its file, once; most are tried only in the soak."""
+    package = ROOT / "src/tidelog"
+    counts = {
+        each: (package / each.file).read_text(encoding="utf-8").count(each.old)
+        for each in INVERSIONS
+    }
+    assert [each for each, count in counts.items() if count != 1] == []
 
 
 def test_inverted_rules_are_noticed(tmp_path: Path) -> None:

@@ -268,10 +268,10 @@ async def test_a_line_that_breaks_is_asked_for_less(tmp_path: Path) -> None:
 def write_drafts(client: SyncClient, count: int) -> None:
     """A backlog from a long time offline, in one transaction: each would be a sync of the disk."""
     store = client._core.store
-    with store._transaction():
+    with store._file.transaction():
         for number in range(1, count + 1):
             event = note("", data=number)["event"]
-            store._run(
+            store._file.run(
                 "sync_insert_draft",
                 *(f"d{number:05}", event["type"], json.dumps(event["payload"]), None, '["p"]'),
                 *(store.client_id, number, number),

@@ -26,7 +26,7 @@ from support.sync_peer import (
 )
 from tidelog.base.errors import StoreDamaged, StoreUnavailable
 from tidelog.base.settings.limits import Limits
-from tidelog.sync.front.nodes import OtherNodes
+from tidelog.sync.front.other_nodes import OtherNodes
 from tidelog.sync.protocol.wire import SUPERSEDED
 from tidelog.sync.upkeep import model_version as version_module
 

@@ -14,11 +14,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync import changes as sync_changes
 from tidelog.client.sync.blocking import BlockingSyncClient
-from tidelog.client.sync.changes import Changes
+from tidelog.client.sync.changes import Change, Changes
 from tidelog.client.sync.client import ClientOffline, DraftInvalid, PartitionsRefused, SyncClient
 from tidelog.client.sync.core import SyncCore
 from tidelog.client.sync.messages import Json
-from tidelog.client.sync.output import Change
 from tidelog.sync.protocol.profiles import Model
 
 MODEL = Model.parse({"settings": {"kind": "value", "actions": ["set"]}}, {}, 3)
@@ -858,9 +857,9 @@ async def test_a_damaged_page_does_not_end_the_client(
         await ada.submit(partitions=["p"], event=value("draft"), id="d1")
     async with asyncio.timeout(20), client(url=server.url) as ada:
         changes = ada.changes()
-        ada._core.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ada._core.store._file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         damage_pages(path, b"settings.v77")
-        ada._core.store._connection.execute("PRAGMA cache_size = 0")
+        ada._core.store._file.connection.execute("PRAGMA cache_size = 0")
         row = await ada.wait("d1")
         assert row.status == "committed"
         await ada.sync()
@@ -884,7 +883,7 @@ async def test_a_damaged_page_hides_its_own_events_only(
         await ada.sync()
     async with client(url=None) as ada:
         changes = ada.changes()
-        ada._core.store._connection.execute("PRAGMA cache_size = 0")
+        ada._core.store._file.connection.execute("PRAGMA cache_size = 0")
         damage_pages(tmp_path / "client.db", b"settings.v77")
         shown = ada.view("p")["settings"]
         assert {"v1", "v200"} < shown.keys()

@@ -9,11 +9,13 @@ import orjson
 import pytest
 
 from tidelog.client.sync import core as sync_core
-from tidelog.client.sync import cycle as sync_cycle
+from tidelog.client.sync import fetching
+from tidelog.client.sync.actions import Close, Send
+from tidelog.client.sync.changes import CHANGE_NAMES, Change
 from tidelog.client.sync.core import SyncCore
 from tidelog.client.sync.messages import Commit, Json
-from tidelog.client.sync.output import EVENTS, Change, Close, Send
-from tidelog.client.sync.store import StoredEvent, SyncStore
+from tidelog.client.sync.rows import StoredEvent
+from tidelog.client.sync.store import SyncStore
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.clock import FakeClock
@@ -95,7 +97,7 @@ class Bench:
             reduce=reduce,
         )
         self.changes: list[Change] = []
-        for name in EVENTS:
+        for name in CHANGE_NAMES:
             self.core.on(name, self.changes.append)
 
     def connect(self, **connected: Any) -> None:
@@ -545,7 +547,7 @@ def test_broadcasts_next_to_each_other_share_a_transaction(bench: Bench) -> None
     """A burst costs one sync of the disk; the order of messages is kept."""
     bench.ready()
     mine = bench.draft(value("m"), "mine")
-    before = bench.store._connection.total_changes
+    before = bench.store._file.connection.total_changes
     messages: list[Json] = [
         {"type": "event_broadcast", "payload": committed(place, value("a", place))}
         for place in range(1, 101)
@@ -554,7 +556,7 @@ def test_broadcasts_next_to_each_other_share_a_transaction(bench: Bench) -> None
     messages.append({"type": "submit_events_result", "payload": {"results": results}})
     bench.core.receive_all((message, 0) for message in messages)
     # Each event is a row and a place in its partition; the partition is to be checked.
-    assert bench.store._connection.total_changes - before == 2 * 101 + 1
+    assert bench.store._file.connection.total_changes - before == 2 * 101 + 1
     assert bench.settings() == {"a": 100, "m": 1}
 
 
@@ -563,7 +565,7 @@ def test_a_full_buffer_is_dropped_and_fetched(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """Beyond the cap nothing is kept in memory; another cycle brings it all."""
-    monkeypatch.setattr(sync_cycle, limit, 2)
+    monkeypatch.setattr(fetching, limit, 2)
     bench.connect()
     bench.sent()
     for place in (6, 7, 8, 9):
@@ -1097,12 +1099,12 @@ def test_a_reconnect_costs_what_has_changed(tmp_path: Path) -> None:
         bench = fetched(tmp_path / f"{len(names)}.db", names)
         reconnect(bench, names, through=3 * len(names))  # notes that all of it was checked
         statements = asked[len(names)] = []
-        bench.store._connection.set_trace_callback(statements.append)
+        bench.store._file.connection.set_trace_callback(statements.append)
         applied = bench.core._views.applied
         reconnect(bench, names, through=3 * len(names))
         assert bench.synced()
         assert bench.core._views.applied == applied
-        bench.store._connection.set_trace_callback(None)
+        bench.store._file.connection.set_trace_callback(None)
         bench.store.close()
     assert len(asked[len(NAMES)]) == len(asked[3])
 
@@ -1111,8 +1113,8 @@ def test_a_view_reads_the_events_of_its_partition_only(tmp_path: Path) -> None:
     """By an index, whatever else there is."""
     bench = fetched(tmp_path / "c.db", NAMES)
     bench.core._views.clear()
-    plan = bench.store._connection.execute(
-        "EXPLAIN QUERY PLAN " + bench.store._queries["sync_committed_after"], ("p000", 0)
+    plan = bench.store._file.connection.execute(
+        "EXPLAIN QUERY PLAN " + bench.store._file.queries["sync_committed_after"], ("p000", 0)
     ).fetchall()
     assert all("SEARCH" in detail for *_, detail in plan), plan
     applied = bench.core._views.applied
@@ -1141,8 +1143,8 @@ def test_a_check_that_was_interrupted_is_made_later(tmp_path: Path) -> None:
     last = 3 * len(NAMES)
     wrong = update("nobody", name="x")
     bench.store.store_page([Commit("x", "bo", ("p008",), last + 1, 1, wrong)], NAMES, last + 1)
-    bench.store._connection.close()
-    bench.store._lock.release()
+    bench.store._file.connection.close()
+    bench.store._file.lock.release()
     bench = Bench(tmp_path / "c.db", partitions=NAMES)
     bench.connect()
     bench.say("sync_response", page_of(NAMES, through=last + 1))
@@ -1502,7 +1504,7 @@ def test_parts_give_way_to_events(bench: Bench) -> None:
 
 def test_too_much_of_a_state_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client holds so much of it and no more; then it fetches the events."""
-    monkeypatch.setattr(sync_cycle, "MAX_STATE_BYTES", 10)
+    monkeypatch.setattr(fetching, "MAX_STATE_BYTES", 10)
     bench.connect(**GRANTED)
     bench.sent()
     fields = {"snapshot": "x" * 11, "snapshot_committed_id": 7, "snapshot_next": 11}

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tidelog.client import SyncClient
-from tidelog.client.sync.changes import Changes
+from tidelog.client.sync.changes import Change, Changes
+from tidelog.client.sync.folds import folds_for
 from tidelog.client.sync.link import Inbox
 from tidelog.client.sync.messages import Commit, Json, Limits
-from tidelog.client.sync.output import Change
-from tidelog.client.sync.queue import SubmitQueue
 from tidelog.client.sync.store import SyncStore
-from tidelog.client.sync.view import Views, folds_for
+from tidelog.client.sync.submit_queue import SubmitQueue
+from tidelog.client.sync.views import Views
 from tidelog.sync.protocol import tree
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY, Model
 

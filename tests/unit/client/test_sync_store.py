@@ -279,7 +279,7 @@ def test_an_unreadable_snapshot_is_replaced(store: SyncStore, *, is_pruned: bool
     store.save_snapshot("p", {}, 1)
     if is_pruned:
         store.prune()
-    store._connection.execute("UPDATE snapshots SET state = '{'")
+    store._file.connection.execute("UPDATE snapshots SET state = '{'")
     assert store.start_of("p") == (None, 0, is_pruned)
     assert store.snapshots() == []
     assert store.cursor("p") == (0 if is_pruned else 1)
@@ -413,18 +413,18 @@ def test_a_file_of_another_application_is_refused(path: Path) -> None:
 
 def test_a_full_disk_is_a_store_error(store: SyncStore) -> None:
     """The transaction is undone and the next one works."""
-    [(pages,)] = store._connection.execute("PRAGMA page_count")
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    [(pages,)] = store._file.connection.execute("PRAGMA page_count")
+    store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreUnavailable, match="cannot be written"):
         store.add_draft("a", ["p"], value("x", "y" * 100_000))
-    store._connection.execute("PRAGMA max_page_count = 100000")
+    store._file.connection.execute("PRAGMA max_page_count = 100000")
     assert store.add_draft("a", ["p"], value("x")).draft_clock == 1
 
 
 def test_the_file_is_durable(store: SyncStore) -> None:
     """WAL with synchronous=FULL, like every durable file."""
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._file.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._file.connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 # Whose file it is: 17.1
@@ -572,9 +572,9 @@ def test_a_damaged_draft_is_left_out(path: Path) -> None:
     store = open_store(path)
     for name in ("a", "b", "c"):
         store.add_draft(name, ["p"], value("x"))
-    store._connection.execute("UPDATE events SET payload = '{' WHERE id = 'b'")
+    store._file.connection.execute("UPDATE events SET payload = '{' WHERE id = 'b'")
     assert [draft.id for draft in store.drafts()] == ["a", "c"]
-    store._connection.execute("UPDATE events SET partitions = '[' WHERE id = 'b'")
+    store._file.connection.execute("UPDATE events SET partitions = '[' WHERE id = 'b'")
     assert [draft.id for draft in store.drafts_of("p")] == ["a", "c"]
     assert store.unreadable == {"b"}
     with pytest.raises(StoreDamaged, match="b cannot be read"):

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from tidelog.base.errors import TidelogError
 from tidelog.client.backoff import Backoff
-from tidelog.client.mesh import place as mesh_place
+from tidelog.client.mesh import daemon_directory
 from tidelog.client.mesh.http import DaemonUnavailable, Endpoint, Event, Reply
 
 Priority = Literal["now", "next", "low"]
@@ -100,13 +100,15 @@ class MeshClient:
 
         Args:
             data_dir: the daemon's directory.
-            mesh: its mesh, when it is in the usual place.
+            mesh: its mesh, when it is in the usual directory.
             port: its loopback port, instead of the Unix socket.
             patience_s: how long a call is repeated while the daemon is away or busy. Sends are
                 repeated under the same key, so that none becomes two.
             backoff: the waits between repetitions.
         """
-        self._endpoint: Endpoint = mesh_place.endpoint(mesh_place.find(data_dir, mesh), port)
+        self._endpoint: Endpoint = daemon_directory.endpoint(
+            daemon_directory.find(data_dir, mesh), port
+        )
         self._patience_s = patience_s
         self._backoff = backoff
 

@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
     kind: str
     cursor: str | None
-    """Its place in the inbox; only messages have one."""
+    """Its position in the inbox; only messages have one."""
     data: Any
 
 

@@ -69,7 +69,7 @@ FROM event_partitions JOIN events USING (committed_id)
 WHERE event_partitions.partition = ? AND committed_id > ?
 ORDER BY committed_id;
 
--- name: sync_committed_places
+-- name: sync_committed_positions
 -- The places of a partition's committed events after one, whatever the state of the events.
 SELECT committed_id FROM event_partitions WHERE partition = ? AND committed_id > ? ORDER BY committed_id;
 

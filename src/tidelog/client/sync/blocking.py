@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tidelog.client.sync.changes import Change
 from tidelog.client.sync.client import SyncClient
 from tidelog.client.sync.messages import Json
-from tidelog.client.sync.output import Change
-from tidelog.client.sync.store import StoredEvent
+from tidelog.client.sync.rows import StoredEvent
 from tidelog.sync.protocol.profiles import ROOT
 from tidelog.sync.protocol.tree import TreeNode
 

@@ -1,11 +1,27 @@
-"""The application's ear: changes in order, and an honest word when some were missed."""
+"""What the application is told: each change to its listeners, or to its own loop in order."""
 
 import asyncio
 from collections import deque
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Self
 
-from tidelog.client.sync.output import Change
+from tidelog.client.sync.messages import Json
+from tidelog.client.sync.store import Arrival
 from tidelog.sync.protocol.tree import VALUE_BYTES, weight_of
+
+CHANGE_NAMES = (
+    "connected",
+    "sync_page",
+    "committed",
+    "rejected",
+    "withdrawn",
+    "broadcast",
+    "version_changed",
+    "history_reset",
+    "error",
+    "status_changed",
+)
+"""What a change may be."""
 
 MAX_WAITING = 1000
 """Changes kept for a consumer that is behind; the oldest go first."""
@@ -15,6 +31,62 @@ MAX_WAITING_BYTES = 16 * 1024**2
 
 MISSED = "missed"
 """Name of the change that tells a slow consumer how many it did not get: look at the views."""
+
+
+class Change(NamedTuple):
+    """Something the application may want to know."""
+
+    name: str
+    """One of `CHANGE_NAMES`, or `MISSED`."""
+    partitions: tuple[str, ...]
+    """Whose views may have changed."""
+    data: Json
+
+
+Listener = Callable[[Change], None]
+
+
+class Listeners:
+    """Changes until those who listen have been told."""
+
+    def __init__(self) -> None:
+        self._untold: deque[Change] = deque()
+        self._listeners: dict[str, list[Listener]] = {name: [] for name in CHANGE_NAMES}
+        self._telling = False
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` for every change of that name; returns how to stop that."""
+        listeners = self._listeners[name]
+        listeners.append(listener)
+        return lambda: listeners.remove(listener)
+
+    def emit(self, name: str, partitions: tuple[str, ...], data: Json) -> None:
+        """Note a change; the listeners hear of it when everything it speaks of has happened."""
+        self._untold.append(Change(name, partitions, data))
+
+    def emit_commits(self, arrivals: Iterable[Arrival]) -> None:
+        """Note which events of this client's own are committed now."""
+        for arrival in arrivals:
+            if arrival.was_local:
+                data = {"id": arrival.id, "committed_id": arrival.committed_id}
+                self.emit("committed", arrival.partitions, data)
+
+    def fail(self, code: str, message: str, details: Json | None = None) -> None:
+        """Note an error, the server's or our own."""
+        self.emit("error", (), {"code": code, "message": message, "details": details or {}})
+
+    def tell(self) -> None:
+        """Call the listeners. One that makes further changes has them told after its own."""
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._untold:
+                change = self._untold.popleft()
+                for listener in list(self._listeners[change.name]):
+                    listener(change)
+        finally:
+            self._telling = False
 
 
 class Changes:

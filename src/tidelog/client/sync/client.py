@@ -26,13 +26,14 @@ from weakref import WeakSet
 from tidelog.base.clock import Clock, SystemClock
 from tidelog.base.errors import StoreError, TidelogError
 from tidelog.client.backoff import Backoff
-from tidelog.client.sync.changes import Changes
-from tidelog.client.sync.core import State, SyncCore
+from tidelog.client.sync.changes import CHANGE_NAMES, Change, Changes
+from tidelog.client.sync.core import ConnectionState, SyncCore
+from tidelog.client.sync.folds import Fold, Reduce, unchanged
 from tidelog.client.sync.link import Link, Token
 from tidelog.client.sync.messages import Json
-from tidelog.client.sync.output import EVENTS, Change
-from tidelog.client.sync.store import StoredEvent, SyncStore
-from tidelog.client.sync.view import MAX_CACHED_BYTES, Fold, Reduce, unchanged
+from tidelog.client.sync.rows import StoredEvent
+from tidelog.client.sync.store import SyncStore
+from tidelog.client.sync.views import MAX_CACHED_BYTES
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.partitions import name_faults, normal_set
 from tidelog.sync.protocol.profiles import COMPATIBILITY, ROOT, Model
@@ -134,7 +135,7 @@ class SyncClient:
             reduce=self._reduce,
             max_cached_bytes=self._max_cached_bytes,
         )
-        for name in EVENTS:
+        for name in CHANGE_NAMES:
             core.on(name, self._changed)
         if self._url is not None:
             self._link = Link(core, self._url, self._token, self._now, self._backoff)
@@ -295,7 +296,7 @@ class SyncClient:
     # The connection
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """Where the connection is."""
         return self._core.state
 
@@ -351,7 +352,7 @@ class SyncClient:
     # Housekeeping
 
     def save_snapshot(self, partition: str) -> int | None:
-        """Save the committed state now; its place, or None while the partition is fetched."""
+        """Save the committed state now; its position, or None while the partition is fetched."""
         return self._core.save_snapshot(partition)
 
     def prune(self) -> int:

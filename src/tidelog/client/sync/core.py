@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from tidelog.base.errors import StoreDamaged, StoreError
-from tidelog.client.sync.cycle import Cycle, Cycles
-from tidelog.client.sync.draft import Drafts
+from tidelog.client.sync.actions import Action, Actions
+from tidelog.client.sync.changes import Listener, Listeners
+from tidelog.client.sync.drafts import Drafts
+from tidelog.client.sync.fetching import Cycle, Cycles
+from tidelog.client.sync.folds import Fold, Reduce, folds_for, unchanged
 from tidelog.client.sync.messages import (
     BadMessage,
     Commit,
@@ -23,23 +26,10 @@ from tidelog.client.sync.messages import (
     VersionChanged,
     parse,
 )
-from tidelog.client.sync.output import Action, Listener, Output
-from tidelog.client.sync.queue import SubmitQueue
-from tidelog.client.sync.store import (
-    Applied,
-    Arrival,
-    IntegrityViolation,
-    StoredEvent,
-    SyncStore,
-)
-from tidelog.client.sync.view import (
-    MAX_CACHED_BYTES,
-    Fold,
-    Reduce,
-    Views,
-    folds_for,
-    unchanged,
-)
+from tidelog.client.sync.rows import StoredEvent
+from tidelog.client.sync.store import Applied, Arrival, IntegrityViolation, SyncStore
+from tidelog.client.sync.submit_queue import SubmitQueue
+from tidelog.client.sync.views import MAX_CACHED_BYTES, Views
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.partitions import normal_set
 from tidelog.sync.protocol.profiles import COMPATIBILITY, Model
@@ -65,7 +55,7 @@ TREE_POLICIES = (None, "strict")
 FINAL = frozenset({"auth_failed", "profile_unsupported", "protocol_version_unsupported"})
 """Errors after which the same connect would fail again."""
 
-State = Literal["disconnected", "connecting", "active"]
+ConnectionState = Literal["disconnected", "connecting", "active"]
 
 T = TypeVar("T")
 
@@ -89,7 +79,7 @@ class SyncCore:
         """`submits_itself=False` sends drafts only on `flush`, for tests."""
         self.store = store
         self.profile = profile
-        self.state: State = "disconnected"
+        self.state: ConnectionState = "disconnected"
         self.halted: str | None = None
         """The error after which connecting again would be pointless."""
         self.limits = Limits()
@@ -104,7 +94,8 @@ class SyncCore:
         self._drafts = Drafts(store, self._views, model, profile, uuid)
         self._cycles = Cycles(store)
         self._queue = SubmitQueue(store)
-        self._out = Output(now, uuid)
+        self._actions = Actions(now, uuid)
+        self._listeners = Listeners()
         self._settled: set[str] = set()
         """Partitions that are complete and stay so: fetched to the end, and subscribed to."""
         self._due: dict[str, None] = {}
@@ -156,14 +147,14 @@ class SyncCore:
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
         """Call `listener` for every change of that name; returns how to stop that."""
-        return self._out.on(name, listener)
+        return self._listeners.on(name, listener)
 
     def tell(self) -> None:
         """Tell the listeners what has changed, and what was found wrong on the way."""
         for (partition, code), skipped in self._views.skipped.items():
             kind = "committed_id" if isinstance(skipped.key, int) else "id"
             more = f", and {skipped.number - 1} more" if skipped.number > 1 else ""
-            self._out.fail(
+            self._listeners.fail(
                 code,
                 f"{partition}: {skipped.key} was skipped: {skipped.message}{more}",
                 {"partition": partition, kind: skipped.key, "count": skipped.number},
@@ -171,15 +162,17 @@ class SyncCore:
         self._views.skipped.clear()
         for event_id in self.store.unreadable - self._unreadable:
             self._unreadable.add(event_id)
-            self._out.fail("store_damaged", f"draft {event_id} cannot be read and is not submitted")
+            self._listeners.fail(
+                "store_damaged", f"draft {event_id} cannot be read and is not submitted"
+            )
         for note in self.store.notes:
-            self._out.fail(note.code, note.message)
+            self._listeners.fail(note.code, note.message)
         self.store.notes.clear()
-        self._out.tell()
+        self._listeners.tell()
 
     def actions(self) -> list[Action]:
         """What is to be done, in order; asked for after every call."""
-        return self._out.take()
+        return self._actions.take()
 
     def connect(self, token: str) -> None:
         """A transport is open: ask for a session."""
@@ -195,7 +188,7 @@ class SyncCore:
         incarnation = self.store.incarnation
         if incarnation is not None:
             payload["incarnation"] = incarnation
-        self._out.send("connect", payload)
+        self._actions.send("connect", payload)
         self._asked_at = self._now()
         self.tell()
 
@@ -210,7 +203,7 @@ class SyncCore:
         """The transport is gone; what was in flight is not known to have happened."""
         self._queue.dropped()
         self._cycles.dropped()
-        self._out.dropped()
+        self._actions.dropped()
         self._settled.clear()
         self._due.clear()
         self._denied.clear()
@@ -223,19 +216,19 @@ class SyncCore:
     def stop(self, reason: str = "client_shutdown") -> None:
         """End the session in order."""
         if self.state == "active":
-            self._out.send("disconnect", {"reason": reason})
-        self._out.close(reason)
+            self._actions.send("disconnect", {"reason": reason})
+        self._actions.close(reason)
 
     def heartbeat(self) -> None:
         """Show the server that this end is alive."""
-        self._heartbeat_id = self._out.send("heartbeat", {})
+        self._heartbeat_id = self._actions.send("heartbeat", {})
 
     def tick(self) -> None:
         """Time has passed: go on after a pause, or give up on an answer that does not come."""
         now = self._now()
         if any(since + REPLY_TIMEOUT_MS <= now for since in self._awaited()):
-            self._out.fail("timeout", f"no answer within {REPLY_TIMEOUT_MS} ms")
-            self._out.close("timeout")
+            self._listeners.fail("timeout", f"no answer within {REPLY_TIMEOUT_MS} ms")
+            self._actions.close("timeout")
         elif self._held_until is not None and self._held_until <= now:
             self._held_until = None
             cycle = self._cycles.current
@@ -301,12 +294,12 @@ class SyncCore:
         try:
             self.store.replace(str(damage))
         except StoreError as error:
-            self._out.fail("store_damaged", str(error))
+            self._listeners.fail("store_damaged", str(error))
         self.tell()
 
     def report(self, code: str, message: str) -> None:
         """Tell the application of a failure of the transport."""
-        self._out.fail(code, message)
+        self._listeners.fail(code, message)
         self.tell()
 
     def report_rival(self, times: int) -> None:
@@ -332,7 +325,7 @@ class SyncCore:
         ready: list[Commit] = []
         try:
             for message, size in messages:
-                if self._out.closing:
+                if self._actions.closing:
                     break
                 kind, payload = message.get("type"), message.get("payload")
                 if kind == "event_broadcast":
@@ -346,8 +339,8 @@ class SyncCore:
             self._broadcast(ready)
             self._go()
         except BadMessage as error:
-            self._out.fail("bad_message", str(error))
-            self._out.close("bad_message")
+            self._listeners.fail("bad_message", str(error))
+            self._actions.close("bad_message")
         self.tell()
 
     # What the application does
@@ -360,15 +353,15 @@ class SyncCore:
         try:
             self._go()
         except StoreError as error:  # it is stored, so this must not look as if it were not
-            self._out.fail("store_failed", str(error))
-            self._out.close("store_failed")
+            self._listeners.fail("store_failed", str(error))
+            self._actions.close("store_failed")
         self.tell()
         return stored
 
     def submit_many(
         self, items: Iterable[tuple[Sequence[str], Json]]
     ) -> list[StoredEvent | list[Fault]]:
-        """Submit several, each judged with the ones before it in place."""
+        """Submit several, each judged as if the ones before it were committed."""
         return [self.submit(partitions, event) for partitions, event in items]
 
     def withdraw(self, event_id: str) -> bool:
@@ -381,7 +374,7 @@ class SyncCore:
             return False
         self.store.withdraw(event_id)
         self._views.withdrawn(row.partitions)
-        self._out.emit("withdrawn", row.partitions, {"id": event_id})
+        self._listeners.emit("withdrawn", row.partitions, {"id": event_id})
         self.tell()
         return True
 
@@ -473,12 +466,12 @@ class SyncCore:
         granted = connected.capabilities
         if granted.profile not in (None, self.profile) or granted.tree_policy not in TREE_POLICIES:
             self.halted = "profile_unsupported"
-            self._out.fail(self.halted, f"granted: {granted.profile} {granted.tree_policy}")
-            self._out.close(self.halted)
+            self._listeners.fail(self.halted, f"granted: {granted.profile} {granted.tree_policy}")
+            self._actions.close(self.halted)
             return
         self.limits = connected.limits
         self._cycles.takes_states = granted.snapshots and self.profile == COMPATIBILITY
-        self._out.emit("connected", (), {"profile": self.profile})
+        self._listeners.emit("connected", (), {"profile": self.profile})
         self._become("active")
         self._adopt_history(connected.incarnation, connected.began)
         self._adopt_version(connected.model_version)
@@ -524,8 +517,8 @@ class SyncCore:
         data: Json = {"events": len(applied.arrivals), "has_more": page.has_more}
         if state is not None:
             data["snapshot"] = state.committed_id
-        self._out.emit("sync_page", touched, data | {"through": page.next_since_committed_id})
-        self._out.emit_commits(applied.arrivals)
+        self._listeners.emit("sync_page", touched, data | {"through": page.next_since_committed_id})
+        self._listeners.emit_commits(applied.arrivals)
         subscribed = set(page.effective_subscriptions)
         self._settled &= subscribed
         if self._cycles.advance(page):
@@ -562,8 +555,10 @@ class SyncCore:
         for arrival in applied.arrivals:
             commit = by_id[arrival.id]
             data = {"id": commit.id, "committed_id": commit.committed_id, "event": commit.event}
-            self._out.emit("broadcast", commit.partitions, data | {"client_id": commit.client_id})
-        self._out.emit_commits(applied.arrivals)
+            self._listeners.emit(
+                "broadcast", commit.partitions, data | {"client_id": commit.client_id}
+            )
+        self._listeners.emit_commits(applied.arrivals)
         self._settle(_partitions_of(applied.arrivals))
 
     def _decide(self, decisions: Sequence[Decision]) -> None:
@@ -573,19 +568,19 @@ class SyncCore:
         rejected = [self.store.row(event_id) for event_id in applied.rejected]
         for row in rejected:
             self._views.withdrawn(row.partitions)
-        self._out.emit_commits(applied.arrivals)
+        self._listeners.emit_commits(applied.arrivals)
         for row in rejected:
             data = {"id": row.id, "reason": row.reject_reason, "errors": list(row.errors)}
-            self._out.emit("rejected", row.partitions, data)
+            self._listeners.emit("rejected", row.partitions, data)
         self._settle(_partitions_of(applied.arrivals))
 
     def _error(self, error: ServerError) -> None:
-        self._out.fail(error.code, error.message, error.details)
+        self._listeners.fail(error.code, error.message, error.details)
         if error.code in FINAL:
             self.halted = error.code
-            self._out.close(error.code)
+            self._actions.close(error.code)
         elif error.code == "server_error":
-            self._out.close(error.code)
+            self._actions.close(error.code)
         elif error.code == "rate_limited":
             self._pause(error)
         elif error.code == "forbidden":
@@ -636,7 +631,7 @@ class SyncCore:
     def _go(self) -> None:
         """Send whatever may be sent now."""
         self._fetch_lost()
-        if self.state != "active" or self._out.closing or self._held_until is not None:
+        if self.state != "active" or self._actions.closing or self._held_until is not None:
             return
         cycle = self._cycles.start()
         if cycle is not None:
@@ -646,14 +641,14 @@ class SyncCore:
             for event_id in taken.oversized:
                 self._reject(event_id, f"larger than {self.limits.max_message_bytes} bytes")
             if taken.items:
-                msg_id = self._out.send("submit_events", {"events": taken.items})
+                msg_id = self._actions.send("submit_events", {"events": taken.items})
                 self._queue.sent(msg_id, taken.items, self._now())
             if not taken.oversized:
                 self._flushing = self._flushing and self._queue.in_flight is not None
                 return
 
     def _request(self, cycle: Cycle) -> None:
-        cycle.msg_id = self._out.send("sync", cycle.request())
+        cycle.msg_id = self._actions.send("sync", cycle.request())
         cycle.sent_at = self._now()
 
     def _record(self, store: Callable[[], Applied]) -> Applied | None:
@@ -698,7 +693,7 @@ class SyncCore:
                 self._violated(text)
                 return False
             self._diverged.add(partition)
-            self._out.fail("integrity_violation", f"{text}; fetching anew did not help")
+            self._listeners.fail("integrity_violation", f"{text}; fetching anew did not help")
         self.store.unchecked.discard(partition)
         if self._saves_all or view.unsaved >= SNAPSHOT_EVERY:
             self._save_snapshot(partition)
@@ -711,14 +706,14 @@ class SyncCore:
 
     def _violated(self, reason: str) -> None:
         """What is stored cannot be trusted: forget it and fetch everything anew (sync 17.6)."""
-        self._out.fail("integrity_violation", reason)
+        self._listeners.fail("integrity_violation", reason)
         self.store.reset()
         self._views.clear()
         self._settled.clear()
         self._due.clear()
         self._cycles.release()
         if self._recovering:
-            self._out.close("integrity_violation")
+            self._actions.close("integrity_violation")
             return
         self._recovering = True
         self._synced = False
@@ -740,7 +735,7 @@ class SyncCore:
         self._diverged.clear()
         self._cycles.try_states()
         data = {"incarnation": incarnation, "began": began, "dropped": dropped}
-        self._out.emit("history_reset", self.partitions, data)
+        self._listeners.emit("history_reset", self.partitions, data)
 
     def _adopt_version(self, version: int | None) -> bool:
         """Whether the model version is new; then everything derived is made anew (sync 17.8)."""
@@ -752,7 +747,7 @@ class SyncCore:
         self._cycles.try_states()
         self._saves_all = True
         data = {"old_model_version": old, "new_model_version": version}
-        self._out.emit("version_changed", self.partitions, data)
+        self._listeners.emit("version_changed", self.partitions, data)
         self._refetch(self.partitions)
         return True
 
@@ -786,10 +781,10 @@ class SyncCore:
             times.append(cycle.sent_at)
         return [max(sent, self._progressed_at) for sent in times]
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: ConnectionState) -> None:
         self.state = state
         synced = self._synced and self._settled.issuperset(self.partitions)
-        self._out.emit("status_changed", (), {"state": state, "synced": synced})
+        self._listeners.emit("status_changed", (), {"state": state, "synced": synced})
 
 
 def _partitions_of(arrivals: Iterable[Arrival]) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from tidelog.base.errors import InvalidJson, StoreDamaged, StoreError
 from tidelog.base.net.direct_socket import connect
 from tidelog.base.net.tls import context_for
 from tidelog.client.backoff import Backoff
+from tidelog.client.sync.actions import Close
 from tidelog.client.sync.core import SyncCore
 from tidelog.client.sync.messages import BadMessage, Json
-from tidelog.client.sync.output import Close
 from tidelog.sync.protocol.wire import SUPERSEDED
 
 OPEN_TIMEOUT_S = 10

@@ -27,7 +27,7 @@ from tidelog.store.engine import Store
 from tidelog.sync.decide.plugin_guard import Clocks, GuardedPlugin
 from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem
 from tidelog.sync.front.files import read_model, read_tokens
-from tidelog.sync.front.nodes import OtherNodes
+from tidelog.sync.front.other_nodes import OtherNodes
 from tidelog.sync.front.snapshots import Part, stored_state
 from tidelog.sync.metrics import SyncMetrics
 from tidelog.sync.protocol.actions import Action, Close, Connected, Send, Submit, Sync
@@ -44,7 +44,7 @@ from tidelog.sync.protocol.wire import (
     result_payload,
 )
 from tidelog.sync.settings import SyncSettings
-from tidelog.sync.upkeep.model_version import ModelVersion
+from tidelog.sync.upkeep.model_version import StoredModelVersion
 from tidelog.sync.upkeep.state_cache import CachedState, StateCache
 
 _log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class SyncService:
     ) -> None:
         self.settings = settings
         self.model = model
-        self._version = ModelVersion(committer, store, model_version, self._version_changed)
+        self._version = StoredModelVersion(committer, store, model_version, self._version_changed)
         self.clock = clock
         self.tokens = read_tokens(settings)
         clocks = Clocks(time.perf_counter, time.thread_time)
@@ -155,7 +155,7 @@ class SyncService:
     ) -> "SyncService":
         """A service whose watermark and model version are those of the store."""
         model = read_model(settings)
-        version = await ModelVersion.stored(committer, store, model.model_version)
+        version = await StoredModelVersion.stored(committer, store, model.model_version)
         service = cls(committer, store, settings, clock, model, model_version=version)
         # It follows the tail from here on; what other nodes commit meanwhile comes from there.
         for (last,) in await store.rows("sync_last_event", (committer.tail.position,)):
@@ -492,7 +492,7 @@ class _Connection:
         self.session = service.new_session(now)
         self.subscriptions: tuple[str, ...] = ()
         self.claim = 0
-        """Tells which of a client's connections is the latest; see `tidelog.sync.front.nodes`."""
+        """Tells which of a client's connections is the latest; see `OtherNodes`."""
         self.cursor = 0
         """Up to where the client was last sent a page."""
         self.unanswered: deque[Submit] = deque()

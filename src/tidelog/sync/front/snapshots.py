@@ -37,14 +37,14 @@ class Part(NamedTuple):
         return members if self.next is None else members | {"snapshot_next": self.next}
 
 
-class State(NamedTuple):
+class StoredState(NamedTuple):
     """The state of a partition as it is stored."""
 
     text: bytes
     committed_id: int
 
-    def as_of(self, watermark: int) -> "State":
-        """The same, as of a place that no event lies beyond which it includes."""
+    def as_of(self, watermark: int) -> "StoredState":
+        """The same as of `watermark` at the latest; no event between the two is part of it."""
         return self._replace(committed_id=min(self.committed_id, watermark))
 
     def part(self, wish: SnapshotWish, most_bytes: int) -> Part:
@@ -62,20 +62,20 @@ class State(NamedTuple):
         return Part(text, self.committed_id, None if end == len(self.text) else end)
 
 
-def _is_boundary(text: bytes, place: int) -> bool:
+def _is_boundary(text: bytes, offset: int) -> bool:
     """Whether text can be cut there: before a character of its own, or at the end."""
-    if place >= len(text):
-        return place == len(text)
-    return text[place] & 0b1100_0000 != 0b1000_0000
+    if offset >= len(text):
+        return offset == len(text)
+    return text[offset] & 0b1100_0000 != 0b1000_0000
 
 
 async def stored_state(
     store: Store, partition: str, model_version: int, *, through: int
-) -> State | None:
+) -> StoredState | None:
     """The state of a partition as of no later than `through`; None if none can be given."""
     key = (partition, model_version, through, MAX_STATE_BYTES)
     for text, committed_id, digest in await store.rows("sync_snapshot_within", key):
         if await asyncio.to_thread(snapshot_digest, text) == digest:
-            return State(text, committed_id)
+            return StoredState(text, committed_id)
         _log.warning("ignored the snapshot of a partition: it is not what was stored")
     return None

@@ -50,7 +50,7 @@ def accepted_types(profile: str) -> tuple[str, ...]:
 
 
 class Target(Struct, frozen=True):
-    """A registered place in the state of every partition."""
+    """A registered part of the state of every partition."""
 
     name: str
     kind: str
@@ -133,14 +133,14 @@ def number_faults(event: Mapping[str, Any]) -> list[Fault]:
     """Integers in `event` that other JSON implementations would round (8.2, step 3)."""
     faults = []
     pending: list[tuple[Any, Any]] = [(event, ("event",))]
-    for container, place in pending:
+    for container, path in pending:
         children = container.items() if isinstance(container, dict) else enumerate(container)
         for key, child in children:
             if isinstance(child, (dict, list)):
-                pending.append((child, (place, key)))
+                pending.append((child, (path, key)))
             elif type(child) is int and not -MAX_INTEGER <= child <= MAX_INTEGER:
                 message = f"beyond ±{MAX_INTEGER}; send it as a string"
-                faults.append(Fault(_dotted((place, key)), message))
+                faults.append(Fault(_dotted((path, key)), message))
     return sorted(faults)
 
 
@@ -287,28 +287,28 @@ def _schema_faults(schema: Draft202012Validator, field: str, value: Any) -> list
         return []
     faults = set()
     for error in schema.iter_errors(value):
-        place = ".".join([field, *map(str, error.instance_path)])
+        path = ".".join([field, *map(str, error.instance_path)])
         match error.kind:
             case ValidationErrorKind.Required(name):
-                faults.add(Fault(f"{place}.{name}", _REQUIRED))
+                faults.add(Fault(f"{path}.{name}", _REQUIRED))
             case ValidationErrorKind.AdditionalProperties(
                 names
             ) | ValidationErrorKind.UnevaluatedProperties(names):
-                faults.update(Fault(f"{place}.{name}", _NOT_ALLOWED) for name in names)
+                faults.update(Fault(f"{path}.{name}", _NOT_ALLOWED) for name in names)
             case ValidationErrorKind.PropertyNames(cause):
-                faults.add(Fault(f"{place}.{cause.instance}", f"as a name: {cause.message}"))
+                faults.add(Fault(f"{path}.{cause.instance}", f"as a name: {cause.message}"))
             case _:
-                faults.add(Fault(place, error.message))
+                faults.add(Fault(path, error.message))
     return sorted(faults)
 
 
-def _dotted(place: Any) -> str:
-    """The dot path of a place noted as `((("event",), key), key)`."""
+def _dotted(path: Any) -> str:
+    """The dot path that was noted as `((("event",), key), key)`."""
     segments = []
-    while len(place) == 2:
-        place, key = place
+    while len(path) == 2:
+        path, key = path
         segments.append(str(key))
-    return ".".join([*place, *reversed(segments)])
+    return ".".join([*path, *reversed(segments)])
 
 
 # Reading the registries.

@@ -3,8 +3,8 @@
 Messages are checked in the order of sync 1; the first failure decides what is returned. They are
 worked on strictly one after another, in the order they came (sync D9).
 
-A submit that is in the committer's queue has its place in the order; further submits may follow it
-there before it is answered. Whatever else comes behind it waits for its answer.
+Once a submit is in the committer's queue its turn is fixed, so further submits may follow it there
+before it is answered. Whatever else comes after it waits for its answer.
 """
 
 import re
@@ -123,7 +123,7 @@ class Session:
         self._cycle: Cycle | None = None
         self._inbox: deque[_Received] = deque()
         self._current: _Received | None = None
-        """What is being worked on; nothing behind it is looked at."""
+        """What is being worked on; nothing after it is looked at."""
         self._queued: deque[_Received] = deque()
         """Submits in the committer's queue, in its order."""
         self._queued_bytes = 0
@@ -166,7 +166,7 @@ class Session:
         return self._next(now, unix_now)
 
     def queued(self, now: float, unix_now: float) -> list[Action]:
-        """The submit has its place in the committer's queue: what to do meanwhile."""
+        """The submit is in the committer's queue: what to do meanwhile."""
         assert self._current is not None  # noqa: S101 - one was asked for
         self._queued.append(self._current)
         self._queued_bytes += len(self._current.frame)
@@ -183,7 +183,7 @@ class Session:
     def postponed(self) -> bool:
         """The submit found no room in the committer's queue: whether it will be tried again.
 
-        It is, behind the answers to those before it; alone it must be refused.
+        It is, after the answers to those before it; alone it must be refused.
         """
         if not self._queued or self._current is None:
             return False

@@ -132,7 +132,7 @@ class TreeState:
     def nodes(self, target: str, after: str | None = None) -> Iterator[TreeNode]:
         """All nodes of a tree target, parents before children and siblings in their order.
 
-        `after`: only those after that one, whose place is found without looking for it.
+        `after`: only those after that one, which is found without going through those before it.
         """
         tree = self._trees[target]
         node = tree.root if after is None else tree.nodes[after]
@@ -312,7 +312,7 @@ class TreeState:
 
 
 class _Node:
-    """A place in a tree. Links are `None` at the ends; only the root has no parent."""
+    """A node of a tree. Links are `None` at the ends; only the root has no parent."""
 
     __slots__ = ("after", "before", "first", "id", "last", "parent")
 
@@ -461,12 +461,12 @@ class _Edit:
             self.put(members, name, _copied(member))
 
     def link(self, node: _Node, parent: _Node, before: _Node | None) -> None:
-        """Place a node that has no place."""
+        """Insert a node that is not in the tree."""
         node.link(parent, before)
         self._steps.append(node.unlink)
 
     def unlink(self, node: _Node) -> None:
-        """Take a node from its place."""
+        """Take a node out of the tree."""
         assert node.parent, "the root is never unlinked"  # noqa: S101 - invariant
         self._steps.append(partial(node.link, node.parent, node.before))
         node.unlink()

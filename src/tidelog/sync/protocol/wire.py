@@ -87,7 +87,7 @@ def error_payload(code: str, message: str, details: dict[str, Any] | None) -> by
 
 
 def stored_body(item_id: str, client_id: str, partitions: bytes, event: bytes) -> bytes:
-    """Body of an event's log entry: what is delivered but for its place and time.
+    """Body of an event's log entry: what is delivered but for its position and time.
 
     `partitions` and `event` are JSON already.
     """

@@ -20,7 +20,7 @@ RETRY_SECONDS = 1.0
 """Pause after the store could not be read."""
 
 
-class ModelVersion:
+class StoredModelVersion:
     """The version in use, and how it changes."""
 
     def __init__(

@@ -58,7 +58,7 @@ async def _verify_events(store: Store) -> AsyncIterator[Looked]:
     width = len(_Event._fields)
     async for page in pages(store, "sync_check_events", (0,), EVENTS):
         damage: list[Damage] = []
-        places: list[tuple[str, int]] = []
+        memberships: list[tuple[str, int]] = []
         for row in page:
             event, known = _Event._make(row[:width]), row[width:]
             if problem := _content_problem(event):
@@ -71,17 +71,17 @@ async def _verify_events(store: Store) -> AsyncIterator[Looked]:
             if stored is None or proofs is None:
                 damage.append(Damage("log", str(event.committed_id), "is no event of sync"))
                 continue
-            places += [(name, event.committed_id) for name in stored.partitions]
+            memberships += [(name, event.committed_id) for name in stored.partitions]
             expected = dedupe_row(
                 event.entity, event.actor, event.committed_id, event.committed_at, proofs
             )
             if known != expected:
                 problem = "is missing" if known[0] is None else "is not that of its event"
                 damage.append(Damage("dedupe", shown(expected.scope, event.entity), problem))
-        found = await store.rows_of("sync_check_in_partition", places)
+        found = await store.rows_of("sync_check_in_partition", memberships)
         damage += [
-            Damage("sync_event_partitions", shown(*place), "is missing")
-            for place, rows in zip(places, found, strict=True)
+            Damage("sync_event_partitions", shown(*membership), "is missing")
+            for membership, rows in zip(memberships, found, strict=True)
             if not rows
         ]
         archived = sum(row[6] is not None for row in page)

@@ -8,8 +8,9 @@ import orjson
 from tidelog.base.data.canonical import canonical
 from tidelog.base.errors import NotCanonicalizable
 from tidelog.client.sync.messages import Json
-from tidelog.client.sync.store import StoredEvent, SyncStore
-from tidelog.client.sync.view import Views
+from tidelog.client.sync.rows import StoredEvent
+from tidelog.client.sync.store import SyncStore
+from tidelog.client.sync.views import Views
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.partitions import event_faults as partition_faults
 from tidelog.sync.protocol.partitions import normal_set

@@ -38,10 +38,10 @@ class Rescued(NamedTuple):
 def rescue(path: Path, queries: Mapping[str, str]) -> Rescued:
     """Read what the application wrote, whatever the state of the file."""
     with suppress(sqlite3.DatabaseError), closing(sqlitefile.connect(path, read_only=True)) as file:
-        places = sorted({place for way in _WAYS for place in _read(file, queries[way])})
-        rows = [row for place in places for row in _read_rows(file, queries, place)]
+        rowids = sorted({rowid for way in _WAYS for rowid in _read(file, queries[way])})
+        rows = [row for rowid in rowids for row in _read_rows(file, queries, rowid)]
         owners = [*_read(file, queries["sync_rescue_binding"]), *(row[6] for row in rows)]
-        return Rescued(rows, len(places), owners[0] if owners else None)
+        return Rescued(rows, len(rowids), owners[0] if owners else None)
     return Rescued([], 0, None)
 
 
@@ -95,9 +95,9 @@ def _read(file: sqlite3.Connection, question: str) -> Iterator[Any]:
 
 
 def _read_rows(
-    file: sqlite3.Connection, queries: Mapping[str, str], place: int
+    file: sqlite3.Connection, queries: Mapping[str, str], rowid: int
 ) -> list[tuple[Any, ...]]:
     try:
-        return file.execute(queries["sync_rescue_row"], (place,)).fetchall()
+        return file.execute(queries["sync_rescue_row"], (rowid,)).fetchall()
     except sqlite3.DatabaseError:
         return []

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import orjson
 
 from tidelog.client.sync.messages import Json, Limits
-from tidelog.client.sync.store import StoredEvent, SyncStore
+from tidelog.client.sync.rows import StoredEvent
+from tidelog.client.sync.store import SyncStore
 
 ENVELOPE_BYTES = 1024
 """Room for what surrounds the items of a batch; it takes some 200 bytes."""

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 from tidelog.base.errors import StoreUnavailable
 from tidelog.base.sql import sqlitefile
 from tidelog.base.sql.queries import load_queries
-from tidelog.client.sync import rescue as sync_rescue
+from tidelog.client.sync import damaged_file
 from tidelog.client.sync.messages import Json
-from tidelog.client.sync.store import APPLICATION_ID, StoredEvent, SyncStore, stored_event
+from tidelog.client.sync.rows import StoredEvent, stored_event
+from tidelog.client.sync.store import SyncStore
+from tidelog.client.sync.store_file import APPLICATION_ID
 
 
 class SavedDrafts(NamedTuple):
@@ -50,7 +52,7 @@ class SavedDrafts(NamedTuple):
             has_head = _has_head(copy, path)
             if not has_head:
                 _give_head(copy)
-            rescued = sync_rescue.rescue(copy, load_queries(files("tidelog.client") / "sql"))
+            rescued = damaged_file.rescue(copy, load_queries(files("tidelog.client") / "sql"))
             if rescued.found == 0 and not has_head:
                 raise StoreUnavailable(
                     f"no draft in {path} can be read. It has none or is not a client's file, or "
