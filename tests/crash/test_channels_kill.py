@@ -3,8 +3,6 @@
 import asyncio
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from support.channels_raw import (
     of_frame,
     of_item,
 )
+from support.command import run as run_command
 from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
@@ -311,12 +310,7 @@ async def test_token_streams_survive_kills(
         client.close()
         assert server.terminate() == 0
     verified = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "tidelog", "log", "verify", "--store", store_location],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+        run_command, "log", "verify", "--store", store_location, cwd=tmp_path
     )
     assert verified.returncode == 0, verified.stderr + verified.stdout
     store = await open_store(SCHEMA, store_location, log_id="", node="", read_only=True)

@@ -6,8 +6,6 @@ A scripted broker shows what the daemon sends; `test_mesh_pair` has the cases wi
 import json
 import random
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from support.command import run as run_command
 from support.mesh_broker import ScriptedBroker, running
 from support.mesh_daemon import DaemonProcess, eventually
 from tidelog.client.mesh.client import BEGINNING
@@ -377,10 +376,8 @@ def events(daemon: DaemonProcess, after: str, count: int) -> list[dict[str, Any]
 
 def recover(daemon: DaemonProcess) -> dict[str, Any]:
     """`tidelog mesh recover`, as an operator runs it."""
-    command = [sys.executable, "-m", "tidelog", "mesh", "recover", "--yes", "--json"]
-    answer = subprocess.run(
-        [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, check=True
-    )
+    place = ("--data-dir", str(daemon.data_dir))
+    answer = run_command("mesh", "recover", "--yes", "--json", *place, check=True)
     report: dict[str, Any] = json.loads(answer.stdout)
     return report
 

@@ -4,12 +4,13 @@ A server of ours spends a second of a processor on its imports before it does an
 suite starts more than a thousand. So one process imports them once and forks a child for each: a
 process with its own memory, files and signals, which can be killed, stopped and measured like any
 other, and runs the same `main`. What a fork would hide, that a command starts from nothing, is the
-matter of `tests/packaging` and of every start with fault points or variables of the interpreter,
-which are read before anything else.
+matter of `tests/packaging` and of every start with variables of the interpreter, which are read
+before anything else.
 """
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -26,15 +27,19 @@ from collections.abc import Mapping
 from io import TextIOWrapper
 from typing import IO, Any
 
-from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
+from tidelog.base import faultpoint
 from tidelog.testing.process import Process, spawn
 
 PROGRAMS = ("tidelog", "tidelog.daemon")
 PRELOADED = (
     "asyncpg",
     "tidelog.channels.surface",
+    "tidelog.cli.daemon",
+    "tidelog.cli.log",
     "tidelog.cli.main",
+    "tidelog.cli.mesh",
     "tidelog.cli.serve",
+    "tidelog.cli.sync",
     "tidelog.daemon.__main__",
     "tidelog.daemon.process",
     "tidelog.dashboard.surface",
@@ -97,15 +102,35 @@ class Nursery:
         """Tests start several at once; the next number is that of the one that was asked for."""
 
     def start(
-        self, command: list[str], *, env: Mapping[str, str], stderr: IO[bytes], cwd: str
+        self,
+        command: list[str],
+        *,
+        env: Mapping[str, str],
+        stderr: IO[bytes],
+        cwd: str,
+        is_plain_user: bool = False,
     ) -> Process:
-        """Start a command of ours with a pipe for its standard output."""
+        """Start a command of ours with a pipe for its standard output.
+
+        Args:
+            command: what is run.
+            env: its whole environment.
+            stderr: gets its standard error.
+            cwd: where it runs.
+            is_plain_user: whether files keep out whoever their modes keep out, root too.
+        """
         executable, *arguments = command
         is_ours = executable == sys.executable and arguments[:1] == ["-m"]
-        is_plain = not env.get(FAULTS_VARIABLE) and _interpreter(env) == _interpreter(os.environ)
+        is_plain = _interpreter(env) == _interpreter(os.environ)
         if not is_plain or not is_ours or arguments[1] not in PROGRAMS:
+            assert not is_plain_user
             return spawn(command, env=env, stderr=stderr, cwd=cwd)
-        asked = {"arguments": arguments[1:], "env": dict(env), "cwd": cwd}
+        asked = {
+            "arguments": arguments[1:],
+            "env": dict(env),
+            "cwd": cwd,
+            "is_plain_user": is_plain_user,
+        }
         output, child_output = os.pipe()
         ended, child_ended = os.pipe()
         line = json.dumps(asked).encode()
@@ -218,7 +243,11 @@ def _become(asked: dict[str, Any], output: int, errors: int) -> None:
         os.environ.clear()
         os.environ.update(asked["env"])
         time.tzset()
+        # Read once at the import, which was before.
+        faultpoint._armed = faultpoint._parse(os.environ.get(faultpoint.VARIABLE, ""))
         os.chdir(asked["cwd"])
+        if asked["is_plain_user"]:
+            _drop_capabilities()
         program, *arguments = asked["arguments"]
         sys.argv = [program, *arguments]
         # What a server that begins again is started with.
@@ -231,6 +260,14 @@ def _become(asked: dict[str, Any], output: int, errors: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # a child may not go on as its parent
+
+
+def _drop_capabilities() -> None:
+    """Make of this process one that files keep out as their modes say, also if it is root's."""
+    version, nothing = 0x20080522, (ctypes.c_uint32 * 6)()  # three sets of two words each
+    header = (ctypes.c_uint32 * 2)(version, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(header, nothing) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def _exit_code(program: str) -> int:

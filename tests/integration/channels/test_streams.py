@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.channels_peer import ChannelsNode, channels_server, unique
+from support.command import run as run_command
 from support.command import tidelog
 from support.nodes import Witness
 from tidelog.channels.upkeep import streams as module
@@ -192,13 +191,7 @@ async def test_the_command_lists_and_ends_streams(tmp_path: Path) -> None:
         config = tmp_path / "tidelog.toml"
         config.write_text(f'admin_token = "{TOKEN}"\n', encoding="utf-8")
         place = ("channels", "streams", "--url", node.api.url, "--config", str(config))
-        shown = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "tidelog", *place],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        shown = await asyncio.to_thread(run_command, *place, check=True)
         cells = [line.split("│")[3].strip() for line in shown.stdout.splitlines() if "│" in line]
         assert serials[0] in "".join(cells), "the whole of it, which --message takes"
         listed = (await tidelog(*place))["streams"]

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.command import run as run_command
 from support.mesh_broker import SLUG
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_proxy import proxied
@@ -74,15 +73,11 @@ def test_both_daemons_stay(tmp_path: Path, store_location: str) -> None:
         mesh.daemon("ben") as ben,
         clone(mesh, older) as newer,
     ):
-        command = [sys.executable, "-m", "tidelog", "mesh", "settings", SLUG, "--json"]
-        command += ["--clone-concurrency-policy", "allow_concurrent", "--url", mesh.server.url]
-        shown = subprocess.run(
-            command,
+        shown = run_command(
+            *("mesh", "settings", SLUG, "--json", "--url", mesh.server.url),
+            *("--clone-concurrency-policy", "allow_concurrent"),
             env={**os.environ, "TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
-            capture_output=True,
-            text=True,
             check=True,
-            timeout=60,
         )
         assert json.loads(shown.stdout)["clone_concurrency_policy"] == "allow_concurrent"
         for daemon in (older, newer, ben):

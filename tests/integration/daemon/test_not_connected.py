@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.command import run as run_command
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_real import RealMesh
 
@@ -16,11 +16,7 @@ WRONG_SLUG = "nowhere"
 
 def tidelog(daemon: DaemonProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command about a daemon."""
-    command = [sys.executable, "-m", "tidelog", "daemon", *arguments]
-    place = ["--data-dir", str(daemon.data_dir)]
-    return subprocess.run(
-        [*command, *place], capture_output=True, text=True, check=False, timeout=60
-    )
+    return run_command("daemon", *arguments, "--data-dir", str(daemon.data_dir))
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """Who else is in the mesh, asked of the daemon (mesh 3.2)."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.command import run as run_command
 from support.local_daemon import BOB, running
 from support.mesh_daemon import eventually
 from support.mesh_real import RealMesh
@@ -39,10 +38,8 @@ def test_a_real_daemon_asks_a_real_broker(tmp_path: Path, is_revoked: bool) -> N
             mesh.call("DELETE", f"/mesh/harbour/members/{zoe.public_hex}", None)
         ana.start()
         eventually(lambda: ana.health()["connected"])
-        command = [sys.executable, "-m", "tidelog", "daemon", "peers", "--json", "--data-dir"]
-        found = subprocess.run(
-            [*command, str(ana.data_dir)], capture_output=True, text=True, check=True, timeout=60
-        )
+        place = ("--data-dir", str(ana.data_dir))
+        found = run_command("daemon", "peers", "--json", *place, check=True)
     expected = [{"member_pubkey": ana.public_hex, "name": "ana"}]
     if not is_revoked:
         expected.append({"member_pubkey": zoe.public_hex, "name": "zoe"})

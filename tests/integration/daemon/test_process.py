@@ -1,7 +1,6 @@
 """The daemon as a process: how it starts, what it costs, how it ends."""
 
 import json
-import os
 import socket
 import sqlite3
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.command import run as run_command
 from support.mesh_broker import ScriptedBroker, running
 from support.mesh_daemon import DaemonProcess, eventually
 
@@ -78,12 +78,8 @@ def test_two_daemons_exchange_messages(broker: ScriptedBroker, daemon: DaemonPro
 def test_a_second_daemon_in_the_same_directory_is_refused(daemon: DaemonProcess) -> None:
     """Two daemons would send every message twice."""
     daemon.start()
-    second = subprocess.run(
-        [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(daemon.data_dir), *NOWHERE],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    place = ("--data-dir", str(daemon.data_dir))
+    second = run_command(*place, *NOWHERE, module="tidelog.daemon")
     assert second.returncode == 1
     assert "in use" in second.stderr
     assert daemon.health()["mesh"] == "harbour"
@@ -211,13 +207,7 @@ def test_up_becomes_the_light_process(daemon: DaemonProcess, wanted: tuple[str, 
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     """The kernel allows 107 bytes; the refusal says so before anything is made."""
     deep = tmp_path / ("d" * 60) / ("d" * 60)
-    found = subprocess.run(
-        [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(deep), *NOWHERE],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ,
-    )
+    found = run_command("--data-dir", str(deep), *NOWHERE, module="tidelog.daemon")
     assert found.returncode == 1
     assert "shorter --data-dir" in found.stderr
     assert not deep.exists()

@@ -1,10 +1,9 @@
 """Who a daemon's member is, asked of the daemon (mesh 3.2)."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+from support.command import run as run_command
 from support.local_daemon import running
 from support.mesh_daemon import eventually
 from support.mesh_real import TOPIC, RealMesh
@@ -25,16 +24,9 @@ def test_a_real_daemon_knows_who_it_is(tmp_path: Path) -> None:
         mesh.as_member(ana.key, "POST", "/mesh/harbour/topics", {"topic": "another"})
         ana.start()
         eventually(lambda: ana.health()["connected"])
-        command = [sys.executable, "-m", "tidelog", "daemon", "profile", "--data-dir"]
+        command = ("daemon", "profile", "--data-dir", str(ana.data_dir))
         shown, plain = [
-            subprocess.run(
-                [*command, str(ana.data_dir), *more],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=60,
-            ).stdout
-            for more in (["--json"], [])
+            run_command(*command, *more, check=True).stdout for more in (["--json"], [])
         ]
     assert json.loads(shown) == {
         "mesh": "harbour",

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from support import mesh_cases
+from support.command import run as run_command
 from support.local_daemon import BOB, LocalDaemon, running
 
 SEND = {"to": "topic:alerts", "message": "m", "meta": {"a": 1, "mentions": [BOB]}}
@@ -89,19 +89,12 @@ async def test_the_command_names_one_mode(case: mesh_cases.Case, daemon: LocalDa
     """The real command ends as the case says for neither mode, and for both; no row changes."""
     row_id = await one_row(daemon, case["row"])
     before = daemon.outbox.row(row_id)
-    command = ["-m", "tidelog", "mesh", "outbox", "requeue", "--id", row_id]
+    command = ["mesh", "outbox", "requeue", "--id", row_id]
     place = ["--data-dir", str(daemon.folder)]
     for modes in ([], ["--auto", "--new-client-id", "fresh"]):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *(*command, *place, *modes),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(30):
-            output, errors = await process.communicate()
-        assert process.returncode == case["exit_code"], errors
-        assert (output, b"--new-client-id" in errors) == (b"", True)
+        ended = await asyncio.to_thread(run_command, *command, *place, *modes)
+        assert ended.returncode == case["exit_code"], ended.stderr
+        assert (ended.stdout, "--new-client-id" in ended.stderr) == ("", True)
         assert (daemon.outbox.row(row_id), daemon.row_count()) == (before, 1)
 
 

@@ -1,11 +1,10 @@
 """A broker whose log was restored from an older backup, and what its daemons say (mesh 4.7)."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from support.command import run as run_command
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_real import TOPIC, RealMesh
 
@@ -32,8 +31,7 @@ def requeue(daemon: DaemonProcess, message_id: str) -> tuple[int, Any]:
 
 def tidelog(daemon: DaemonProcess, *arguments: str) -> str:
     """What a command about a daemon prints."""
-    command = [sys.executable, "-m", "tidelog", *arguments, "--data-dir", str(daemon.data_dir)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return run_command(*arguments, "--data-dir", str(daemon.data_dir), check=True).stdout
 
 
 def test_what_the_broker_lost_is_listed_and_can_be_sent_again(

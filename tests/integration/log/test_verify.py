@@ -4,8 +4,6 @@ import asyncio
 import itertools
 import json
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +14,7 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner
 
+from support.command import run as run_command
 from support.nodes import put_item, running_node, verdict, whole_log
 from tidelog.base.errors import StoreError
 from tidelog.cli.main import app
@@ -312,15 +311,15 @@ def test_an_empty_log_verifies(store_location: str) -> None:
 def test_the_command_tells_people(tmp_path: Path) -> None:
     """Without --json a line says how far the log is sound; the exit code is the process's own."""
     location = str(tmp_path / "tidelog.db")
-    command = [sys.executable, "-m", "tidelog", "log", "verify", "--data-dir", str(tmp_path)]
+    command = ("log", "verify", "--data-dir", str(tmp_path))
     asyncio.run(write_log(location))
-    sound = subprocess.run(command, capture_output=True, text=True, check=False)
+    sound = run_command(*command)
     assert (sound.returncode, sound.stderr) == (0, "")
     assert sound.stdout == (
         "sound: 5 entries verified, 0 of them pruned\nsound: 2 rows beside the log verified\n"
     )
     change(location, "UPDATE log SET body = x'00' WHERE committed_id = 4")
-    damaged = subprocess.run(command, capture_output=True, text=True, check=False)
+    damaged = run_command(*command)
     assert (damaged.returncode, damaged.stderr) == (1, "")
     assert damaged.stdout == (
         "DAMAGED at 4: the content is not what was committed. Entries 1 to 3 are sound. "

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command import run as run_command
 from tidelog.client import ChannelClient, SyncClient
 from tidelog.daemon.key_file import new_key, write_key
 from tidelog.daemon.uplink.address import dialled
@@ -81,14 +81,8 @@ def recording(status: int = 200, onward: str = "") -> Iterator[Recorder]:
 
 def tidelog(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command with an admin token."""
-    return subprocess.run(
-        [sys.executable, "-m", "tidelog", *arguments],
-        env={**os.environ, "TIDELOG_ADMIN_TOKEN": "a token that is nobody else's"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    token = {"TIDELOG_ADMIN_TOKEN": "a token that is nobody else's"}
+    return run_command(*arguments, env={**os.environ, **token})
 
 
 COMMANDS = {

@@ -1,7 +1,6 @@
 """Backups: complete, consistent while the server writes, good for either engine, or refused."""
 
 import asyncio
-import json
 import shutil
 import signal
 import sqlite3
@@ -17,6 +16,7 @@ import pytest
 
 from support.backups import command, files_in, run_sql, silent
 from support.catalogue import Database
+from support.command import tidelog
 from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
 from tidelog.base.sql import sqlitefile
@@ -125,17 +125,11 @@ async def test_a_backup_is_one_moment_of_a_busy_log(store_location: str, tmp_pat
         )
         started_at = node.committer.tail.position
         writing = asyncio.create_task(write())
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tidelog", "backup", str(file), "--json"),
-            *("--store", store_location),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        output, _ = await process.communicate()
+        told = await tidelog("backup", str(file), "--store", store_location)
         ended_at = node.committer.tail.position
         is_done = True
         assert await writing > 1
-        assert process.returncode == 0
-        position = json.loads(output)["head"]
+        position = told["head"]
         assert started_at < position <= ended_at
         source, copy = contents(store_location), contents(str(file))
         assert len(copy["log"]) == position

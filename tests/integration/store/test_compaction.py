@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from support.backups import silent
 from support.channels_peer import channels_server, ok, unique
+from support.command import run as run_command
 from support.command import tidelog
 from tidelog.base.errors import StoreInUse, StoreUnavailable
 from tidelog.base.faultpoint import VARIABLE
@@ -128,10 +127,9 @@ async def test_a_kill_leaves_the_one_file_or_the_other(
     path = await purged(tmp_path)
     before, size = rows_of(path), path.stat().st_size
     killed = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "tidelog", "log", "compact", "--data-dir", str(tmp_path)],
+        run_command,
+        *("log", "compact", "--data-dir", str(tmp_path)),
         env={**os.environ, VARIABLE: f"{point}=kill"},
-        capture_output=True,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (path.stat().st_size < size) is is_smaller
@@ -196,10 +194,7 @@ async def test_the_former_name_still_works(tmp_path: Path) -> None:
     """And says what it is called now."""
     await purged(tmp_path, 10)
     done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "tidelog", "log", "vacuum", "--data-dir", str(tmp_path), "--json"],
-        capture_output=True,
-        text=True,
+        run_command, "log", "vacuum", "--data-dir", str(tmp_path), "--json"
     )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)) == {"before_bytes", "after_bytes"}

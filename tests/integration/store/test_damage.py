@@ -3,15 +3,15 @@
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
+from support.command import run as run_command
 from support.nodes import put_item, running_node
 from tidelog.base.errors import StoreDamaged, StoreInUse, StoreUnavailable
 from tidelog.base.sql.sqlitefile import DirectoryLock
@@ -19,6 +19,9 @@ from tidelog.config.schema import SCHEMA
 from tidelog.store import Store, open_store
 from tidelog.store.sqlite import APPLICATION_ID
 from tidelog.testing.process import CREDENTIALS, ServerProcess
+
+if TYPE_CHECKING:
+    import subprocess
 
 PAGE_BYTES = 4096
 HEADER_BYTES = 100
@@ -260,14 +263,8 @@ async def test_a_second_server_is_refused(store_file: Path) -> None:
 
 def serve(data_dir: Path) -> "subprocess.CompletedProcess[str]":
     """`tidelog serve` that is expected to end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "tidelog", "serve", "--port", "0", "--data-dir", str(data_dir)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        env={**os.environ, **CREDENTIALS},
-    )
+    place = ("--port", "0", "--data-dir", str(data_dir))
+    return run_command("serve", *place, env={**os.environ, **CREDENTIALS})
 
 
 async def test_a_killed_server_leaves_no_lock(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 import asyncio
 import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.command import run as run_command
 from support.nodes import running_node, verdict
 from support.sync_admin import admin
 from support.sync_peer import (
@@ -515,11 +514,6 @@ def test_commands_say_when_a_server_has_no_sync(tmp_path: Path) -> None:
     with ServerProcess(data_dir=tmp_path, arguments=("--dev",)) as server:
         server.start()
         for command in (["connections"], ["model-version"], ["snapshot", "home"]):
-            ended = subprocess.run(
-                [sys.executable, "-m", "tidelog", "sync", *command, "--url", server.url],
-                check=False,
-                capture_output=True,
-                text=True,
-            )
+            ended = run_command("sync", *command, "--url", server.url)
             assert ended.returncode == 1
             assert ended.stderr.startswith(f"tidelog: {server.url} does not serve sync. Set sync.")

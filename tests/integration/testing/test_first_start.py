@@ -3,15 +3,18 @@
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from support.command import run as run_command
 from tidelog.testing.process import CREDENTIALS, ServerProcess
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 def refused(
@@ -19,14 +22,8 @@ def refused(
 ) -> "subprocess.CompletedProcess[str]":
     """`tidelog serve` in an environment without settings, which is expected to end by itself."""
     plain = {name: text for name, text in os.environ.items() if not name.startswith("TIDELOG_")}
-    return subprocess.run(
-        [sys.executable, "-m", "tidelog", "serve", "--port", "0", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=folder,
-        env={**plain, **(environment or {})},
+    return run_command(
+        "serve", "--port", "0", *arguments, cwd=folder, env={**plain, **(environment or {})}
     )
 
 

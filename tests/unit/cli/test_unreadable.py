@@ -1,25 +1,19 @@
 """A file that the user may not read is one line that says what to do, in every command."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-AS_A_USER = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if not os.geteuid() else ()
-"""Root may read everything; without these two capabilities it is a user like others."""
+from support.command import run as run_command
+
+if TYPE_CHECKING:
+    import subprocess
 
 
-def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, directory: Path) -> "subprocess.CompletedProcess[str]":
     """A command of a user who may not read what `directory` does not let him."""
-    return subprocess.run(
-        [*AS_A_USER, sys.executable, "-m", "tidelog", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_command(*arguments, cwd=directory, is_plain_user=True)
 
 
 @pytest.fixture
