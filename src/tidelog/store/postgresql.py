@@ -32,7 +32,7 @@ from tidelog.store.engine import (
     end_problem,
     new_incarnation,
 )
-from tidelog.store.gathering import gather
+from tidelog.store.grouping import group
 from tidelog.store.postgresql_listener import ANNOUNCEMENT, HEAD, LOST, Listener
 from tidelog.store.rows import (
     Announcement,
@@ -116,6 +116,7 @@ class PostgresqlWriter:
     ) -> None:
         self._connect = connect
         self._queries = queries
+        self._touches = schema.touches
         self._fault_points = schema.fault_points
         self._node = node
         self._connection: asyncpg.Connection | None = None
@@ -228,7 +229,7 @@ class PostgresqlWriter:
             reach(FaultPoint.ENTRIES_WRITTEN)
         if effects.dedupe:
             reach(FaultPoint.KEYS_WRITTEN)
-        for statement, rows in gather(effects.changes):
+        for statement, rows in group(effects.changes, self._touches):
             await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
             if statement in self._fault_points:
                 reach(self._fault_points[statement])

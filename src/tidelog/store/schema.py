@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.sql.queries import load_queries
+from tidelog.store.grouping import Touch
 
 ENGINES = ("sqlite", "postgresql")
 
@@ -26,6 +27,8 @@ class Extension(NamedTuple):
     """Queries that subscribing, writing and delivering wait for. Each reads what a key names, or
     a page of it, whatever there is; they have a lane of their own, and never wait for somebody's
     history. An engine reads everything else in the other lane."""
+    touches: Mapping[str, Touch] = {}
+    """Statements that commute with each other unless they touch the same row."""
     fault_points: Mapping[str, FaultPoint] = {}
     """Where a test can stop an engine inside a transaction: after these statements."""
     tables: Mapping[str, str] = {}
@@ -37,6 +40,7 @@ def packaged(
     package: str,
     *,
     short_reads: Iterable[str] = (),
+    touches: Mapping[str, Touch] | None = None,
     fault_points: Mapping[str, FaultPoint] | None = None,
 ) -> Extension:
     """The extension in the folders `sql` and `migrations` of a package, as `NAME.ENGINE.sql`."""
@@ -49,6 +53,7 @@ def packaged(
         },
         migrations={engine: _numbered(folder / "migrations", engine) for engine in ENGINES},
         short_reads=frozenset(short_reads),
+        touches=touches or {},
         fault_points=fault_points or {},
     )
 
@@ -79,11 +84,11 @@ class Schema:
     def __init__(self, extensions: Iterable[Extension]) -> None:
         self._parts = (LOG, *extensions)
         self.short_reads = frozenset[str]().union(*(part.short_reads for part in self._parts))
-        self.fault_points = {
-            statement: point
-            for part in self._parts
-            for statement, point in part.fault_points.items()
-        }
+        self.touches: dict[str, Touch] = {}
+        self.fault_points: dict[str, FaultPoint] = {}
+        for part in self._parts:
+            self.touches |= part.touches
+            self.fault_points |= part.fault_points
         self._migrations = {engine: self._in_order(engine) for engine in ENGINES}
 
     def extended(self, extensions: Iterable[Extension]) -> "Schema":

@@ -16,7 +16,7 @@ from support.channels_peer import channels_server
 from support.nodes import Node, running_node
 from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import Accept, Failure, Names, RowChange, View
-from tidelog.store.gathering import TOUCHES, Gathered, gather
+from tidelog.store.grouping import Group, group
 from tidelog.store.postgresql import PostgresqlStore, to_columns
 from tidelog.testing.postgresql import create_database, drop_database
 
@@ -66,7 +66,7 @@ ADDS = {name for name in VALUES if "_add_" in name}
 def batches_of_changes(draw: st.DrawFn) -> list[RowChange]:
     """Changes of one surface, whose rows meet; seldom is a row added that is there already."""
     surface = draw(st.sampled_from(["channels", "channels", "mesh", "mesh", "mesh", "sync"]))
-    moving = [name for name in TOUCHES if name.startswith(surface)]
+    moving = [name for name in SCHEMA.touches if name.startswith(surface)]
     kinds = 3 * moving + [name for name in VALUES if name.startswith(surface)]
     named: list[RowChange] = []
     added: set[tuple[Any, ...]] = set()
@@ -81,7 +81,7 @@ def batches_of_changes(draw: st.DrawFn) -> list[RowChange]:
         if name == "channels_add_message":  # a serial of its own, whatever the message
             values = (*values[:2], len(named), *values[3:])
         if name in ADDS:
-            row = (name, *values[TOUCHES[name].key])
+            row = (name, *values[SCHEMA.touches[name].key])
             if row in added and not is_refusable:
                 continue
             added.add(row)
@@ -92,11 +92,11 @@ def batches_of_changes(draw: st.DrawFn) -> list[RowChange]:
 @pytest.fixture
 def execute(
     postgresql_server: str, postgresql_template: str
-) -> Iterator[Callable[[Sequence[Gathered]], Any]]:
+) -> Iterator[Callable[[Sequence[Group]], Any]]:
     """What statements leave in the tables of a database that has nothing else in them."""
     queries = SCHEMA.queries("postgresql")
 
-    async def left(connection: asyncpg.Connection, statements: Sequence[Gathered]) -> Any:
+    async def left(connection: asyncpg.Connection, statements: Sequence[Group]) -> Any:
         transaction = connection.transaction()
         await transaction.start()
         try:
@@ -158,22 +158,22 @@ CLAIMED_TWICE = [
 @example(named=ADDED_ACROSS_A_REMOVAL)
 @example(named=FINISHED_AFTER_CLAIMED)
 @example(named=CLAIMED_TWICE)
-def test_gathered_leave_what_one_at_a_time_leave(
-    execute: Callable[[Sequence[Gathered]], Any], named: list[RowChange]
+def test_grouped_leave_what_one_at_a_time_leave(
+    execute: Callable[[Sequence[Group]], Any], named: list[RowChange]
 ) -> None:
     """Also that a row is refused: then the committer asks again, request by request."""
-    gathered = gather(named)
-    assert Counter((each.statement, row) for each in gathered for row in each.rows) == Counter(
+    grouped = group(named, SCHEMA.touches)
+    assert Counter((each.statement, row) for each in grouped for row in each.rows) == Counter(
         (change.statement, change.values) for change in named
     )
-    one_by_one = [Gathered(change.statement, [change.values]) for change in named]
-    assert execute(gathered) == execute(one_by_one)
+    one_by_one = [Group(change.statement, [change.values]) for change in named]
+    assert execute(grouped) == execute(one_by_one)
 
 
 def test_every_statement_that_moves_is_compared() -> None:
     """And has the table that is looked at."""
-    assert set(TOUCHES) <= set(VALUES)
-    assert {touch.table for touch in TOUCHES.values()} == set(TABLES)
+    assert set(SCHEMA.touches) <= set(VALUES)
+    assert {touch.table for touch in SCHEMA.touches.values()} == set(TABLES)
 
 
 def test_only_what_touches_the_same_row_stands_in_the_way() -> None:
@@ -187,7 +187,9 @@ def test_only_what_touches_the_same_row_stands_in_the_way() -> None:
 
     remove = RowChange("channels_remove_message", (1,))
     named = [add(1), fold(1), add(2), fold(2), fold(1), remove, remove, add(3), fold(3), remove]
-    assert [(each.statement, [row[0] for row in each.rows]) for each in gather(named)] == [
+    assert [
+        (each.statement, [row[0] for row in each.rows]) for each in group(named, SCHEMA.touches)
+    ] == [
         ("channels_add_message", [1, 2]),
         ("channels_fold", [1, 2, 1]),
         ("channels_remove_message", [1, 1]),
@@ -200,7 +202,10 @@ def test_only_what_touches_the_same_row_stands_in_the_way() -> None:
 def test_a_row_that_must_not_repeat_gets_a_statement_of_its_own() -> None:
     """PostgreSQL applies one of several changes of a row, and does not say which."""
     claims = [RowChange("mesh_claim_delivery", ("m", who, "push", "", "c", 1, 2)) for who in "abab"]
-    assert [[row[1] for row in each.rows] for each in gather(claims)] == [["a", "b"], ["a", "b"]]
+    assert [[row[1] for row in each.rows] for each in group(claims, SCHEMA.touches)] == [
+        ["a", "b"],
+        ["a", "b"],
+    ]
 
 
 @asynccontextmanager

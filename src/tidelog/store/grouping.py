@@ -1,17 +1,17 @@
-"""The row changes of a batch, gathered: one statement for each kind of row.
+"""The row changes of a batch in groups: one statement for each kind of row.
 
 On PostgreSQL a statement is a round trip, and the head lock is held until the last one returns, so
 a batch must not cost a statement for every request in it. Requests name their changes in the order
 in which they were decided; a change may join an earlier statement of its kind if it commutes with
 everything in between, and it does if none of that touches the same row.
 
-What a statement touches stands in `TOUCHES`. One that is not there may touch anything: it keeps its
-place, nothing moves across it, and only those that follow each other directly go together. That is
-right for whatever is rare; what every publish, append, send, lease or acknowledgement writes should
-stand there.
+The surface that brings a statement says what it touches (`Extension.touches`). One of which nothing
+is said may touch anything: it stays where it is, nothing moves across it, and only those that
+follow each other directly go together. That is right for whatever is rare; what every publish,
+append, send, lease or acknowledgement writes should be listed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tidelog.store.rows import RowChange
@@ -29,52 +29,36 @@ class Touch(NamedTuple):
     statements would have left. Without this the second change is a statement of its own."""
 
 
-_DELIVERY = Touch("mesh_delivery_queue", slice(0, 4))
-
-TOUCHES = {
-    "channels_note_history": Touch("channels_channel", slice(0, 1), may_repeat=True),
-    "channels_add_message": Touch("channels_message", slice(0, 1)),
-    "channels_add_version": Touch("channels_version", slice(0, 2)),
-    "channels_fold": Touch("channels_message", slice(0, 1), may_repeat=True),
-    "mesh_add_delivery": _DELIVERY,
-    "mesh_claim_delivery": _DELIVERY,
-    "mesh_finish_delivery": _DELIVERY,
-    "mesh_add_mention": Touch("mesh_mention_index", slice(0, 2)),
-    "sync_add_partition": Touch("sync_event_partitions", slice(0, 2)),
-}
-"""Statements that commute with each other unless they touch the same row."""
-
-
-class Gathered(NamedTuple):
+class Group(NamedTuple):
     """A statement and the values of all rows it is executed for, in their order."""
 
     statement: str
     rows: list[tuple[Any, ...]]
 
 
-def gather(changes: Iterable[RowChange]) -> list[Gathered]:
+def group(changes: Iterable[RowChange], touches: Mapping[str, Touch]) -> list[Group]:
     """The same changes in as few statements as leave the same rows."""
-    gathered: list[Gathered] = []
+    groups: list[Group] = []
     last: dict[str, int] = {}
     """Where the last statement of each kind is, as far as a change may still join it."""
     touched: dict[tuple[Any, ...], int] = {}
     """Where each row was touched last, since the last statement that may touch anything."""
     for change in changes:
         statement, values = change.statement, change.values
-        touch = TOUCHES.get(statement)
+        touch = touches.get(statement)
         at = last.get(statement, -1)
         if touch is None:
-            if at != len(gathered) - 1 or at < 0:
+            if at != len(groups) - 1 or at < 0:
                 touched.clear()
                 last.clear()
-                at = last[statement] = len(gathered)
-                gathered.append(Gathered(statement, []))
+                at = last[statement] = len(groups)
+                groups.append(Group(statement, []))
         else:
             row = (touch.table, *values[touch.key])
             before = touched.get(row, -1)
             if at < before or at < 0 or (at == before and not touch.may_repeat):
-                at = last[statement] = len(gathered)
-                gathered.append(Gathered(statement, []))
+                at = last[statement] = len(groups)
+                groups.append(Group(statement, []))
             touched[row] = at
-        gathered[at].rows.append(values)
-    return gathered
+        groups[at].rows.append(values)
+    return groups
