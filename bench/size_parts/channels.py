@@ -17,9 +17,9 @@ from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.version import CREATE, SURFACE, Body, encode_body, version_serial
 from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import RowChange
-from tidelog.log.entry import Draft, Entry, place
+from tidelog.log.draft import Draft, to_entry
 from tidelog.store import open_store
-from tidelog.store.rows import Effects, Names
+from tidelog.store.rows import Effects, Entry, Names
 from tidelog.testing.process import ServerProcess
 
 SOCKETS = 100
@@ -158,7 +158,7 @@ def _add(effects: Effects, stream: str, at: int) -> None:
         )
     )
     draft = Draft(stream, SURFACE, CREATE, serial, "", APP_ID, body)
-    entry: Entry = place(draft, at, at, effects.committed_at, effects.digest)
+    entry: Entry = to_entry(draft, at, at, effects.committed_at, effects.digest)
     effects.entries.append(entry)
     effects.committed_id, effects.digest = at, entry.digest
     row = (at, stream, at, effects.committed_at, 0, len(data))

@@ -14,7 +14,7 @@ from support.catalogue import Database
 from support.lake_rows import BEGIN_MS
 from support.log_writer import draft, read_log, write_log
 from tidelog.config.schema import SCHEMA
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.pipeline import entry_files
 from tidelog.pipeline import ingest as ingest_module
 from tidelog.pipeline.checks.run import run_checks

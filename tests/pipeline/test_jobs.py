@@ -15,7 +15,7 @@ from support.killed_job import run_killed
 from support.lake_rows import BEGIN_MS, rows_of
 from support.log_writer import write_log
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.pipeline.ingest import catch_up
 from tidelog.pipeline.jobs import Built, build, buildable
 from tidelog.pipeline.lake import Lake, LakeError, LakeLocked

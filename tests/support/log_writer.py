@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tidelog.config.schema import SCHEMA
-from tidelog.log.entry import Draft, place
+from tidelog.log.draft import Draft, to_entry
 from tidelog.store import Store, open_store
 from tidelog.store.rows import Effects, Entry, Names
 
@@ -49,7 +49,7 @@ async def append(store: Store, drafts: Sequence[Draft], at_ms: int = FIRST_MS) -
     for each in drafts:
         at += 1
         serials[each.stream] = serials.get(each.stream, 0) + 1
-        entry = place(each, at, serials[each.stream], max(at_ms, head.committed_at + 1), digest)
+        entry = to_entry(each, at, serials[each.stream], max(at_ms, head.committed_at + 1), digest)
         digest = entry.digest
         entries.append(entry)
     last = entries[-1]

@@ -18,7 +18,7 @@ from tidelog.base.settings.limits import Limits
 from tidelog.config.schema import SCHEMA
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Item, Names, View
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.log.request import Submission
 from tidelog.log.verify import Progress, verify
 from tidelog.store import Store, open_store

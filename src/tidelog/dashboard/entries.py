@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tidelog.log.entry import Entry
 from tidelog.store.engine import Store
+from tidelog.store.rows import Entry
 
 SCAN_POSITIONS = 20_000
 """Positions one question looks at. A filter that nothing matches would otherwise read the log."""

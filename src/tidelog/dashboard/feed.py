@@ -22,8 +22,8 @@ from tidelog.dashboard.access import Access
 from tidelog.dashboard.entries import Filter, listed, shown
 from tidelog.dashboard.samples import Sample, Samples
 from tidelog.log.committer import Committer
-from tidelog.log.entry import Entry
 from tidelog.store.engine import Store
+from tidelog.store.rows import Entry
 
 GATHER_SECONDS = 0.1
 """How long entries are gathered; ten changes a second are as many as an eye can follow."""

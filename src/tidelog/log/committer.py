@@ -32,12 +32,11 @@ from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.log.announcements import Announcements
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
-from tidelog.log.entry import Entry
 from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
 from tidelog.log.skew import Skew
 from tidelog.log.tail import Tail
 from tidelog.store.engine import MAX_ID, Store, new_incarnation
-from tidelog.store.rows import Effects, Head, Loaded, RowChange
+from tidelog.store.rows import Effects, Entry, Head, Loaded, RowChange
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
-from tidelog.log.entry import Draft, Entry, place
-from tidelog.store.rows import DedupeRow, Effects, Key, Loaded, Names, Row, RowChange
+from tidelog.log.draft import Draft, to_entry
+from tidelog.store.rows import DedupeRow, Effects, Entry, Key, Loaded, Names, Row, RowChange
 
 __all__ = [
     "Accept",
@@ -127,7 +127,7 @@ class View:
         for draft in accepted.entries:
             stream = draft.stream
             serial = (moved[stream] if stream in moved else serials[stream]) + 1
-            entry = place(draft, committed_id, serial, self.now_ms, digest)
+            entry = to_entry(draft, committed_id, serial, self.now_ms, digest)
             moved[stream] = serial
             committed_id += 1
             digest = entry.digest

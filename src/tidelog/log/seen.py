@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from tidelog.log.entry import Entry, digest_after
+from tidelog.log.draft import digest_after
+from tidelog.store.rows import Entry
 
 RECENT = 32
 """The last places, all of them."""

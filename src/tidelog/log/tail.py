@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from tidelog.log.entry import Entry
 from tidelog.log.seen import Seen
 from tidelog.store.engine import GENESIS_DIGEST
+from tidelog.store.rows import Entry
 
 Sink = Callable[[Sequence[Entry]], None]
 """Takes entries on the event loop. It must not await; what it pushes leaves with the next flush."""

@@ -17,11 +17,10 @@ from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer, _Decided
 from tidelog.log.decision import Answer, Failure, Item, Request, View
-from tidelog.log.entry import Entry
 from tidelog.log.incarnation import Incarnations
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
-from tidelog.store.rows import Effects
+from tidelog.store.rows import Effects, Entry
 
 FIRST, LAST, ENTRIES = "tidelog.committed_id.first", "tidelog.committed_id", "tidelog.entries"
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tidelog.base.data.digest import body_digest
 from tidelog.base.errors import StoreError
-from tidelog.log.entry import digest_after
+from tidelog.log.draft import digest_after
 from tidelog.store.engine import GENESIS_DIGEST, PAGE_ENTRIES, Store
 from tidelog.store.rows import Entry, Head
 

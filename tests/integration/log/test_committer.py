@@ -22,7 +22,7 @@ from tidelog.base.errors import (
 )
 from tidelog.base.settings.limits import Limits
 from tidelog.log.decision import Accept, Failure, Names, Refuse, RowChange, View
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.log.request import Submission, submit_and_wait
 from tidelog.store import Store
 from tidelog.store.rows import Effects, Entry, Loaded

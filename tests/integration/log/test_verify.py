@@ -19,7 +19,7 @@ from support.nodes import put_item, running_node, verdict, whole_log
 from tidelog.base.errors import StoreError
 from tidelog.cli.main import app
 from tidelog.config.schema import SCHEMA
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.log.verify import verify as walk
 from tidelog.store import open_store
 from tidelog.store.rows import Entry

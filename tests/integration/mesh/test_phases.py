@@ -17,7 +17,7 @@ from support.nodes import AppendItem
 from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.key_file import new_key
 from tidelog.log.decision import Accept, Names, RowChange, View
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.log.request import submit_and_wait
 from tidelog.log.retention import empty_bodies
 from tidelog.mesh.protocol.model import Mesh, stream_name

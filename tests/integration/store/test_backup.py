@@ -21,7 +21,7 @@ from support.nodes import LOG_ID, Witness, put_item, running_node, verdict
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
 from tidelog.base.sql import sqlitefile
 from tidelog.config.schema import SCHEMA
-from tidelog.log.entry import Draft, place
+from tidelog.log.draft import Draft, to_entry
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore
 from tidelog.store.catalogue import tables
@@ -390,7 +390,7 @@ async def test_a_backup_of_an_earlier_version_is_restored(tmp_path: Path) -> Non
     old = tmp_path / "old.db"
     with closing(sqlitefile.connect(old)) as connection:
         sqlitefile.migrate(connection, old, SCHEMA.migrations("sqlite")[:1])
-        entry = place(Draft("probe/s", "probe", "put", "k", "", "", b"{}"), 1, 1, 5, bytes(16))
+        entry = to_entry(Draft("probe/s", "probe", "put", "k", "", "", b"{}"), 1, 1, 5, bytes(16))
         connection.execute(SCHEMA.queries("sqlite")["insert_entry"], entry)
         connection.execute("INSERT INTO head VALUES (1, 'OLDLOG', 1, ?, 5)", (entry.digest,))
         connection.execute("PRAGMA journal_mode = DELETE")

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.base.errors import StoreUntrustworthy
 from tidelog.config.schema import SCHEMA
-from tidelog.log.entry import Draft, place
+from tidelog.log.draft import Draft, to_entry
 from tidelog.store import pace
 from tidelog.store.rows import Effects, Names
 from tidelog.store.sqlite import SqliteStore
@@ -42,7 +42,7 @@ class Disk:
         """One entry; returns its position."""
         loaded = await self.store.writer.begin(NO_NAMES, 0)
         at = loaded.head.committed_id + 1
-        entry = place(Draft("s", "t", "k", "e", "", "a", body), at, at, 1, loaded.head.digest)
+        entry = to_entry(Draft("s", "t", "k", "e", "", "a", body), at, at, 1, loaded.head.digest)
         effects = Effects(at, entry.digest, 1, [entry], [], [], [])
         await self.store.writer.commit(bytes(16), effects)
         return at

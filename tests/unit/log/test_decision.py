@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tidelog.base.data.digest import entry_digest
 from tidelog.log.decision import Accept, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Becomes, Effects, Head, Loaded

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidelog.base.data.digest import SIZE_BYTES, body_digest, entry_digest
-from tidelog.log.entry import Draft, place
+from tidelog.log.draft import Draft, to_entry
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Entry
 
@@ -81,7 +81,7 @@ def test_the_chain_and_the_content_count(placed: Any, previous: bytes, content: 
 @given(drafts, digests)
 def test_pruning_keeps_the_digests(draft: Draft, previous: bytes) -> None:
     """The place's digest is made of the content's digest, so it verifies without the content."""
-    entry = place(draft, 7, 3, 1000, previous)
+    entry = to_entry(draft, 7, 3, 1000, previous)
     pruned = entry._replace(body=None, data=None)
     assert entry.body_digest == body_digest(draft.body, draft.data)
     assert pruned.digest == entry_digest(
@@ -94,7 +94,7 @@ def test_pruning_keeps_the_digests(draft: Draft, previous: bytes) -> None:
 @given(drafts)
 def test_a_placed_draft_keeps_its_columns(draft: Draft) -> None:
     """Placing adds positions, time and digests and changes nothing else."""
-    entry = place(draft, 7, 3, 1000, GENESIS_DIGEST)
+    entry = to_entry(draft, 7, 3, 1000, GENESIS_DIGEST)
     assert isinstance(entry, Entry)
     assert (entry.committed_id, entry.stream_serial, entry.committed_at) == (7, 3, 1000)
     assert entry == entry._replace(**draft._asdict())

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tidelog.log.entry import Draft, Entry, place
+from tidelog.log.draft import Draft, to_entry
 from tidelog.log.seen import EACH, LEVELS, RECENT, Seen
 from tidelog.store.engine import GENESIS_DIGEST
+from tidelog.store.rows import Entry
 
 
 def log_of(count: int, text: str = "a") -> list[Entry]:
@@ -13,7 +14,7 @@ def log_of(count: int, text: str = "a") -> list[Entry]:
     for position in range(1, count + 1):
         previous = entries[-1].digest if entries else GENESIS_DIGEST
         draft = Draft("s", "probe", "put", "e", "", "", text.encode())
-        entries.append(place(draft, position, position, 1, previous))
+        entries.append(to_entry(draft, position, position, 1, previous))
     return entries
 
 

@@ -37,7 +37,7 @@ from tidelog.channels.protocol.version import (
 )
 from tidelog.channels.settings import AiTransport, set_by
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, StateChange, View
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.store.rows import DedupeRow
 
 _encode = msgspec.json.Encoder().encode

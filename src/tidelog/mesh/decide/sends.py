@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.mesh.protocol import replies
 from tidelog.mesh.protocol.fingerprint import MAX_MENTIONS, PUBLIC_KEY, Envelope, RequestRefused
 from tidelog.mesh.protocol.model import (

@@ -25,7 +25,6 @@ from tidelog.base.net import authority
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Failure, Item, Names
-from tidelog.log.entry import Entry
 from tidelog.log.request import submit_and_wait
 from tidelog.mesh.decide.gone_recipients import MEMBER_LEFT, MEMBER_REVOKED
 from tidelog.mesh.decide.membership import (
@@ -78,7 +77,7 @@ from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.upkeep.limiter import Verdict, limiter_for
 from tidelog.store.batched_reads import BatchedReads
 from tidelog.store.engine import Store
-from tidelog.store.rows import DedupeRow
+from tidelog.store.rows import DedupeRow, Entry
 
 REMEMBERED_MESHES = 10_000
 """Meshes kept in memory by slug; one whose settings change is read again."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tidelog.log.decision import Accept, Refuse, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.items import PreparedItem

@@ -21,9 +21,9 @@ from tidelog.base.net.frame import text_frame
 from tidelog.base.serving.surface import Conversation, Endpoint, Outlet, Upgrade
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure, Item, Names
-from tidelog.log.entry import Entry
 from tidelog.log.request import Submission
 from tidelog.store.engine import Store
+from tidelog.store.rows import Entry
 from tidelog.sync.decide.plugin_guard import Clocks, GuardedPlugin
 from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem
 from tidelog.sync.front.files import read_model, read_tokens

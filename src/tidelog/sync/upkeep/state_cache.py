@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from tidelog.log.entry import Entry
 from tidelog.log.tail import Tail
 from tidelog.store.engine import PAGE_ENTRIES, Store
+from tidelog.store.rows import Entry
 from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.profiles import TREE_ACTIONS, Model
 from tidelog.sync.protocol.tree import STATE_BYTES, VALUE_BYTES, TreeState, snapshot_digest

@@ -6,7 +6,7 @@ from tidelog.base.data import strictjson
 from tidelog.base.data.canonical import fingerprint
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.dedupe import DedupeRow, Seen, seen
-from tidelog.log.entry import Draft
+from tidelog.log.draft import Draft
 from tidelog.log.retention import empty_bodies
 from tidelog.store.rows import Becomes
 from tidelog.testing.probe.wire import Body, PruneResult, Put, PutResult, StreamState, encode

@@ -30,10 +30,10 @@ from tidelog.base.serving.surface import (
 )
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure
-from tidelog.log.entry import Entry
 from tidelog.log.request import Submission, submit_and_wait
 from tidelog.log.retention import PRUNE_ENTRIES
 from tidelog.store.engine import Store
+from tidelog.store.rows import Entry
 from tidelog.store.schema import Extension, packaged
 from tidelog.testing.probe.rules import (
     STATE,

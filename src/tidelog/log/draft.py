@@ -1,15 +1,13 @@
-"""From a draft to an entry: giving what a decision wants to append its place in the log."""
+"""From a draft to an entry: what a decision wants to append gets its position in the log."""
 
 from typing import NamedTuple
 
 from tidelog.base.data.digest import body_digest, entry_digest
 from tidelog.store.rows import Entry
 
-__all__ = ["Draft", "Entry", "digest_after", "place"]
-
 
 class Draft(NamedTuple):
-    """What a decision appends; the columns of `Entry` that do not depend on its place."""
+    """What a decision appends; the columns of `Entry` that do not depend on its position."""
 
     stream: str
     surface: str
@@ -38,10 +36,10 @@ def digest_after(previous: bytes, entry: Entry) -> bytes:
     )
 
 
-def place(
+def to_entry(
     draft: Draft, committed_id: int, stream_serial: int, committed_at: int, previous: bytes
 ) -> Entry:
-    """The entry that `draft` becomes behind the entry whose digest is `previous`."""
+    """The entry that `draft` becomes after the entry whose digest is `previous`."""
     stream, surface, kind, entity, ref, actor, body, data = draft
     content = body_digest(body, data)
     return Entry(
