@@ -32,7 +32,7 @@ def test_imports_that_must_not_be_are_found(tmp_path: Path) -> None:
     for name, (line, _) in PLANTED.items():
         with (tmp_path / "tidelog" / name).open("a", encoding="utf-8") as module:
             module.write(f"\n{line}\n")
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     wide = {**os.environ, "COLUMNS": "200"}  # or names are broken into lines
     found = subprocess.run(
         command, cwd=tmp_path, env=wide, capture_output=True, text=True, check=False
