@@ -264,9 +264,9 @@ class _Writer:
 
     async def hide(self) -> None:
         """Raise the history floors of two channels, one of them by a reset."""
-        histories = self.channels.service.histories
-        await histories.purge(APP, self.channels.names[0], "all", None, "test", None)
-        await histories.reset(APP, self.channels.names[1], "test", None)
+        history_api = self.channels.service.history_api
+        await history_api.purge(APP, self.channels.names[0], "all", None, "test", None)
+        await history_api.reset(APP, self.channels.names[1], "test", None)
 
     async def retain(self, before_ms: int) -> None:
         """What is older than that goes in channels; what snapshots cover in sync is archived."""

@@ -91,7 +91,7 @@ class ChannelView:
             limit=PAGE_MESSAGES + 1,
             direction="newest_first",
         )
-        places = await self._history.places(stream, window)
+        places = await self._history.sizes(stream, window)
         pages = pages_of(places[:PAGE_MESSAGES])
         rows = await self._history.between(stream, pages[0], window) if pages else []
         messages = [

@@ -28,7 +28,7 @@ from tidelog.base.errors import QueueFull, StoreUnavailable
 from tidelog.channels.front.cluster import nodes as module
 from tidelog.channels.front.cluster.messages import Counted
 from tidelog.channels.front.cluster.nodes import Nodes
-from tidelog.channels.front.cluster.other_nodes import Elsewhere
+from tidelog.channels.front.cluster.other_nodes import OtherNodes
 from tidelog.store.rows import Announcement
 from tidelog.testing.postgresql import create_database
 
@@ -78,9 +78,9 @@ async def pair(
         yield Pair(a, b, store)
 
 
-def elsewhere(node: ChannelsNode) -> Elsewhere:
+def elsewhere(node: ChannelsNode) -> OtherNodes:
     """What a node knows of the others."""
-    return node.surface.service.hub.elsewhere
+    return node.surface.service.hub.other_nodes
 
 
 def others(node: ChannelsNode) -> Nodes:

@@ -21,7 +21,7 @@ from support.channels_peer import APP
 from support.channels_raw import signed_target
 from support.sync_peer import SECRET, token
 from tidelog.base.settings.limits import Limits
-from tidelog.channels.front.sockets.subscribing import Attaching
+from tidelog.channels.front.sockets.subscribing import Subscribing
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.mesh.front.service import MeshService
@@ -382,7 +382,7 @@ async def test_sockets_count_among_the_strangers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "held_up"),
     [
-        pytest.param(f"/app/{APP.key}?protocol=2", (Attaching, "subscribe"), id="channels"),
+        pytest.param(f"/app/{APP.key}?protocol=2", (Subscribing, "subscribe"), id="channels"),
         pytest.param("/mesh/m/ws", (MeshService, "mesh"), id="mesh"),
     ],
 )

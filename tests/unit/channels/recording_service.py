@@ -8,9 +8,9 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
-from tidelog.channels.front.api.history import Histories
+from tidelog.channels.front.api.history import HistoryApi
 from tidelog.channels.front.api.routes import Service
-from tidelog.channels.front.reads.message_reader import Messages
+from tidelog.channels.front.reads.message_reader import MessageReader
 from tidelog.channels.protocol.requests import MutationResult, Published
 from tidelog.channels.settings import App
 from tidelog.web.routing import Paths
@@ -29,8 +29,8 @@ class Recording:
         self.answers: dict[str, Any] = {"publish": Published(b'{"ok":true}'), "mutate": RESULT}
         """What a method answers, if not an empty object."""
         self.raises: dict[str, Exception] = {}
-        self.messages = RecordingPart(self, Messages, "messages")
-        self.histories = RecordingPart(self, Histories, "histories")
+        self.messages = RecordingPart(self, MessageReader, "messages")
+        self.history_api = RecordingPart(self, HistoryApi, "history_api")
 
     @property
     def service(self) -> Service:

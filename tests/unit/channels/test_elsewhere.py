@@ -3,7 +3,7 @@
 from tidelog.channels.front.cluster import other_nodes as module
 from tidelog.channels.front.cluster.other_nodes import (
     Difference,
-    Elsewhere,
+    OtherNodes,
     Part,
     Presence,
     in_parts,
@@ -13,9 +13,9 @@ ROOM = "channels/tide/presence-a"
 LAB = "channels/tide/presence-b"
 
 
-def heard(*names: str) -> Elsewhere:
+def heard(*names: str) -> OtherNodes:
     """Nodes that have each told one thing."""
-    elsewhere = Elsewhere()
+    elsewhere = OtherNodes()
     for name in names:
         assert elsewhere.hear(name, 1, 0.0)
     return elsewhere

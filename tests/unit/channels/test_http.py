@@ -303,10 +303,10 @@ async def test_history_and_its_administration() -> None:
     await server.ask("POST", f"{base}/purge", body)
     query = HistoryQuery(limit=100, direction="oldest_first", end_serial=9)
     assert server.service.calls == [
-        ("histories.page", "a1", "room-7", query),
-        ("histories.state", "a1", "room-7"),
-        ("histories.reset", "a1", "room-7", "r", None),
-        ("histories.purge", "a1", "room-7", "before_serial", 5, "r", "me"),
+        ("history_api.page", "a1", "room-7", query),
+        ("history_api.state", "a1", "room-7"),
+        ("history_api.reset", "a1", "room-7", "r", None),
+        ("history_api.purge", "a1", "room-7", "before_serial", 5, "r", "me"),
     ]
 
 

@@ -5,7 +5,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from tidelog.channels.decide.state import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
 from tidelog.channels.front.reads import version_data as module
-from tidelog.channels.front.reads.version_data import Texts
+from tidelog.channels.front.reads.version_data import DataFollower
 from tidelog.channels.protocol.version import (
     APPEND,
     CREATE,
@@ -142,24 +142,26 @@ async def test_a_reader_reads_data_once_for_all_that_keep_it() -> None:
     """Wherever it begins, what it says is what the message was then."""
     for begin in range(len(STORY)):
         reads = Reads()
-        texts = Texts(reads)
+        follower = DataFollower(reads)
         for number, each in enumerate(STORY[begin:], start=begin):
-            texts.follow(each)
+            follower.follow(each)
             if each.keeps_data or each.kind == APPEND:
-                assert text(await texts.whole(each)) == SAID[number]
+                assert text(await follower.whole(each)) == SAID[number]
         assert len(reads.of) <= 2, "where it begins, and after the data was cleared"
-    assert await Texts(Reads()).whole(STORY[7]) is None
+    assert await DataFollower(Reads()).whole(STORY[7]) is None
 
 
 async def test_a_reader_keeps_few_messages_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one it passed first is read again; the last one is kept, however large."""
     monkeypatch.setattr(module, "KNOWN_BYTES", 7)
     reads = Reads()
-    texts = Texts(reads)
+    follower = DataFollower(reads)
     for message in ("m1", "m2", "m3"):
-        texts.follow(version(1, CREATE, "a", message=message))
+        follower.follow(version(1, CREATE, "a", message=message))
     for message, count in (("m3", 0), ("m2", 0), ("m1", 1), ("m1", 1), ("m2", 2)):
-        await texts.whole(version(2, UPDATE, data_of=1, message=message))
+        await follower.whole(version(2, UPDATE, data_of=1, message=message))
         assert len(reads.of) == count, message
-    texts.follow(version(3, UPDATE, "much too long", message="m3"))
-    assert text(await texts.whole(version(4, UPDATE, data_of=3, message="m3"))) == "much too long"
+    follower.follow(version(3, UPDATE, "much too long", message="m3"))
+    assert (
+        text(await follower.whole(version(4, UPDATE, data_of=3, message="m3"))) == "much too long"
+    )

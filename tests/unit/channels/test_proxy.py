@@ -24,7 +24,7 @@ class Server:
 
     def __init__(self, settings: Channels = SETTINGS, app: App = APP) -> None:
         self.service = Recording()
-        self.service.answers["histories.page"] = PAGE
+        self.service.answers["history_api.page"] = PAGE
         self.routes = Proxy(self.service.service, [app], settings).routes()
 
     async def ask(
@@ -79,7 +79,7 @@ async def test_history() -> None:
     response = await server.ask("history", {"channel": "c", "params": params, "action": "history"})
     assert (response.status, response.body) == (200, PAGE)
     query = HistoryQuery(limit=5, direction="oldest_first", cursor="x", start_serial=2)
-    assert server.service.calls == [("histories.page", "a1", "c", query)]
+    assert server.service.calls == [("history_api.page", "a1", "c", query)]
 
 
 @pytest.mark.parametrize(

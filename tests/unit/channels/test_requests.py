@@ -446,7 +446,7 @@ PURGED = {**CONFIRMED, "confirm_operation": "purge", "mode": "all"}
 def test_a_confirmed_reset() -> None:
     """A reset names channel, operation and reason."""
     body = json.dumps({**CONFIRMED, "requested_by": "me"}).encode()
-    assert requests.parse_reset(body, "c") == requests.Reset("r", "me")
+    assert requests.parse_reset(body, "c") == requests.HistoryReset("r", "me")
 
 
 @pytest.mark.parametrize(
@@ -462,9 +462,11 @@ def test_an_unconfirmed_reset(change: dict[str, Any]) -> None:
 def test_a_purge_with_its_bound() -> None:
     """Each mode takes exactly its own bound."""
     whole = json.dumps(PURGED).encode()
-    assert requests.parse_purge(whole, "c") == requests.Purge("all", None, "r", None)
+    assert requests.parse_purge(whole, "c") == requests.HistoryPurge("all", None, "r", None)
     bounded = json.dumps({**PURGED, "mode": "before_serial", "before_serial": 5}).encode()
-    assert requests.parse_purge(bounded, "c") == requests.Purge("before_serial", 5, "r", None)
+    assert requests.parse_purge(bounded, "c") == requests.HistoryPurge(
+        "before_serial", 5, "r", None
+    )
 
 
 @pytest.mark.parametrize(
@@ -488,8 +490,8 @@ def test_a_purge_with_another_bound(change: dict[str, Any]) -> None:
 
 def test_revocations() -> None:
     """A revocation names a token or a client, within the length of both."""
-    assert requests.parse_revocation(b'{"jti":"j"}') == requests.Revocation("j", None)
-    assert requests.parse_revocation(b'{"client_id":"a"}') == requests.Revocation(None, "a")
+    assert requests.parse_revocation(b'{"jti":"j"}') == requests.RevocationRequest("j", None)
+    assert requests.parse_revocation(b'{"client_id":"a"}') == requests.RevocationRequest(None, "a")
     for body in (b"{}", b'{"jti":""}', b'{"client_id":"%b"}' % (b"x" * 129), b'{"jti":1}'):
         assert coded(refusal(requests.parse_revocation, body)) == (400, "invalid_input")
 

@@ -1,7 +1,7 @@
 """Erasing messages: pure decisions.
 
 First a message is noted as erased, and from that commit on nothing of it is served and nothing can
-be appended to it. Then its versions are emptied, some at a time: content goes, places stay (L8).
+be appended to it. Then its versions are emptied, some at a time: content goes, positions stay (L8).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class Erasure(NamedTuple):
 
 
 class Doomed(NamedTuple):
-    """A version that is to be emptied; without a place, if a message has none."""
+    """A version that is to be emptied; without a position if a message has none."""
 
     message: int
     stream: str

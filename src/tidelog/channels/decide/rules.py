@@ -51,7 +51,7 @@ Mode = Literal["versioned", "history", "live"]
 """What becomes of a publish: a message that can change, an event that history keeps, or frames."""
 
 
-class Target(Struct):
+class PublishTarget(Struct):
     """One channel of a publish."""
 
     channel: str
@@ -72,7 +72,7 @@ class Target(Struct):
 class LiveEvent(Struct, frozen=True):
     """A publish that nothing is kept of: to be delivered after what is committed already."""
 
-    target: Target
+    target: PublishTarget
     item: "Publish"
 
 
@@ -133,7 +133,7 @@ class Publish:
     def __init__(
         self,
         publication: Publication,
-        targets: tuple[Target, ...],
+        targets: tuple[PublishTarget, ...],
         *,
         app_id: str,
         context: PublishContext,
@@ -263,13 +263,13 @@ class Publish:
             remember(view, accept, self._item_key, result or NO_RESULT, self._ttl_ms)
         return self._context.finish(view, result, accept)
 
-    def _proof(self, target: Target) -> bytes:
+    def _proof(self, target: PublishTarget) -> bytes:
         wanted = self.publication
         return fingerprint(
             target.channel, wanted.name, wanted.data, wanted.extras, wanted.tags, self.client_id
         )
 
-    def _over_limit(self, target: Target) -> Fault | None:
+    def _over_limit(self, target: PublishTarget) -> Fault | None:
         is_stream = self.publication.transport_status == "streaming"
         if is_stream and target.versions_off and not self.publication.is_ephemeral:
             # Nothing could ever be appended, and nobody could end it.
@@ -286,7 +286,7 @@ class Publish:
         return None
 
     def _stored(
-        self, view: View, target: Target, committed_id: int
+        self, view: View, target: PublishTarget, committed_id: int
     ) -> tuple[Draft, list[RowChange], StateChange, dict[str, Any]]:
         wanted = self.publication
         state = target.state

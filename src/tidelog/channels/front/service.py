@@ -15,22 +15,22 @@ from tidelog.channels.decide.rules import (
     Publish,
     PublishAnswer,
     PublishContext,
-    Target,
+    PublishTarget,
 )
 from tidelog.channels.decide.state import ChannelState, MessageState
-from tidelog.channels.front.api.history import Histories
+from tidelog.channels.front.api.history import HistoryApi
 from tidelog.channels.front.cluster.messages import EndUser, HistoryChanged, Live, Revoked, Summary
 from tidelog.channels.front.cluster.nodes import Nodes
-from tidelog.channels.front.cluster.other_nodes import Elsewhere
+from tidelog.channels.front.cluster.other_nodes import OtherNodes
 from tidelog.channels.front.reads.history_reader import HistoryReader
-from tidelog.channels.front.reads.message_reader import Messages
+from tidelog.channels.front.reads.message_reader import MessageReader
 from tidelog.channels.front.sockets.connection import Connection
 from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
 from tidelog.channels.front.sockets.delivery import Delivery, HotBuffer, live_version
 from tidelog.channels.front.sockets.hub import Hub
 from tidelog.channels.front.sockets.leaving import Leaving
 from tidelog.channels.front.sockets.occupancy import Occupancy
-from tidelog.channels.front.sockets.subscribing import Attaching
+from tidelog.channels.front.sockets.subscribing import Subscribing
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import ClientEvent, Subscribe
 from tidelog.channels.protocol.capabilities import Actor, keeps_history, versions_off
@@ -95,7 +95,7 @@ class ChannelsService:
         self._projector = Projector(self._tag)
         self._states = StateLoader(store, committer.tail, self.settings.max_cached_text_bytes)
         self._ids = MessageIds(os.urandom)
-        self.hub = Hub(Elsewhere(), Frames(self._ids))
+        self.hub = Hub(OtherNodes(), Frames(self._ids))
         self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery
         hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
@@ -111,8 +111,8 @@ class ChannelsService:
             hot if recovery.enabled else None,
         )
         history = HistoryReader(store, self._projector, self.settings.history)
-        self.messages = Messages(store, self._projector, self._tag)
-        self.attaching = Attaching(
+        self.messages = MessageReader(store, self._projector, self._tag)
+        self.subscribing = Subscribing(
             hub=self.hub,
             states=self._states,
             store=store,
@@ -126,7 +126,7 @@ class ChannelsService:
             history=history,
             hot=hot if recovery.enabled else None,
         )
-        self._leaving = Leaving(self.attaching.unsubscribe)
+        self._leaving = Leaving(self.subscribing.unsubscribe)
         self._revoking = Revoking(committer, store, clock, close_connections=self.hub.end_revoked)
         self._nodes = Nodes(
             committer.announcements,
@@ -139,7 +139,7 @@ class ChannelsService:
         self.erasing = Erasing(
             committer, store, self._states, log_tag=self._tag, tell=self._nodes.tell_erased
         )
-        self.histories = Histories(
+        self.history_api = HistoryApi(
             committer=committer,
             store=store,
             states=self._states,
@@ -257,7 +257,7 @@ class ChannelsService:
 
     def unsubscribe(self, connection: Connection, channel: str) -> None:
         """End a subscription."""
-        self.attaching.unsubscribe(connection, channel)
+        self.subscribing.unsubscribe(connection, channel)
 
     async def signed_in(self, connection: Connection, user_id: str) -> None:
         """A connection is a user's: it gets what is sent to that user from now on."""
@@ -265,7 +265,7 @@ class ChannelsService:
         channel = USER_PREFIX + user_id
         if name_fault(channel, self.settings.max_channel_name_bytes) is None:
             wanted = Subscribe(channel, None, None)
-            await self.attaching.subscribe(connection, wanted, is_silent=True)
+            await self.subscribing.subscribe(connection, wanted, is_silent=True)
 
     async def terminate(self, app: App, user_id: str) -> None:
         """Close a user's connections for good, on every node."""
@@ -312,7 +312,7 @@ class ChannelsService:
 
     async def _targets(
         self, app: App, publication: Publication, pinned: list[ChannelState]
-    ) -> tuple[Target, ...]:
+    ) -> tuple[PublishTarget, ...]:
         targets = []
         for name in publication.channels:
             stream = stream_name(app.id, name)
@@ -322,7 +322,7 @@ class ChannelsService:
                 state = self._states.channel(stream) or await self._states.load_channel(stream)
                 pinned.append(state)
             targets.append(
-                Target(
+                PublishTarget(
                     channel=name,
                     stream=stream,
                     mode=mode,

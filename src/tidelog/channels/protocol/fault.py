@@ -42,7 +42,7 @@ class Fault(Exception):  # noqa: N818 - the failure is the noun
         """For people; where the contract gives a sentence, exactly that sentence."""
         self.ai_code = ai_code
         self.index = index
-        """Place of the refused item in a batch."""
+        """Index of the refused item in a batch."""
         self.headers = headers
 
     def __eq__(self, other: object) -> bool:

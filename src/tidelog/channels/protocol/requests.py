@@ -129,14 +129,14 @@ class VersionsQuery(Struct, frozen=True):
     cursor: str | None
 
 
-class Reset(Struct, frozen=True):
+class HistoryReset(Struct, frozen=True):
     """Confirmed: begin a new history."""
 
     reason: str
     requested_by: str | None
 
 
-class Purge(Struct, frozen=True):
+class HistoryPurge(Struct, frozen=True):
     """Confirmed: forget the history before a bound."""
 
     mode: PurgeMode
@@ -146,7 +146,7 @@ class Purge(Struct, frozen=True):
     requested_by: str | None
 
 
-class Target(Struct, frozen=True):
+class ForgetTarget(Struct, frozen=True):
     """What is to be forgotten: a channel, a message of it, or what an actor wrote."""
 
     channel: str | None = None
@@ -161,7 +161,7 @@ class Asked(Struct, frozen=True):
     requested_by: str | None = None
 
 
-class Revocation(Struct, frozen=True):
+class RevocationRequest(Struct, frozen=True):
     """Tokens that are no longer good: one by its `jti`, or all of a client."""
 
     jti: str | None = None
@@ -194,7 +194,7 @@ def parse_publication(body: bytes, header_key: str | None, limits: Channels) -> 
 
 
 def parse_batch(body: bytes, limits: Channels) -> tuple[Publication, ...]:
-    """The events of `POST /batch_events`; a fault names the place of the event to blame.
+    """The events of `POST /batch_events`; a fault names the index of the event to blame.
 
     Raises:
         Fault: The body is no such batch.
@@ -303,7 +303,7 @@ def parse_info(query: Mapping[str, str]) -> frozenset[str]:
     return _info(query.get("info"))
 
 
-def parse_reset(body: bytes, channel: str) -> Reset:
+def parse_reset(body: bytes, channel: str) -> HistoryReset:
     """The body of `POST .../history/reset`.
 
     Raises:
@@ -311,10 +311,10 @@ def parse_reset(body: bytes, channel: str) -> Reset:
     """
     given = read_strictly(bodies.read_reset, body)
     _check_confirmed(given, channel, "reset")
-    return Reset(given.reason, given.requested_by)
+    return HistoryReset(given.reason, given.requested_by)
 
 
-def parse_purge(body: bytes, channel: str) -> Purge:
+def parse_purge(body: bytes, channel: str) -> HistoryPurge:
     """The body of `POST .../history/purge`.
 
     Raises:
@@ -331,10 +331,10 @@ def parse_purge(body: bytes, channel: str) -> Purge:
         raise fault.invalid_input(f"mode {given.mode} takes {needed}")
     if bound is not None and not 0 <= bound < 2**63:
         raise fault.invalid_input(f"{given.mode} must be a whole number from 0")
-    return Purge(given.mode, bound, given.reason, given.requested_by)
+    return HistoryPurge(given.mode, bound, given.reason, given.requested_by)
 
 
-def parse_forget(body: bytes, max_channel_name_bytes: int) -> tuple[Target, Asked]:
+def parse_forget(body: bytes, max_channel_name_bytes: int) -> tuple[ForgetTarget, Asked]:
     """The body of `POST /forget`.
 
     Raises:
@@ -343,7 +343,7 @@ def parse_forget(body: bytes, max_channel_name_bytes: int) -> tuple[Target, Aske
     return order_of(read_strictly(bodies.read_forget, body), max_channel_name_bytes)
 
 
-def order_of(given: bodies.ForgetBody, max_channel_name_bytes: int) -> tuple[Target, Asked]:
+def order_of(given: bodies.ForgetBody, max_channel_name_bytes: int) -> tuple[ForgetTarget, Asked]:
     """What a body wants forgotten.
 
     Raises:
@@ -351,23 +351,23 @@ def order_of(given: bodies.ForgetBody, max_channel_name_bytes: int) -> tuple[Tar
     """
     if not given.reason.strip():
         raise fault.invalid_input("reason must not be blank")
-    target = Target(given.channel, given.message_serial, given.actor)
+    target = ForgetTarget(given.channel, given.message_serial, given.actor)
     check_target(target, max_channel_name_bytes)
     return target, Asked(given.reason, given.requested_by)
 
 
-def parse_forgotten(query: Mapping[str, str], max_channel_name_bytes: int) -> Target:
+def parse_forgotten(query: Mapping[str, str], max_channel_name_bytes: int) -> ForgetTarget:
     """The query of `GET /forget`.
 
     Raises:
         Fault: It names nothing that can be forgotten.
     """
-    target = Target(query.get("channel"), query.get("message_serial"), query.get("actor"))
+    target = ForgetTarget(query.get("channel"), query.get("message_serial"), query.get("actor"))
     check_target(target, max_channel_name_bytes)
     return target
 
 
-def check_target(target: Target, max_channel_name_bytes: int) -> None:
+def check_target(target: ForgetTarget, max_channel_name_bytes: int) -> None:
     """Refuse what can be no channel, no message and no actor.
 
     Raises:
@@ -385,7 +385,7 @@ def check_target(target: Target, max_channel_name_bytes: int) -> None:
         check_serial("message_serial", target.message_serial)
 
 
-def parse_revocation(body: bytes) -> Revocation:
+def parse_revocation(body: bytes) -> RevocationRequest:
     """The body of `POST /revocations`.
 
     Raises:
@@ -397,7 +397,7 @@ def parse_revocation(body: bytes) -> Revocation:
     for name, value in (("jti", given.jti), ("client_id", given.client_id)):
         if value is not None:
             _check_key(name, value)
-    return Revocation(given.jti, given.client_id)
+    return RevocationRequest(given.jti, given.client_id)
 
 
 def parse_socket(body: bytes) -> str | None:

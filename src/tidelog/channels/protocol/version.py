@@ -65,7 +65,7 @@ class Body(Struct, omit_defaults=True, kw_only=True):
 
 
 class Version(Body, omit_defaults=True, kw_only=True):
-    """A version with its place; `data` may be the whole text, see `fold`."""
+    """A version with its positions; `data` may be the whole text, see `fold`."""
 
     kind: str = ""
     committed_id: int = 0
@@ -294,7 +294,7 @@ class Projector:
         return _encode(frame)
 
     def live_frame(self, version: Version, channel: str) -> bytes:
-        """The V2 frame of an event that nothing is kept of, as JSON: no place, so no serial."""
+        """The V2 frame of an event that nothing is kept of, as JSON: no position, so no serial."""
         frame: dict[str, Any] = {
             "event": version.name or "",
             "channel": channel,

@@ -29,7 +29,7 @@ from tidelog.channels.decide.floors import Floors
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
-from tidelog.channels.protocol.requests import Asked, Target
+from tidelog.channels.protocol.requests import Asked, ForgetTarget
 from tidelog.channels.protocol.version import position_of
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.committer import Committer
@@ -104,7 +104,7 @@ class Erasing:
 
     # Orders.
 
-    async def forget(self, app_id: str, target: Target, asked: Asked) -> dict[str, Any]:
+    async def forget(self, app_id: str, target: ForgetTarget, asked: Asked) -> dict[str, Any]:
         """Erase; returns whether it is complete already.
 
         Raises:
@@ -133,7 +133,7 @@ class Erasing:
         await self.finished()
         return await self._state(key)
 
-    async def state(self, app_id: str, target: Target) -> dict[str, Any]:
+    async def state(self, app_id: str, target: ForgetTarget) -> dict[str, Any]:
         """How far an erasure has come.
 
         Raises:
@@ -141,7 +141,7 @@ class Erasing:
         """
         return await self._state(self._key(app_id, target))
 
-    def _key(self, app_id: str, target: Target) -> tuple[str, str, int]:
+    def _key(self, app_id: str, target: ForgetTarget) -> tuple[str, str, int]:
         if target.actor is not None:
             if target.actor == app_id:
                 raise fault.invalid_input(

@@ -68,7 +68,7 @@ class _Old(NamedTuple):
     """Of its data then."""
 
 
-class Purge:
+class PruneVersions:
     """One step of retention: a run of old versions, over all channels."""
 
     def __init__(
@@ -168,7 +168,7 @@ class _Purged:
 
     __slots__ = ("_opened", "_purge")
 
-    def __init__(self, purge: Purge, opened: Mapping[str, int]) -> None:
+    def __init__(self, purge: PruneVersions, opened: Mapping[str, int]) -> None:
         """`opened` is how many streams go that are open, by channel."""
         self._purge = purge
         self._opened = opened
@@ -250,8 +250,8 @@ class Retention:
         self._metrics.lag.labels(NAME).set_function(self._lag_seconds)
 
     async def open(self) -> None:
-        """Find the place to go on from; look after the interval, for as long as the server runs."""
-        await self._find_place()
+        """Find where to go on; look after the interval, for as long as the server runs."""
+        await self._find_start()
         self.start()
 
     def start(self, after_seconds: float | None = None) -> None:
@@ -281,7 +281,7 @@ class Retention:
         await self._forget_keys()
         await self._revoking.sweep()
         purged = 0
-        await self._find_place()
+        await self._find_start()
         while self._is_due() and purged < self._settings.purge_tick_versions:
             purged += await self._step()
             await asyncio.sleep(0)
@@ -305,7 +305,7 @@ class Retention:
             return 0.0
         return max(0, before - self._next_at) / 1000
 
-    async def _find_place(self) -> None:
+    async def _find_start(self) -> None:
         """Go on where this or another node has come to."""
         stored = come_through(await self._store.rows(*through_name(NAME)))
         self._position = self._stored = stored
@@ -343,7 +343,7 @@ class Retention:
         if found:
             purged = await self._purge(found)
             if not purged:
-                await self._find_place()
+                await self._find_start()
             return purged
         # None of the entries up to there are of channels, or too old and still there.
         [(reached,)] = await self._store.rows("last_before", (self._position, end, before))
@@ -354,7 +354,7 @@ class Retention:
     async def _purge(self, found: Sequence[_Expired]) -> int:
         """Remove these, or the first of them; 0 if they have changed since they were found."""
         found, old = await self._weigh(found)
-        item = Purge(self._states, self._stored, found, old)
+        item = PruneVersions(self._states, self._stored, found, old)
         size = 256 * len(found) + sum(len(each.base or b"") for each in old)
         answers = await submit_and_wait(self._committer, item.names(), size, (item,))
         [purged] = without_failure(answers)

@@ -42,7 +42,7 @@ AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
 
 _log = logging.getLogger(__name__)
 
-Place = tuple[str, int]
+OpenStreamKey = tuple[str, int]
 """Stream and message: the order in which open streams are read."""
 
 
@@ -61,7 +61,7 @@ class Page(NamedTuple):
     """Some open streams."""
 
     streams: Sequence[OpenStream]
-    more: Place | None
+    more: OpenStreamKey | None
     """Where to go on; None if these were the last."""
 
 
@@ -90,7 +90,7 @@ class Streams:
         self._ids = ids
         self._is_limited = is_limited
         self._timeout_ms = int(settings.orphan_timeout_seconds * 1000)
-        self._place: Place = ("", 0)
+        self._swept_through: OpenStreamKey = ("", 0)
         """Where the next sweep goes on."""
         self._able_since = clock.now_ms()
         """Since when writers could write here: silence before that says nothing of them."""
@@ -132,9 +132,9 @@ class Streams:
             latest = self._clock.now_ms() - self._timeout_ms
             if latest < self._able_since:
                 break
-            page = await self._read(self._place, AFTER_ALL, latest, PAGE_STREAMS)
+            page = await self._read(self._swept_through, AFTER_ALL, latest, PAGE_STREAMS)
             is_last = len(page) < PAGE_STREAMS
-            self._place = ("", 0) if is_last else (page[-1].stream, page[-1].message)
+            self._swept_through = ("", 0) if is_last else (page[-1].stream, page[-1].message)
             orphans = [
                 each
                 for each in page
@@ -161,8 +161,8 @@ class Streams:
                 closed += result
         return closed
 
-    async def page(self, first: str, last: str, after: Place | None, limit: int) -> Page:
-        """Open streams between two names, in the order of names, the first or those after a place.
+    async def page(self, first: str, last: str, after: OpenStreamKey | None, limit: int) -> Page:
+        """Open streams between two names, in the order of names, the first or those after one.
 
         Not more than `PAGE_STREAMS`.
         """
@@ -187,7 +187,9 @@ class Streams:
             raise fault.not_found(message_serial, channel)
         return await self._close(stream, number, silent_ms, "closed_by_operator")
 
-    async def _read(self, after: Place, last: str, until: int, limit: int) -> list[OpenStream]:
+    async def _read(
+        self, after: OpenStreamKey, last: str, until: int, limit: int
+    ) -> list[OpenStream]:
         rows = await self._store.rows("channels_open_streams", (*after, last, until, limit))
         return [OpenStream._make(row) for row in rows]
 

@@ -20,7 +20,7 @@ from tidelog.channels.protocol import bodies, fault, requests
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
 from tidelog.channels.upkeep.erasing import Erasing
-from tidelog.channels.upkeep.streams import AFTER_ALL, PAGE_STREAMS, Place, Streams
+from tidelog.channels.upkeep.streams import AFTER_ALL, PAGE_STREAMS, OpenStreamKey, Streams
 
 Handler = Callable[[HttpRequest], Awaitable[object]]
 
@@ -83,7 +83,7 @@ class Admin:
         if "app_id" in query:
             await self._require_app(_app(query["app_id"]))
         first, last = _range(query.get("app_id"), query.get("channel"))
-        after = _place(query["cursor"]) if "cursor" in query else None
+        after = _key_of(query["cursor"]) if "cursor" in query else None
         if after is not None and after[0] < first:
             raise fault.invalid_input("cursor is not of this list")
         page = await self._streams.page(first, last, after, _limit(query))
@@ -153,7 +153,7 @@ def _limit(query: Mapping[str, str]) -> int:
     return limit
 
 
-def _place(cursor: str) -> Place:
+def _key_of(cursor: str) -> OpenStreamKey:
     message, _, stream = cursor.partition("@")
     number = _whole(message)
     if number is None or not stream or "\0" in stream:

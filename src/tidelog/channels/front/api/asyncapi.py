@@ -322,7 +322,7 @@ class PresenceUpdated(Struct):
 
 
 class HistoryItem(Struct, kw_only=True):
-    """A message at its place in the history."""
+    """A message at its position in the history."""
 
     stream_id: str
     serial: Serial

@@ -1,7 +1,7 @@
 """The histories of channels as an app's server sees them: it reads, resets and purges them.
 
-A history is found here by the name of its channel; `history` reads one whose place is known, and
-`floors` decides how far back it goes.
+A history is found here by the name of its channel; `history` reads one that was found, and
+`erasures` decides how far back it goes.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import msgspec
 from tidelog.base.clock import Clock
 from tidelog.channels.decide.floors import Floors
 from tidelog.channels.decide.state import ChannelState
-from tidelog.channels.front.reads.history_reader import HistoryReader, Place
+from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader
 from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.protocol.bodies import PurgeMode
 from tidelog.channels.protocol.names import stream_name
@@ -27,7 +27,7 @@ from tidelog.store.engine import Store
 _encode = msgspec.json.Encoder().encode
 
 
-class Histories:
+class HistoryApi:
     """The histories of all channels; answers are JSON."""
 
     def __init__(
@@ -51,17 +51,17 @@ class Histories:
 
     async def page(self, app: App, channel: str, query: HistoryQuery) -> bytes:
         """A page of history."""
-        place, state = await self._place(app, channel)
+        ref, state = await self._open(app, channel)
         try:
-            return await self._reader.page(place, state, query, self._clock.now_ms())
+            return await self._reader.page(ref, state, query, self._clock.now_ms())
         finally:
             self._states.release(state)
 
     async def state(self, app: App, channel: str) -> bytes:
         """What the history of a channel holds."""
-        place, state = await self._place(app, channel)
+        ref, state = await self._open(app, channel)
         try:
-            return await self._reader.state(place, state, self._clock.now_ms())
+            return await self._reader.state(ref, state, self._clock.now_ms())
         finally:
             self._states.release(state)
 
@@ -90,25 +90,25 @@ class Histories:
         told = {"mode": mode, "reason": reason, "requested_by": requested_by}
         return await self._raise_floor(app, channel, floor, told)
 
-    async def _place(self, app: App, channel: str) -> tuple[Place, ChannelState]:
+    async def _open(self, app: App, channel: str) -> tuple[ChannelRef, ChannelState]:
         stream = stream_name(app.id, channel)
         state = self._states.channel(stream) or await self._states.load_channel(stream)
         stream_id = self._stream_ids.of(stream, state.epoch)
-        return Place(app.id, channel, stream, stream_id), state
+        return ChannelRef(app.id, channel, stream, stream_id), state
 
     async def _raise_floor(
         self, app: App, channel: str, floor: int | None, told: dict[str, Any]
     ) -> bytes:
-        place, state = await self._place(app, channel)
+        ref, state = await self._open(app, channel)
         try:
-            before = await self._reader.continuity(place, state, self._clock.now_ms())
+            before = await self._reader.continuity(ref, state, self._clock.now_ms())
             asked = Asked(told["reason"], told["requested_by"])
             item = Floors(state, history_floor=floor or 0, is_reset=floor is None, asked=asked)
             answers = await submit_and_wait(self._committer, item.names(), 256, (item,))
             [(old_epoch, new_epoch, through)] = without_failure(answers)
             await self._erasing.erased_through(state.stream, through)
             is_complete = await self._erasing.finished()
-            after = await self._reader.continuity(place, state, self._clock.now_ms())
+            after = await self._reader.continuity(ref, state, self._clock.now_ms())
             answer = {
                 "ok": True,
                 "operation": "reset" if floor is None else "purge",
@@ -119,8 +119,8 @@ class Histories:
                 **told,
             }
             if floor is None:
-                answer["previous_stream_id"] = self._stream_ids.of(place.stream, old_epoch)
-                answer["new_stream_id"] = self._stream_ids.of(place.stream, new_epoch)
+                answer["previous_stream_id"] = self._stream_ids.of(ref.stream, old_epoch)
+                answer["new_stream_id"] = self._stream_ids.of(ref.stream, new_epoch)
             return _encode(answer)
         finally:
             self._states.release(state)

@@ -23,7 +23,7 @@ from tidelog.base.serving.surface import (
     is_bearer,
 )
 from tidelog.channels.front.api.openapi import OPERATIONS, PROXY
-from tidelog.channels.front.api.routes import Service, check_place
+from tidelog.channels.front.api.routes import Service, check_message
 from tidelog.channels.protocol import bodies, fault, requests
 from tidelog.channels.protocol.capabilities import history_off
 from tidelog.channels.protocol.extras import compact
@@ -78,7 +78,7 @@ class Proxy:
         if setting := history_off(self._settings.history, channel):
             raise fault.history_disabled(channel, setting)
         query, attach_serial = history_query(given.params, self._settings.history.max_page_size)
-        page = await self._service.histories.page(app, channel, query)
+        page = await self._service.history_api.page(app, channel, query)
         if attach_serial is None:
             return page
         return b'{"attach_serial":%d,%b' % (attach_serial, page[1:])
@@ -127,7 +127,7 @@ class Proxy:
         mutation = requests.parse_mutation(
             action, given.channel, params.message_id, _given_only(change)
         )
-        check_place(self._settings, given.channel, params.message_id)
+        check_message(self._settings, given.channel, params.message_id)
         result = _unless_refused(await self._service.mutate(app, mutation))
         return {
             "event": params.event,

@@ -13,9 +13,9 @@ import msgspec
 from tidelog.base.allowance import Allowance
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Admit, Handle, HttpRequest, HttpResponse, Route, guarded
-from tidelog.channels.front.api.history import Histories
+from tidelog.channels.front.api.history import HistoryApi
 from tidelog.channels.front.api.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
-from tidelog.channels.front.reads.message_reader import Messages
+from tidelog.channels.front.reads.message_reader import MessageReader
 from tidelog.channels.protocol import fault, requests
 from tidelog.channels.protocol.capabilities import history_off, versions_off
 from tidelog.channels.protocol.fault import Fault
@@ -58,12 +58,12 @@ class Service(Protocol):
     """What the routes ask of channels; answers are ready JSON. A `Fault` is returned or raised."""
 
     @property
-    def messages(self) -> Messages:
+    def messages(self) -> MessageReader:
         """Messages by their serials."""
 
     @property
-    def histories(self) -> Histories:
-        """Histories by their channels."""
+    def history_api(self) -> HistoryApi:
+        """HistoryApi by their channels."""
 
     @property
     def erasing(self) -> Erasing:
@@ -265,45 +265,45 @@ class ChannelsHttp:
     async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel = self._channel_with_history(request)
         page = requests.parse_history(query, self._settings.history.max_page_size)
-        return await self._service.histories.page(app, channel, page)
+        return await self._service.history_api.page(app, channel, page)
 
     async def _get_history_state(
         self, app: App, request: HttpRequest, query: Query
     ) -> bytes | Fault:
         del query
-        return await self._service.histories.state(app, self._channel_with_history(request))
+        return await self._service.history_api.state(app, self._channel_with_history(request))
 
     async def _reset_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         reset = requests.parse_reset(request.body, request.params["channel"])
         channel = self._channel_with_history(request)
-        return await self._service.histories.reset(app, channel, reset.reason, reset.requested_by)
+        return await self._service.history_api.reset(app, channel, reset.reason, reset.requested_by)
 
     async def _purge_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         purge = requests.parse_purge(request.body, request.params["channel"])
         channel = self._channel_with_history(request)
-        return await self._service.histories.purge(
+        return await self._service.history_api.purge(
             app, channel, purge.mode, purge.bound, purge.reason, purge.requested_by
         )
 
     async def _get_message(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
-        return await self._service.messages.item(app, *self._place(request))
+        return await self._service.messages.item(app, *self._message(request))
 
     async def _get_versions(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
-        channel, message_serial = self._place(request)
+        channel, message_serial = self._message(request)
         page = requests.parse_versions(query, self._settings.versioned_messages.max_page_size)
         return await self._service.messages.versions(app, channel, message_serial, page)
 
     async def _get_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
-        return await self._service.messages.summary(app, *self._place(request))
+        return await self._service.messages.summary(app, *self._message(request))
 
     async def _emit_summary(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         socket_id = requests.parse_socket(request.body)
-        return await self._service.emit_summary(app, *self._place(request), socket_id)
+        return await self._service.emit_summary(app, *self._message(request), socket_id)
 
     def _mutation(self, action: Action) -> Handler:
         async def mutate(app: App, request: HttpRequest, query: Query) -> bytes | Fault:
@@ -312,7 +312,7 @@ class ChannelsHttp:
             mutation = requests.parse_mutation(
                 action, params["channel"], params["message_serial"], request.body
             )
-            self._place(request)
+            self._message(request)
             result = await self._service.mutate(app, mutation)
             return result if isinstance(result, Fault) else mutation_body(mutation, result)
 
@@ -329,15 +329,15 @@ class ChannelsHttp:
             raise fault.history_disabled(channel, setting)
         return channel
 
-    def _place(self, request: HttpRequest) -> tuple[str, str]:
+    def _message(self, request: HttpRequest) -> tuple[str, str]:
         """Channel and serial of the path, in the order of checks of channels 5.7."""
-        place = (request.params["channel"], request.params["message_serial"])
-        check_place(self._settings, *place)
-        return place
+        named = (request.params["channel"], request.params["message_serial"])
+        check_message(self._settings, *named)
+        return named
 
 
-def check_place(settings: Channels, channel: str, message_serial: str) -> None:
-    """Refuse a place where there can be no message.
+def check_message(settings: Channels, channel: str, message_serial: str) -> None:
+    """Refuse what can name no message.
 
     Raises:
         Fault: No channel has this name, or it has no versions, or no message has this serial.

@@ -95,7 +95,7 @@ class ThisIs(Struct, tag=True, frozen=True):
     socket: SocketFacts | None
 
 
-Message = (
+NodeMessage = (
     Alive
     | TellAll
     | Part
@@ -119,7 +119,7 @@ class Told(Struct, frozen=True):
 
     node: str
     number: int
-    message: Message
+    message: NodeMessage
 
 
 encode_told = msgspec.json.Encoder().encode

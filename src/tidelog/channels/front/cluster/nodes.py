@@ -25,7 +25,7 @@ from tidelog.channels.front.cluster.messages import (
     Joined,
     Left,
     Live,
-    Message,
+    NodeMessage,
     Revoked,
     Summary,
     TellAll,
@@ -104,7 +104,7 @@ class Nodes:
         self._announcements = announcements
         self._is_shared = is_shared
         self._hub = hub
-        self._elsewhere = hub.elsewhere
+        self._other_nodes = hub.other_nodes
         self._delivery = delivery
         self._states = states
         self._revoking = revoking
@@ -134,7 +134,7 @@ class Nodes:
 
     # Telling.
 
-    def tell(self, message: Message) -> asyncio.Future[int]:
+    def tell(self, message: NodeMessage) -> asyncio.Future[int]:
         """Tell every other node; done when it is told, and fails if it is not.
 
         Who does not wait trusts that a node that does not hear it will notice.
@@ -145,7 +145,7 @@ class Nodes:
         told.set_result(0)
         return told
 
-    def _announce(self, message: Message) -> asyncio.Future[int]:
+    def _announce(self, message: NodeMessage) -> asyncio.Future[int]:
         self._number += 1
         told = Told(self.name, self._number, message)
         return self._announcements.announce(TOPIC, encode_told(told))
@@ -204,10 +204,10 @@ class Nodes:
             else:
                 if is_cut_off:
                     is_cut_off = False
-                    self._elsewhere.excuse(loop.time())
-                for node in self._elsewhere.silent_since(loop.time() - SILENCE_SECONDS):
+                    self._other_nodes.excuse(loop.time())
+                for node in self._other_nodes.silent_since(loop.time() - SILENCE_SECONDS):
                     _log.warning("channels: node %s has gone silent; forgetting it", node)
-                    self._went(self._elsewhere.forget(node))
+                    self._went(self._other_nodes.forget(node))
 
     # Questions.
 
@@ -220,7 +220,7 @@ class Nodes:
         """
         here = self._hub.facts(app_id, socket_id)
         loop = asyncio.get_running_loop()
-        asked = set(self._elsewhere.nodes)
+        asked = set(self._other_nodes.nodes)
         is_settling = self._is_shared and loop.time() < self._settled_at
         if here is not None or not (asked or is_settling):
             return here
@@ -244,10 +244,10 @@ class Nodes:
     def _hear(self, announcement: Announcement) -> None:
         told = decode_told(announcement.payload)
         node, message = told.node, told.message
-        is_complete = self._elsewhere.hear(node, told.number, asyncio.get_running_loop().time())
+        is_complete = self._other_nodes.hear(node, told.number, asyncio.get_running_loop().time())
         if not is_complete:
             self._distrust_states()
-        if not is_complete or (isinstance(message, Alive) and not self._elsewhere.is_whole(node)):
+        if not is_complete or (isinstance(message, Alive) and not self._other_nodes.is_whole(node)):
             self.tell(TellAll(node))
         self._act(node, message)
 
@@ -256,14 +256,14 @@ class Nodes:
         self._distrust_states()
         self.tell(TellAll())
 
-    def _act(self, node: str, message: Message) -> None:
+    def _act(self, node: str, message: NodeMessage) -> None:
         match message:
             case Live(stream, version):
                 self._delivery.live(stream, version)
             case Summary(stream, summary):
                 self._delivery.summary(stream, summary)
             case Counted(counts):
-                self._elsewhere.counted(node, counts)
+                self._other_nodes.counted(node, counts)
             case WhoIs(question, app_id, socket_id):
                 self.tell(ThisIs(node, question, self._hub.facts(app_id, socket_id)))
             case ThisIs(asker, question, socket):
@@ -286,21 +286,21 @@ class Nodes:
             case _:
                 self._take_presence(node, message)
 
-    def _take_presence(self, node: str, message: Message) -> None:
+    def _take_presence(self, node: str, message: NodeMessage) -> None:
         match message:
             case Joined(user):
-                if self._elsewhere.joined(node, user):
+                if self._other_nodes.joined(node, user):
                     self._came([user])
             case Left(stream, user_id):
-                if self._elsewhere.left(node, stream, user_id):
+                if self._other_nodes.left(node, stream, user_id):
                     self._went([Presence(stream, user_id, None)])
             case Updated(stream, user_id, user_info):
-                self._elsewhere.updated(Presence(stream, user_id, user_info))
+                self._other_nodes.updated(Presence(stream, user_id, user_info))
                 channel = self._hub.channel(stream)
                 if channel is not None:
                     channel.updated(user_id, user_info)
             case Part():
-                difference = self._elsewhere.take(node, message)
+                difference = self._other_nodes.take(node, message)
                 if difference is not None:
                     self._came(difference.came)
                     self._went(difference.went)

@@ -81,7 +81,7 @@ class _Node:
         """By stream, then user; never empty."""
 
 
-class Elsewhere:
+class OtherNodes:
     """All other nodes that are alive."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The history of a channel: one row per message, at its place, as it looks now (channels 6.1).
+"""The history of a channel: one row per message, in its order, as it looks now (channels 6.1).
 
 Everything here reads what is committed; the store decides, not the states that decisions use.
 """
@@ -35,7 +35,7 @@ each, and a page is held in memory until it is sent."""
 _encode = msgspec.json.Encoder().encode
 
 
-class Place(Struct, frozen=True):
+class ChannelRef(Struct, frozen=True):
     """Which channel is read, and in which epoch."""
 
     app_id: str
@@ -45,7 +45,7 @@ class Place(Struct, frozen=True):
 
 
 class HistoryRow(Struct, frozen=True):
-    """A message at its place in the history."""
+    """A message and its serial in the history."""
 
     serial: int
     published_at: int
@@ -98,7 +98,7 @@ class HistoryReader:
         kept = self._settings.retention_seconds
         return now_ms - kept * 1000 if kept else 0
 
-    async def places(self, stream: str, window: Window) -> list[tuple[int, int]]:
+    async def sizes(self, stream: str, window: Window) -> list[tuple[int, int]]:
         """Serials and sizes of the messages in a window, in its direction."""
         query = (
             "channels_history_up" if window.direction == "oldest_first" else "channels_history_down"
@@ -141,17 +141,17 @@ class HistoryReader:
             else:
                 return rows
 
-    def item(self, place: Place, row: HistoryRow) -> dict[str, Any]:
+    def item(self, ref: ChannelRef, row: HistoryRow) -> dict[str, Any]:
         """A row as history shows it."""
         version = row.version
         if version.is_versioned:
-            message = _encode(self._projector.item(version, place.channel))
+            message = _encode(self._projector.item(version, ref.channel))
             name, kind = f"sockudo:{version.kind}", version.kind
         else:
-            message = self._projector.frame(version, place.channel, place.stream_id)
+            message = self._projector.frame(version, ref.channel, ref.stream_id)
             name, kind = version.name or "", "append"
         return {
-            "stream_id": place.stream_id,
+            "stream_id": ref.stream_id,
             "serial": row.serial,
             "published_at_ms": row.published_at,
             "message_id": version.message_id,
@@ -163,7 +163,7 @@ class HistoryReader:
 
     async def page(
         self,
-        place: Place,
+        ref: ChannelRef,
         state: ChannelState,
         query: HistoryQuery,
         now_ms: int,
@@ -173,7 +173,7 @@ class HistoryReader:
         """One page as JSON.
 
         Args:
-            place: Which channel.
+            ref: Which channel.
             state: Its floors.
             query: What is asked.
             now_ms: For retention.
@@ -183,11 +183,11 @@ class HistoryReader:
             Fault: The cursor is not one for this query.
         """
         async with self._turns:
-            return await self._page(place, state, query, now_ms, attach_serial)
+            return await self._page(ref, state, query, now_ms, attach_serial)
 
     async def _page(
         self,
-        place: Place,
+        ref: ChannelRef,
         state: ChannelState,
         query: HistoryQuery,
         now_ms: int,
@@ -203,7 +203,7 @@ class HistoryReader:
         if query.until_attach and attach_serial is not None:
             high = min(high, attach_serial)
         if query.cursor is not None:
-            at = self._cursor(place, query, bounds)
+            at = self._cursor(ref, query, bounds)
             if at <= floor:
                 raise fault.invalid_input("the cursor points to history that is no longer kept")
             if query.direction == "oldest_first":
@@ -218,10 +218,10 @@ class HistoryReader:
             limit=query.limit + 1,
             direction=query.direction,
         )
-        places = await self.places(place.stream, window)
-        has_more = len(places) > query.limit
-        pages = pages_of(places[: query.limit])
-        rows = await self._between(place.stream, pages[0], window) if pages else []
+        listed = await self.sizes(ref.stream, window)
+        has_more = len(listed) > query.limit
+        pages = pages_of(listed[: query.limit])
+        rows = await self._between(ref.stream, pages[0], window) if pages else []
         has_more = has_more or len(pages) > 1
         if query.direction == "newest_first":
             rows.reverse()
@@ -233,9 +233,9 @@ class HistoryReader:
             next_cursor = _cursor(
                 _Cursor(
                     CURSOR_VERSION,
-                    place.app_id,
-                    place.channel,
-                    place.stream_id,
+                    ref.app_id,
+                    ref.channel,
+                    ref.stream_id,
                     rows[-1].serial,
                     query.direction,
                     bounds,
@@ -243,18 +243,18 @@ class HistoryReader:
             )
         return _encode(
             {
-                "items": [self.item(place, row) for row in rows],
+                "items": [self.item(ref, row) for row in rows],
                 "direction": query.direction,
                 "limit": query.limit,
                 "has_more": next_cursor is not None,
                 "next_cursor": next_cursor,
                 "bounds": shown,
-                "continuity": await self.continuity(place, state, now_ms),
-                "stream_state": stream_state(place),
+                "continuity": await self.continuity(ref, state, now_ms),
+                "stream_state": stream_state(ref),
             }
         )
 
-    def _cursor(self, place: Place, query: HistoryQuery, bounds: _Bounds) -> int:
+    def _cursor(self, ref: ChannelRef, query: HistoryQuery, bounds: _Bounds) -> int:
         text = query.cursor or ""
         refused = fault.invalid_input("the cursor does not belong to this query")
         if len(text) > MAX_CURSOR_BYTES:
@@ -264,7 +264,7 @@ class HistoryReader:
             cursor = _decode_cursor(base64.b64decode(padded, altchars=b"-_", validate=True))
         except (ValueError, binascii.Error):
             raise fault.invalid_input("the cursor is not one that this server made") from None
-        expected = (CURSOR_VERSION, place.app_id, place.channel, place.stream_id)
+        expected = (CURSOR_VERSION, ref.app_id, ref.channel, ref.stream_id)
         if (cursor.v, cursor.app, cursor.channel, cursor.stream_id) != expected:
             raise refused
         if cursor.direction != query.direction or cursor.bounds != bounds:
@@ -273,14 +273,14 @@ class HistoryReader:
             raise refused
         return cursor.serial
 
-    async def continuity(self, place: Place, state: ChannelState, now_ms: int) -> dict[str, Any]:
+    async def continuity(self, ref: ChannelRef, state: ChannelState, now_ms: int) -> dict[str, Any]:
         """What of the history is there."""
-        key = (place.stream, state.history_floor, self.oldest_time(now_ms))
+        key = (ref.stream, state.history_floor, self.oldest_time(now_ms))
         [row] = await self._store.rows("channels_retained", key)
         count, oldest, newest, oldest_at, newest_at, size = row
         first = oldest or state.history_serial + 1
         return {
-            "stream_id": place.stream_id,
+            "stream_id": ref.stream_id,
             "oldest_available_serial": oldest,
             "newest_available_serial": newest,
             "oldest_available_published_at_ms": oldest_at,
@@ -291,27 +291,27 @@ class HistoryReader:
             "truncated_by_retention": first > 1,
         }
 
-    async def state(self, place: Place, state: ChannelState, now_ms: int) -> bytes:
+    async def state(self, ref: ChannelRef, state: ChannelState, now_ms: int) -> bytes:
         """The state of a channel's history as JSON."""
-        retained = await self.continuity(place, state, now_ms)
+        retained = await self.continuity(ref, state, now_ms)
         return _encode(
             {
-                "channel": place.channel,
+                "channel": ref.channel,
                 "stream": {
-                    "stream_id": place.stream_id,
+                    "stream_id": ref.stream_id,
                     "next_serial": state.history_serial + 1,
                     "retained": retained,
-                    "state": stream_state(place),
+                    "state": stream_state(ref),
                 },
             }
         )
 
 
-def pages_of(places: Sequence[tuple[int, int]]) -> list[list[int]]:
+def pages_of(sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Serials of messages, in pages of about `PAGE_BYTES`; at least one message each."""
     pages: list[list[int]] = []
     size = 0
-    for serial, data_bytes in places:
+    for serial, data_bytes in sizes:
         if not pages or size + data_bytes > PAGE_BYTES:
             pages.append([])
             size = 0
@@ -324,10 +324,10 @@ def _cursor(cursor: _Cursor) -> str:
     return base64.urlsafe_b64encode(_encode(cursor)).rstrip(b"=").decode()
 
 
-def stream_state(place: Place) -> dict[str, Any]:
+def stream_state(ref: ChannelRef) -> dict[str, Any]:
     """A log that answers is healthy; one that does not answers nothing at all."""
     return {
-        "stream_id": place.stream_id,
+        "stream_id": ref.stream_id,
         "durable_state": "healthy",
         "recovery_allowed": True,
         "reset_required": False,

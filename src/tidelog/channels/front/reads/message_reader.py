@@ -20,7 +20,7 @@ from tidelog.store.engine import Store
 _encode = msgspec.json.Encoder().encode
 
 
-class Messages:
+class MessageReader:
     """The messages of all channels, each by its serial; answers are JSON."""
 
     def __init__(self, store: Store, projector: Projector, log_tag: str) -> None:

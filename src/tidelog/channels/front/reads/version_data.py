@@ -27,7 +27,7 @@ Read = Callable[[Version], Awaitable[bytes | None]]
 """Reads all the data after a version; None if its message is gone."""
 
 
-class Texts:
+class DataFollower:
     """What messages say, for a reader that passes every version of them in order.
 
     Many versions in a row keep the same data, or append to it: it is read for the first of them.
@@ -89,13 +89,13 @@ async def read_version_page(
     An append shows what it added. The page ends early for its size, but has one version at least.
     """
     for _ in range(TRIES):
-        page = await _read_places(store, message, at, limit, is_oldest_first=is_oldest_first)
+        page = await _read_stored(store, message, at, limit, is_oldest_first=is_oldest_first)
         if await _read_kept(store, page.versions if is_oldest_first else page.versions[::-1]):
             return page
     return None
 
 
-async def _read_places(
+async def _read_stored(
     store: Store, message: int, at: int, limit: int, *, is_oldest_first: bool
 ) -> VersionPage:
     """The page as it is stored: without the data that versions keep."""
@@ -122,11 +122,11 @@ async def _read_places(
 
 async def _read_kept(store: Store, versions: Sequence[Version]) -> bool:
     """Give versions the data that they keep, the oldest first; False if one of them is gone."""
-    texts = Texts(lambda version: read_data(store, version))
+    follower = DataFollower(lambda version: read_data(store, version))
     for version in versions:
-        texts.follow(version)
+        follower.follow(version)
         if version.keeps_data:
-            data_kept = await texts.whole(version)
+            data_kept = await follower.whole(version)
             if data_kept is None:
                 return False
             version.data = Raw(data_kept)

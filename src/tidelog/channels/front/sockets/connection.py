@@ -255,9 +255,9 @@ class Connection:
         try:
             match action:
                 case Subscribe():
-                    await self._service.attaching.subscribe(self, action)
+                    await self._service.subscribing.subscribe(self, action)
                 case Resume():
-                    await self._service.attaching.resume(self, action)
+                    await self._service.subscribing.resume(self, action)
                 case ReadHistory():
                     await self._read_history(action)
                 case SignedIn(user_id):
@@ -273,7 +273,7 @@ class Connection:
 
     async def _read_history(self, action: ReadHistory) -> None:
         try:
-            page = await self._service.attaching.history(self, action)
+            page = await self._service.subscribing.history(self, action)
             self.send(self._frames.channel_history(action.channel, page))
         except Fault as refused:
             self.send(self._frames.error(self.version, wire.CHANNEL_ERROR, refused.error))

@@ -79,7 +79,7 @@ class Continuity:
 
         The operations up to the position are the same here only if they were committed before the
         log was taken back. A serial alone does not say so, and names whichever operation has it
-        now; that one's place in the log does.
+        now; that one's position in the log does.
 
         Raises:
             StoreError: the operation at the position could not be read.

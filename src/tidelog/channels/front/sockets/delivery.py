@@ -9,7 +9,7 @@ import msgspec
 
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.rules import LiveEvent
-from tidelog.channels.front.reads.version_data import Texts
+from tidelog.channels.front.reads.version_data import DataFollower
 from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.protocol import wire
@@ -30,7 +30,7 @@ PACED_BYTES = 65_536
 taken what was sent before: otherwise a few small requests would overrun every healthy reader."""
 
 MADE_BYTES = 16_777_216
-"""Of the last such frames: readers that wait are at about the same place, and share them."""
+"""Of the last such frames: readers that wait wait for about the same ones, and share them."""
 
 MAX_LIVE_CACHED = 1000
 """Cache channels without a history whose last event is kept in memory, 100 KiB at most each."""
@@ -214,24 +214,24 @@ class Delivery:
         is_presence = channel.kind is ChannelKind.PRESENCE and version.is_client_event
         return self._projector.plain_frame(version, channel.name, with_user=is_presence)
 
-    def texts(self, stream: str) -> Texts:
+    def follow_data(self, stream: str) -> DataFollower:
         """For whoever goes through versions of a channel."""
-        return Texts(lambda version: self._text(stream, version))
+        return DataFollower(lambda version: self._text(stream, version))
 
     async def replayed_frame(
-        self, name: str, stream_id: str, version: Version, texts: Texts, *, is_full: bool
+        self, name: str, stream_id: str, version: Version, follower: DataFollower, *, is_full: bool
     ) -> bytes | None:
         """The frame of an operation that is sent again, as it was sent live.
 
-        None if it cannot be made any more: its message is gone, and `texts` has passed nothing that
-        tells. All operations of the channel are passed to `texts` by this.
+        None if it cannot be made any more: its message is gone, and nothing that `follower` has
+        passed tells. All operations of the channel are passed to `follower` by this.
         """
-        texts.follow(version)
+        follower.follow(version)
         if not (version.keeps_data or (is_full and version.kind == APPEND)):
             return text_frame(self._projector.frame(version, name, stream_id))
         made = self._made.get((stream_id, version.committed_id))
         if made is None:
-            data = await texts.whole(version)
+            data = await follower.whole(version)
             if data is None:
                 return None
             made = text_frame(self._projector.frame(version, name, stream_id, data=data))
@@ -239,9 +239,9 @@ class Delivery:
                 self._keep_made((stream_id, version.committed_id), made)
         return made
 
-    def _keep_made(self, place: tuple[str, int], frame: bytes) -> None:
-        if place not in self._made:
-            self._made[place] = frame
+    def _keep_made(self, key: tuple[str, int], frame: bytes) -> None:
+        if key not in self._made:
+            self._made[key] = frame
             self._made_bytes += len(frame)
         while self._made_bytes > MADE_BYTES:
             _, forgotten = self._made.popitem(last=False)
@@ -322,7 +322,7 @@ class Delivery:
 
 
 def live_version(event: LiveEvent, now_ms: int) -> Version:
-    """A publish that nothing is kept of, as a version without a place."""
+    """A publish that nothing is kept of, as a version without a position."""
     item, wanted = event.item, event.item.publication
     return Version(
         kind=EVENT,

@@ -1,7 +1,7 @@
 """Who is there: connections, their subscriptions, and who is present on which channel.
 
 All of it lives on the event loop of one node and is gone with it; nothing here is durable. What
-other nodes have is in `elsewhere`; a user is a member of a channel wherever it is connected.
+other nodes have is in `other_nodes`; a user is a member of a channel wherever it is connected.
 """
 
 from collections import Counter, deque
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from tidelog.base.net.frame import text_frame
-from tidelog.channels.front.cluster.other_nodes import Elsewhere, Presence
+from tidelog.channels.front.cluster.other_nodes import OtherNodes, Presence
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import Member
 from tidelog.channels.protocol.capabilities import Actor
@@ -175,11 +175,11 @@ class Channel:
     def infos(self) -> dict[str, bytes | None]:
         """User id to `user_info` over all nodes, for the snapshot."""
         here = {user_id: present.user_info for user_id, present in self.members.items()}
-        return {**self._hub.elsewhere.members(self.stream), **here}
+        return {**self._hub.other_nodes.members(self.stream), **here}
 
     def has_member(self, user_id: str) -> bool:
         """Whether a user is there, on any node."""
-        return user_id in self.members or self._hub.elsewhere.has(self.stream, user_id)
+        return user_id in self.members or self._hub.other_nodes.has(self.stream, user_id)
 
     def join(self, subscription: Subscription) -> None:
         """Add a subscriber; the others are told of a user's first socket."""
@@ -193,8 +193,8 @@ class Channel:
         present = self.members.get(member.user_id)
         if present is None:
             user_info = member.user_info
-            if self._hub.elsewhere.has(self.stream, member.user_id):
-                user_info = self._hub.elsewhere.members(self.stream)[member.user_id]
+            if self._hub.other_nodes.has(self.stream, member.user_id):
+                user_info = self._hub.other_nodes.members(self.stream)[member.user_id]
             else:
                 self._tell_added(member.user_id, user_info, besides=connection)
             present = self.members[member.user_id] = Present(user_info)
@@ -216,7 +216,7 @@ class Channel:
             present.sockets.discard(connection)
             if not present.sockets:
                 del self.members[user_id]
-                if not self._hub.elsewhere.has(self.stream, user_id):
+                if not self._hub.other_nodes.has(self.stream, user_id):
                     self._tell_removed(user_id)
                 if watcher is not None:
                     watcher.left(self.stream, user_id)
@@ -228,7 +228,7 @@ class Channel:
         if present is None or connection not in present.sockets:
             return
         user = Presence(self.stream, user_id, user_info)
-        self._hub.elsewhere.updated(user)
+        self._hub.other_nodes.updated(user)
         self.updated(user_id, user_info)
         if self._hub.watcher is not None:
             self._hub.watcher.updated(user)
@@ -286,9 +286,9 @@ class Channel:
 class Hub:
     """All connections and channels of one node."""
 
-    def __init__(self, elsewhere: Elsewhere, frames: Frames) -> None:
+    def __init__(self, other_nodes: OtherNodes, frames: Frames) -> None:
         self.frames = frames
-        self.elsewhere = elsewhere
+        self.other_nodes = other_nodes
         """The others."""
         self.watcher: Watcher | None = None
         """Told of every change; None if there cannot be other nodes."""
@@ -402,12 +402,12 @@ class Hub:
         """Subscriptions to a channel."""
         channel = self._channels.get(stream)
         here = 0 if channel is None else len(channel.subscriptions)
-        return here + self.elsewhere.count(stream)
+        return here + self.other_nodes.count(stream)
 
     def member_ids(self, stream: str) -> list[str]:
         """The members of a channel."""
         channel = self._channels.get(stream)
-        return list(self.elsewhere.members(stream) if channel is None else channel.infos())
+        return list(self.other_nodes.members(stream) if channel is None else channel.infos())
 
     def occupied(self, app_id: str, prefix: str) -> list[str]:
         """The channels of an app that have subscribers, by name."""
@@ -418,5 +418,5 @@ class Hub:
             if channel.subscriptions and stream.startswith(start)
         }
         return sorted(
-            split_stream(stream)[1] for stream in found | {*self.elsewhere.streams(start)}
+            split_stream(stream)[1] for stream in found | {*self.other_nodes.streams(start)}
         )

@@ -14,8 +14,8 @@ from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.state import ChannelState
-from tidelog.channels.front.reads.history_reader import HistoryReader, Place, Window, pages_of
-from tidelog.channels.front.reads.version_data import Texts
+from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader, Window, pages_of
+from tidelog.channels.front.reads.version_data import DataFollower
 from tidelog.channels.front.sockets.connection import Connection, ResumedTo
 from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
 from tidelog.channels.front.sockets.delivery import Delivery, HotBuffer
@@ -71,7 +71,7 @@ class _Refusal(NamedTuple):
     status: int = 400
 
 
-class Attaching:
+class Subscribing:
     """Subscribes connections and sends them the past."""
 
     def __init__(
@@ -317,7 +317,7 @@ class Attaching:
         """What follows the position that was resumed before this subscribe (channels D6)."""
         channel, connection = subscription.channel, subscription.connection
         through, stream_id = subscription.attached_at, resumed.stream_id
-        texts = self._delivery.texts(channel.stream)
+        follower = self._delivery.follow_data(channel.stream)
         while resumed.serial < through and not connection.is_closed:
             found = await self._page_after(channel.stream, resumed.serial, through)
             failed = self._lost_since(channel, resumed)
@@ -325,7 +325,7 @@ class Attaching:
                 connection.send(self._frames.resume_failed(failed))
                 return
             if not found or not await self._send_versions(
-                connection, channel.name, stream_id, found, texts
+                connection, channel.name, stream_id, found, follower
             ):
                 connection.end(wire.RECONNECT)  # emptied on another node: a resume will say so
                 return
@@ -346,14 +346,14 @@ class Attaching:
         name: str,
         stream_id: str,
         versions: Sequence[Version],
-        texts: Texts,
+        follower: DataFollower,
     ) -> bool:
         """Send operations again; False if one of them cannot be told any more."""
         is_full = connection.append_mode == "full"
         sending = Sending(connection)
         for version in versions:
             frame = await self._delivery.replayed_frame(
-                name, stream_id, version, texts, is_full=is_full
+                name, stream_id, version, follower, is_full=is_full
             )
             if frame is None:
                 return False
@@ -382,15 +382,15 @@ class Attaching:
             limit=asked + 1,
             direction="newest_first",
         )
-        places = await self._history.places(channel.stream, window)
-        is_cut = len(places) > asked and (rewind.count is None or rewind.count > most)
-        places = places[:asked][::-1]
+        listed = await self._history.sizes(channel.stream, window)
+        is_cut = len(listed) > asked and (rewind.count is None or rewind.count > most)
+        listed = listed[:asked][::-1]
         stream_id = self._delivery.stream_id(channel)
         sending = Sending(connection)
         shown: dict[str, int] = {}
         first = state.history_serial + 1
         last_id = 0
-        for page in pages_of(places):
+        for page in pages_of(listed):
             for row in await self._history.between(channel.stream, page, window):
                 version = row.version
                 first = min(first, row.serial)
@@ -454,19 +454,19 @@ class Attaching:
         sent = 0
         channel, connection = subscription.channel, subscription.connection
         sending = Sending(connection)
-        passed, texts = subscription.held, self._delivery.texts(channel.stream)
+        passed, follower = subscription.held, self._delivery.follow_data(channel.stream)
         while subscription.held and subscription.is_there:
             if subscription.held is not passed:  # some were dropped: not every version is passed
-                passed, texts = subscription.held, self._delivery.texts(channel.stream)
+                passed, follower = subscription.held, self._delivery.follow_data(channel.stream)
             held = subscription.held.popleft()
             frame, version = held.frame, held.version
             connection.held_bytes -= held.size
             if frame is not None:
                 if version is not None:
-                    texts.follow(version)
+                    follower.follow(version)
             elif version is not None:
                 frame = await self._delivery.replayed_frame(
-                    channel.name, self._delivery.stream_id(channel), version, texts, is_full=True
+                    channel.name, self._delivery.stream_id(channel), version, follower, is_full=True
                 )
             if frame is None:
                 connection.end(wire.RECONNECT)  # its message is gone: a resume will say so
@@ -586,13 +586,13 @@ class Attaching:
                 # whether anything does, is for whoever is let in now: see `_catch_up`.
                 connection.resumed[name] = ResumedTo(position.serial, stream_id)
                 return wire.Recovered(name, "cold", 0, None)
-            texts = self._delivery.texts(stream)
+            follower = self._delivery.follow_data(stream)
             last, serial = None, position.serial
             while serial < through and not connection.is_closed:
                 try:
                     page = hot or await self._page_after(stream, serial, through)
                     if page is None or not await self._send_versions(
-                        connection, name, stream_id, page, texts
+                        connection, name, stream_id, page, follower
                     ):
                         return failure("continuity_unverifiable", "replay_not_contiguous", state)
                 except StoreError:
@@ -623,11 +623,11 @@ class Attaching:
         if wanted.query.until_attach and subscription.attach_serial is None:
             raise fault.invalid_input("the subscription has no attach_serial to stop at")
         channel = subscription.channel
-        place = Place(
+        ref = ChannelRef(
             connection.app.id, channel.name, channel.stream, self._delivery.stream_id(channel)
         )
         return await self._history.page(
-            place,
+            ref,
             state,
             wanted.query,
             self._clock.now_ms(),
