@@ -40,12 +40,12 @@ from pipeline_parts import rivals
 from pipeline_parts.logs import BODY_BYTES, VERSIONS, log_of
 from pipeline_parts.memory import peak_memory
 from tidelog.pipeline.checks.run import CHECKS, run_checks
-from tidelog.pipeline.ingest import FOLLOW_SECONDS, ingest
-from tidelog.pipeline.jobs import build
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.search import update_index
-from tidelog.pipeline.session import spark_session
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.fill.derived_tables import build
+from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, ingest
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.store_address import StoreAddress
+from tidelog.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ from support.log_writer import live_writer, read_log, write_log
 from support.pipeline_process import END_SECONDS, kill_group, pipeline_process, run_pipeline
 from support.spark_cluster import SHORT_LIVED
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.pipeline.class_archive import BUILDING_VARIABLE
-from tidelog.pipeline.ingest import _checkpoint_position
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.fill.ingest import _checkpoint_position
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 from tidelog.store.rows import Entry
 
 CASES = 3

@@ -8,7 +8,7 @@ import pytest
 
 from support.pipeline_process import RUN_SECONDS
 from support.walk import Walk
-from tidelog.pipeline.class_archive import BUILDING_VARIABLE
+from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 
 HOWTO = "docs/howto/ask-your-log.md"
 REFERENCE = Path(__file__).parents[2] / "docs/pipeline.md"

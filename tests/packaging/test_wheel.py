@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 
 import tidelog
 from support.outside import run
-from tidelog.pipeline.class_archive import BUILDING_VARIABLE
+from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "tidelog"
@@ -131,7 +131,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
         ("dashboard/sql", ".sql"),
         ("client/migrations", ".sql"),
         ("daemon/migrations", ".sql"),
-        ("pipeline/sql", ".sql"),
+        ("pipeline/source/sql", ".sql"),
         ("dashboard/static", ".js"),
         ("dashboard/static", ".css"),
         ("dashboard/static", ".html"),

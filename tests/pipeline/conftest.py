@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.spark_cluster import SparkCluster, spark_cluster
-from tidelog.pipeline import lake
-from tidelog.pipeline.class_archive import BUILDING_VARIABLE
-from tidelog.pipeline.session import spark_session
-from tidelog.pipeline.source import register_source
+from tidelog.pipeline.lake import lake
+from tidelog.pipeline.source.spark_source import register_source
+from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
+from tidelog.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

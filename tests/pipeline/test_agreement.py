@@ -29,11 +29,11 @@ from tidelog.channels.protocol.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
 from tidelog.pipeline.checks import agreement, answers, evidence
 from tidelog.pipeline.checks.answers import AppKey, Server
+from tidelog.pipeline.fill.ingest import IngestError, ingest
 from tidelog.pipeline.forget import forget
-from tidelog.pipeline.ingest import IngestError, ingest
-from tidelog.pipeline.lake import Lake, LakeError
-from tidelog.pipeline.session import SMALL_SETTINGS
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.source.store_address import StoreAddress
+from tidelog.pipeline.spark.session import SMALL_SETTINGS
 from tidelog.pipeline.transforms.snapshots import ModelSource
 from tidelog.sync.protocol.profiles import TREE_ACTIONS
 from tidelog.sync.protocol.tree import TreeState

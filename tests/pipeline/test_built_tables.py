@@ -21,14 +21,14 @@ from support.sync_peer import MODEL
 from support.whole_pipeline import Outcome, run_everything
 from tidelog.pipeline.checks import tables
 from tidelog.pipeline.checks.finding import Verdict
+from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.forget import forget
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.index import index_root, read_manifest
-from tidelog.pipeline.jobs import build, buildable
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.relations import read_relations
-from tidelog.pipeline.search import update_index
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.search.index import index_root, read_manifest
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.relations import read_relations
+from tidelog.pipeline.source.store_address import StoreAddress
+from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, TABLES
 from tidelog.pipeline.transforms.snapshots import ModelSource
 

@@ -15,11 +15,11 @@ from tidelog.base.errors import ConfigError
 from tidelog.pipeline.checks import continuity, digest, evidence, orphans, retention
 from tidelog.pipeline.checks.finding import Finding, Verdict
 from tidelog.pipeline.checks.run import run_checks
-from tidelog.pipeline.ingest import catch_up
-from tidelog.pipeline.jobs import build, model_in_use
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.search import update_index
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.fill.derived_tables import build, model_in_use
+from tidelog.pipeline.fill.ingest import catch_up
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.store_address import StoreAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

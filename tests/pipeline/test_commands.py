@@ -31,9 +31,9 @@ from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
 from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS
-from tidelog.pipeline.class_archive import BUILDING_VARIABLE
-from tidelog.pipeline.jobs import buildable
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.fill.derived_tables import buildable
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 from tidelog.store.backup import back_up, restore
 
 if TYPE_CHECKING:

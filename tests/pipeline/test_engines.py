@@ -18,9 +18,9 @@ from support.spark_cluster import SparkCluster
 from support.store_copy import copy_to_postgresql
 from support.whole_pipeline import Outcome, contents, documents, run_everything
 from tidelog.pipeline.checks.run import CHECKS
-from tidelog.pipeline.index import search
-from tidelog.pipeline.jobs import buildable
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.fill.derived_tables import buildable
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.search.index import search
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,8 +4,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tidelog.base.errors import StoreUnavailable, TidelogError
-from tidelog.pipeline.failure import SparkFailed, explained
-from tidelog.pipeline.store_address import LogReplaced
+from tidelog.pipeline.source.store_address import LogReplaced
+from tidelog.pipeline.spark.failure import SparkFailed, explained
 
 TRACEBACK = """An error occurred while calling o42.load.
 : org.apache.spark.SparkException: Job aborted due to stage failure.
@@ -21,7 +21,7 @@ During handling of the above exception, another exception occurred:
 @pytest.mark.parametrize(
     ("last", "kind"),
     [
-        ("tidelog.pipeline.store_address.LogReplaced: it is another log", LogReplaced),
+        ("tidelog.pipeline.source.store_address.LogReplaced: it is another log", LogReplaced),
         ("tidelog.base.errors.StoreUnavailable: it is another log", StoreUnavailable),
         ("tidelog.pipeline.checks.answers.ServerUnreachable: it is another log", TidelogError),
     ],

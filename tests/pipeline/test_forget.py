@@ -19,14 +19,14 @@ from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.channels.upkeep import erasing
 from tidelog.channels.upkeep.erasing import Erasing
+from tidelog.pipeline.fill.ingest import ingest
 from tidelog.pipeline.forget import NothingToForget, forget, is_unfinished
-from tidelog.pipeline.frames import empty_frame
-from tidelog.pipeline.index import search
-from tidelog.pipeline.ingest import ingest
-from tidelog.pipeline.lake import Lake, LakeLocked
-from tidelog.pipeline.relations import read_relations
-from tidelog.pipeline.search import update_index
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.lake.lake import Lake, LakeLocked
+from tidelog.pipeline.search.index import search
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.relations import read_relations
+from tidelog.pipeline.source.store_address import StoreAddress
+from tidelog.pipeline.spark.frames import empty_frame
 from tidelog.pipeline.tables import BY_NAME
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased
 from tidelog.pipeline.transforms.events import events, forgotten_index
@@ -249,7 +249,7 @@ import sys
 from pathlib import Path
 from support.killed_job import attached_session
 from tidelog.pipeline.forget import forget
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.lake.lake import Lake
 
 forget(attached_session(), Lake(Path(sys.argv[1])))
 """

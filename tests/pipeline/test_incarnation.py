@@ -15,11 +15,11 @@ from support.lake_rows import BEGIN_MS
 from support.log_writer import draft, read_log, write_log
 from tidelog.config.schema import SCHEMA
 from tidelog.log.draft import Draft
-from tidelog.pipeline import entry_files
-from tidelog.pipeline import ingest as ingest_module
 from tidelog.pipeline.checks.run import run_checks
-from tidelog.pipeline.index import search
-from tidelog.pipeline.ingest import (
+from tidelog.pipeline.fill import entry_files
+from tidelog.pipeline.fill import ingest as ingest_module
+from tidelog.pipeline.fill.derived_tables import build, buildable, model_in_use
+from tidelog.pipeline.fill.ingest import (
     INCARNATION,
     IngestError,
     Progress,
@@ -27,11 +27,11 @@ from tidelog.pipeline.ingest import (
     ingest,
     roll_back,
 )
-from tidelog.pipeline.jobs import build, buildable, model_in_use
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.search import update_index
-from tidelog.pipeline.source import offset_of, position_of
-from tidelog.pipeline.store_address import LogReplaced, Position, StoreAddress
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.search.index import search
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.spark_source import offset_of, position_of
+from tidelog.pipeline.source.store_address import LogReplaced, Position, StoreAddress
 from tidelog.store.backup import back_up, restore
 from tidelog.store.rows import Entry
 from tidelog.testing.postgresql import create_database

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.log_writer import draft, live_writer, read_log, write_log
-from tidelog.pipeline.ingest import FOLLOW_SECONDS, Progress, ingest
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.store_address import LogReplaced, StoreAddress
+from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, Progress, ingest
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 from tidelog.store.rows import Entry
 
 if TYPE_CHECKING:

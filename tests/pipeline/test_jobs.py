@@ -16,10 +16,10 @@ from support.lake_rows import BEGIN_MS, rows_of
 from support.log_writer import write_log
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.log.draft import Draft
-from tidelog.pipeline.ingest import catch_up
-from tidelog.pipeline.jobs import Built, build, buildable
-from tidelog.pipeline.lake import Lake, LakeError, LakeLocked
-from tidelog.pipeline.store_address import LogReplaced, StoreAddress
+from tidelog.pipeline.fill.derived_tables import Built, build, buildable
+from tidelog.pipeline.fill.ingest import catch_up
+from tidelog.pipeline.lake.lake import Lake, LakeError, LakeLocked
+from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 from tidelog.sync.protocol.profiles import Model
 
 if TYPE_CHECKING:
@@ -267,9 +267,9 @@ import sys
 from pathlib import Path
 from support.killed_job import attached_session
 from pipeline.test_jobs import MODEL
-from tidelog.pipeline.jobs import build
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.fill.derived_tables import build
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.source.store_address import StoreAddress
 
 build(attached_session(), Lake(Path(sys.argv[1])), StoreAddress(sys.argv[2]), model=MODEL)
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidelog.pipeline import class_archive
-from tidelog.pipeline.jvm import Jvm, NoJvm, find_jvm
+from tidelog.pipeline.spark import class_archive
+from tidelog.pipeline.spark.jvm import Jvm, NoJvm, find_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

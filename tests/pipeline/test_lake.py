@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake import (
+from tidelog.pipeline.lake.lake import (
     COMPACT_ABOVE_FILES,
     SEAL,
     Lake,
@@ -19,6 +18,7 @@ from tidelog.pipeline.lake import (
     LakeLocked,
     SchemaDrift,
 )
+from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import ACTIVITY
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_other_columns_are_refused(spark: "SparkSession", lake: Lake) -> None:
 
 def test_one_process_writes_at_a_time(lake: Lake) -> None:
     """The second is told that there is a first; the right ends with the process that had it."""
-    hold = "import sys; from pathlib import Path; from tidelog.pipeline.lake import Lake\n"
+    hold = "import sys; from pathlib import Path; from tidelog.pipeline.lake.lake import Lake\n"
     hold += "with Lake(Path(sys.argv[1])).writing(): print('mine', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(lake.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -10,11 +10,11 @@ import pytest
 from support.sync_peer import ADMIN_TOKEN, TREE, SyncNode, connected, outcome, push, sync_server
 from support.table_rows import table_rows
 from tidelog.base.settings.limits import Limits
-from tidelog.pipeline.ingest import ingest
-from tidelog.pipeline.jobs import build
-from tidelog.pipeline.lake import Lake, LakeError
+from tidelog.pipeline.fill.derived_tables import build
+from tidelog.pipeline.fill.ingest import ingest
+from tidelog.pipeline.lake.lake import Lake, LakeError
 from tidelog.pipeline.publish import Published, PublishError, Refused, publish_snapshots
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.sync.front.files import read_model
 
 if TYPE_CHECKING:

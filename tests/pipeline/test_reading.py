@@ -14,7 +14,7 @@ import pytest
 import tidelog
 from support.table_rows import table_rows
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.lake import Lake
+from tidelog.pipeline.lake.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_explained(
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(TidelogError, match=r"needs polars\. Install it: pip install polars"):
         read("message", lake=lake.root, as_="polars")
-    monkeypatch.setitem(sys.modules, "tidelog.pipeline.lake", None)
+    monkeypatch.setitem(sys.modules, "tidelog.pipeline.lake.lake", None)
     with pytest.raises(TidelogError, match=r"pip install 'tidelog\[pipeline\]'"):
         read("message", lake=lake.root)
 

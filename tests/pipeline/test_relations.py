@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from support.log_writer import draft, write_log
-from tidelog.pipeline.relations import RELATIONS, read_relations
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.source.relations import RELATIONS, read_relations
+from tidelog.pipeline.source.store_address import StoreAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

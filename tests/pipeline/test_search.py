@@ -12,7 +12,8 @@ from support.search_shard import publish, put
 from support.table_rows import message_row, table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.pipeline.index import (
+from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.search.index import (
     MAX_HITS,
     MAX_QUERY_CHARACTERS,
     BadQuery,
@@ -24,8 +25,7 @@ from tidelog.pipeline.index import (
     read_manifest,
     search,
 )
-from tidelog.pipeline.lake import Lake, LakeError
-from tidelog.pipeline.search import sweep_index, text_of, update_index
+from tidelog.pipeline.search.index_build import sweep_index, text_of, update_index
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -270,7 +270,7 @@ def test_searching_needs_neither_spark_nor_a_lake_library(lake: Lake, root: Path
     assert shard is not None
     publish(root, shard)
     code = (
-        "import sys, pathlib; from tidelog.pipeline.index import search; "
+        "import sys, pathlib; from tidelog.pipeline.search.index import search; "
         "print(search(pathlib.Path(sys.argv[1]), 'one').total, "
         "{'pyspark', 'deltalake', 'pyarrow', 'pandas'} & sys.modules.keys())"
     )

@@ -20,8 +20,13 @@ from tidelog.channels.settings import App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Pipeline, Settings
-from tidelog.pipeline.index import MAX_QUERY_CHARACTERS, SearchIndex, index_root, read_manifest
-from tidelog.pipeline.search import sweep_index
+from tidelog.pipeline.search.index import (
+    MAX_QUERY_CHARACTERS,
+    SearchIndex,
+    index_root,
+    read_manifest,
+)
+from tidelog.pipeline.search.index_build import sweep_index
 from tidelog.testing.process import CREDENTIALS
 from tidelog.testing.server import mount_probe, running_server
 from tidelog.web import search as route

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from support.log_writer import draft, read_log, write_log
 from tidelog.base.errors import ConfigError, StoreUnavailable
-from tidelog.pipeline.source import (
+from tidelog.pipeline.source.spark_source import (
     BatchReader,
     StreamReader,
     TidelogSource,
@@ -31,7 +31,7 @@ from tidelog.pipeline.source import (
     offset_of,
     position_of,
 )
-from tidelog.pipeline.store_address import PAGE_ROWS, LogReplaced, StoreAddress
+from tidelog.pipeline.source.store_address import PAGE_ROWS, LogReplaced, StoreAddress
 from tidelog.store.rows import Entry
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ import pytest
 import support.log_writer
 from support.log_writer import draft, read_log, write_log
 from tidelog.base.errors import ConfigError, StoreUnavailable
-from tidelog.pipeline import store_address
-from tidelog.pipeline.store_address import StoreAddress, StoreHead
+from tidelog.pipeline.source import store_address
+from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
 
 WAIT_SECONDS = 60.0
 TESTS = str(Path(support.log_writer.__file__).parent.parent)
 
 READER = """
 import sys
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.source.store_address import StoreAddress
 pages = StoreAddress(sys.argv[1]).entries(0, int(sys.argv[2]))
 rows = next(pages).num_rows
 print("reading", flush=True)
@@ -194,8 +194,8 @@ def test_an_unreachable_server_is_an_error_without_the_password() -> None:
 PEAK = """
 import sys
 from pathlib import Path
-from tidelog.pipeline.relations import RELATIONS, read_relations
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.source.relations import RELATIONS, read_relations
+from tidelog.pipeline.source.store_address import StoreAddress
 moment = read_relations(StoreAddress(sys.argv[1]), RELATIONS)
 status = Path("/proc/self/status").read_text()
 print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmPeak")))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 START = """
 import json
-from tidelog.pipeline.session import spark_session
+from tidelog.pipeline.spark.session import spark_session
 
 told = []
 spark = spark_session(notice=told.append)

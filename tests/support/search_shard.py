@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidelog.pipeline.index import FORMAT, Manifest, Shard, write_manifest
-from tidelog.pipeline.search import ShardWriter
+from tidelog.pipeline.search.index import FORMAT, Manifest, Shard, write_manifest
+from tidelog.pipeline.search.index_build import ShardWriter
 
 
 def put(root: Path, before: Shard | None, *words: tuple[str, str | None]) -> Shard | None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyspark
 
-from tidelog.pipeline import class_archive
-from tidelog.pipeline.jvm import find_jvm
-from tidelog.pipeline.session import SMALL_JVM, SMALL_SETTINGS
+from tidelog.pipeline.spark import class_archive
+from tidelog.pipeline.spark.jvm import find_jvm
+from tidelog.pipeline.spark.session import SMALL_JVM, SMALL_SETTINGS
 
 WORKERS = 2
 

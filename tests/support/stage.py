@@ -24,8 +24,8 @@ from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
-from tidelog.pipeline.index import Shard, index_root
-from tidelog.pipeline.search import ShardWriter
+from tidelog.pipeline.search.index import Shard, index_root
+from tidelog.pipeline.search.index_build import ShardWriter
 from tidelog.pipeline.tables import BY_NAME
 from tidelog.sync.protocol.profiles import Model
 from tidelog.testing.process import ServerProcess

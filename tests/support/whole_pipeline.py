@@ -13,13 +13,13 @@ from support.channels_peer import APP
 from support.sync_peer import MODEL
 from tidelog.pipeline.as_of import Kind, as_of
 from tidelog.pipeline.checks.run import run_checks
-from tidelog.pipeline.index import index_root, read_manifest
-from tidelog.pipeline.ingest import ingest
-from tidelog.pipeline.jobs import build, buildable, model_in_use
-from tidelog.pipeline.lake import Lake
-from tidelog.pipeline.search import update_index
-from tidelog.pipeline.session import spark_session
-from tidelog.pipeline.store_address import StoreAddress
+from tidelog.pipeline.fill.derived_tables import build, buildable, model_in_use
+from tidelog.pipeline.fill.ingest import ingest
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.search.index import index_root, read_manifest
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.store_address import StoreAddress
+from tidelog.pipeline.spark.session import spark_session
 from tidelog.sync.protocol.profiles import Model
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.pipeline.checks.finding import Verdict
-    from tidelog.pipeline.ingest import Progress
-    from tidelog.pipeline.jobs import Built
-    from tidelog.pipeline.search import Updated
+    from tidelog.pipeline.fill.derived_tables import Built
+    from tidelog.pipeline.fill.ingest import Progress
+    from tidelog.pipeline.search.index_build import Updated
 
 app = typer.Typer(
     help="Tables, checks, search and reports made of the log, with Spark.", no_args_is_help=True
@@ -75,7 +75,7 @@ def ingest(
     """
     conf_pairs(conf)
     with pipeline_at(config, data_dir, store, lake) as place:
-        from tidelog.pipeline.ingest import catch_up
+        from tidelog.pipeline.fill.ingest import catch_up
 
         head = place.store.head().committed_id
         with place.lake.writing():
@@ -96,7 +96,7 @@ def ingest(
 
 
 def _roll_back(place: Place, *, is_shown: bool) -> dict[str, int]:
-    from tidelog.pipeline.ingest import roll_back
+    from tidelog.pipeline.fill.ingest import roll_back
 
     was = place.lake.through("log")
     now = roll_back(place.store, place.lake)
@@ -119,7 +119,7 @@ def _ingest(
     follow: bool = False,
     tell: Callable[[Any], None] | None = None,
 ) -> None:
-    from tidelog.pipeline.ingest import ingest as run_ingest
+    from tidelog.pipeline.fill.ingest import ingest as run_ingest
 
     until = _stop_on_signal() if follow else nullcontext()
     with progress_bar("following" if follow else "ingesting") as show, until as stop:
@@ -200,7 +200,7 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         ConfigError: there is no such table.
     """
-    from tidelog.pipeline.jobs import buildable
+    from tidelog.pipeline.fill.derived_tables import buildable
 
     known = buildable()
     if unknown := [name for name in tables or () if name not in (*known, SEARCH)]:
@@ -216,8 +216,8 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
 def _build(
     spark: "SparkSession", place: Place, names: tuple[str, ...], *, full: bool
 ) -> list["Built"]:
-    from tidelog.pipeline.jobs import build as run_build
-    from tidelog.pipeline.jobs import planned
+    from tidelog.pipeline.fill.derived_tables import build as run_build
+    from tidelog.pipeline.fill.derived_tables import planned
 
     total = len(planned(names))
     done = 0
@@ -257,7 +257,7 @@ def _show_built(built: list["Built"]) -> None:
 
 
 def _index(spark: "SparkSession", place: Place, *, rebuild: bool) -> "Updated":
-    from tidelog.pipeline.search import update_index
+    from tidelog.pipeline.search.index_build import update_index
 
     with progress_bar("indexing"):
         return update_index(spark, place.lake, rebuild=rebuild)

@@ -107,7 +107,7 @@ def forget(
 
 def _erased_in_store(place: "Place", *, is_needed: bool) -> "pa.Table | None":
     """What the store of this lake has erased; None, with a warning, if it cannot be read."""
-    from tidelog.pipeline.relations import read_relations
+    from tidelog.pipeline.source.relations import read_relations
 
     try:
         place.require_same_log()

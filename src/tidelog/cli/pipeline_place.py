@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from tidelog.config.settings import Settings
     from tidelog.pipeline.checks.answers import Server
-    from tidelog.pipeline.lake import Lake
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
     from tidelog.sync.protocol.profiles import Model
 
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
     def model_source(self) -> "ModelSource":
         """The model in the version the store says is in use."""
-        from tidelog.pipeline.jobs import model_in_use
+        from tidelog.pipeline.fill.derived_tables import model_in_use
 
         return model_in_use(self.store, self.model())
 
@@ -82,7 +82,7 @@ class Place(NamedTuple):
 
     def require_same_log(self) -> None:
         """Fail before a JVM starts: another log, other columns, a store that is not there."""
-        from tidelog.pipeline.ingest import settled
+        from tidelog.pipeline.fill.ingest import settled
         from tidelog.pipeline.tables import TABLES
 
         for table in TABLES:
@@ -97,9 +97,9 @@ def pipeline_at(
     """The place that the options name; what goes wrong in the block is told in one line."""
     settings = settings_from(config, data_dir=data_dir, store=store)
     require_libraries()
-    from tidelog.pipeline.failure import explained
-    from tidelog.pipeline.lake import Lake
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.source.store_address import StoreAddress
+    from tidelog.pipeline.spark.failure import explained
 
     root = settings.lake_path if lake is None else lake
     try:
@@ -144,7 +144,7 @@ def spark_for(
     settings = [_SILENCE, *conf_pairs(conf)]
     from pyspark.sql import SparkSession
 
-    from tidelog.pipeline.session import spark_session
+    from tidelog.pipeline.spark.session import spark_session
 
     is_ours = SparkSession.getActiveSession() is None
     session = spark_session(master, settings, rows=rows, notice=_notice)

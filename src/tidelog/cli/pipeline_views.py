@@ -21,7 +21,7 @@ from tidelog.cli.pipeline_place import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.index import Hit
+    from tidelog.pipeline.search.index import Hit
 
 OutputOption = Annotated[
     Path | None,
@@ -61,7 +61,7 @@ def search(
     with pipeline_at(config, data_dir, None, lake) as place:
         import msgspec
 
-        from tidelog.pipeline.index import search as find
+        from tidelog.pipeline.search.index import search as find
 
         found = find(place.lake.root, query, limit, app_id=app_id, channel=channel)
     if as_json:

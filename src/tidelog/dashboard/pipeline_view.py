@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.base.errors import TidelogError
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.index import SearchIndex
-    from tidelog.pipeline.lake import Lake
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.search.index import SearchIndex
     from tidelog.pipeline.tables import Table
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class PipelineView:
 
     def _read(self) -> dict[str, Any]:
         try:
-            from tidelog.pipeline.lake import Lake
+            from tidelog.pipeline.lake.lake import Lake
             from tidelog.pipeline.tables import TABLES
         except ImportError:
             return {"problem": _MISSING}
@@ -75,7 +75,7 @@ class PipelineView:
     def _search(self, query: str) -> dict[str, Any]:
         import msgspec
 
-        from tidelog.pipeline.index import SearchError, SearchIndex
+        from tidelog.pipeline.search.index import SearchError, SearchIndex
 
         if self._index is None:
             self._index = SearchIndex(self._root)

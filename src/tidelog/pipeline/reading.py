@@ -91,7 +91,7 @@ def _arrow(
     root: Path, table: str, columns: Sequence[str] | None, where: Sequence[Condition]
 ) -> "pa.Table":
     try:
-        from tidelog.pipeline.lake import Lake
+        from tidelog.pipeline.lake.lake import Lake
     except ImportError as error:
         raise _missing("reading the lake", error.name, "pipeline") from error
     return Lake(root).arrow(table, columns, where)

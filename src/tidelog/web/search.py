@@ -1,7 +1,8 @@
 """`GET /search`: the search index of the lake, served beside the surfaces.
 
-The pipeline builds the index (`tidelog.pipeline.search`) and the server only reads it, so an answer
-is as new as the last build; it says as of which position. Only what is erased since is left out.
+The pipeline builds the index (`tidelog.pipeline.search.index_build`) and the server only reads it,
+so a result is as new as the last build; it says as of which position. Only what is erased since is
+left out.
 Searching happens in threads of its own: tantivy reads files, and the event loop must not wait for a
 disk.
 """
@@ -20,7 +21,7 @@ from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Ro
 from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.version import number_of
 from tidelog.config.settings import Settings
-from tidelog.pipeline.index import (
+from tidelog.pipeline.search.index import (
     MAX_HITS,
     MAX_QUERY_CHARACTERS,
     TIMEOUT_SECONDS,

@@ -203,7 +203,7 @@ async def test_without_the_extra_the_pipeline_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the libraries of the pipeline are missing, the page says how to get them."""
-    monkeypatch.setitem(sys.modules, "tidelog.pipeline.lake", None)
+    monkeypatch.setitem(sys.modules, "tidelog.pipeline.lake.lake", None)
     answer = await PipelineView(tmp_path).tables()
     assert "tidelog[pipeline]" in answer["problem"]
 

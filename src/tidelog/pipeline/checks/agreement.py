@@ -21,8 +21,8 @@ from tidelog.pipeline.checks.answers import Server
 from tidelog.pipeline.checks.evidence import Evidence, take
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
 from tidelog.pipeline.forget import is_unfinished
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake import Lake, forgotten_partitions
+from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
+from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def reduced(lake: Lake, through: "DataFrame", model: "ModelSource") -> "DataFram
     """
     from pyspark.sql import functions as sql
 
-    from tidelog.pipeline.lake import frame_of
+    from tidelog.pipeline.lake.lake import frame_of
     from tidelog.pipeline.tables import BY_NAME
     from tidelog.pipeline.transforms.events import events
     from tidelog.pipeline.transforms.snapshots import snapshots

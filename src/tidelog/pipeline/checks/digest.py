@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelog.base.data.digest import body_digest, entry_digest
 from tidelog.pipeline.checks.evidence import Evidence
 from tidelog.pipeline.checks.finding import FIRST_FINDINGS, Finding, Verdict
-from tidelog.pipeline.store_address import GENESIS_DIGEST
+from tidelog.pipeline.source.store_address import GENESIS_DIGEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

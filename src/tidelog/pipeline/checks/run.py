@@ -10,16 +10,16 @@ from tidelog.base.errors import ConfigError
 from tidelog.pipeline.checks import agreement, continuity, digest, orphans, retention, tables
 from tidelog.pipeline.checks.evidence import confirmed, take
 from tidelog.pipeline.checks.finding import Verdict
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.ingest import noted_place
-from tidelog.pipeline.relations import read_relations
+from tidelog.pipeline.fill.ingest import noted_place
+from tidelog.pipeline.source.relations import read_relations
+from tidelog.pipeline.spark.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.pipeline.checks.answers import Server
-    from tidelog.pipeline.lake import Lake
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
 CHECKS = (

@@ -6,7 +6,7 @@ few columns: a table is two frames here, and a range of positions would be two s
 
 Relations of the store change without an entry, so a table that was made of them yesterday cannot
 be made again today. Of those, what never changes must be equal, what has changed since must have
-been able to, and for the rest stands the seal that every table has (`tidelog.pipeline.seal`).
+been able to, and for the rest stands the seal that every table has (`tidelog.pipeline.lake.seal`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,17 +18,17 @@ import pyarrow as pa
 from tidelog.pipeline.checks.finding import FIRST_FINDINGS, Finding, Verdict
 from tidelog.pipeline.checks.orphans import SWEPT_MS
 from tidelog.pipeline.forget import is_unfinished
-from tidelog.pipeline.frames import empty_frame, frame_of_rows
-from tidelog.pipeline.index import Manifest, NoIndex, index_root, read_manifest
-from tidelog.pipeline.relations import RELATIONS, Moment
-from tidelog.pipeline.search import is_searchable, text_of
+from tidelog.pipeline.search.index import Manifest, NoIndex, index_root, read_manifest
+from tidelog.pipeline.search.index_build import is_searchable, text_of
+from tidelog.pipeline.source.relations import RELATIONS, Moment
+from tidelog.pipeline.spark.frames import empty_frame, frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from tidelog.pipeline.lake import Lake
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
 NAME = "tables"
@@ -319,7 +319,7 @@ def _messages(view: View) -> Pair:
 
 
 def _events(view: View) -> Pair:
-    from tidelog.pipeline.jobs import partition_index
+    from tidelog.pipeline.fill.derived_tables import partition_index
     from tidelog.pipeline.transforms.events import events
 
     log = view.through("event", "log")
@@ -481,7 +481,7 @@ def _snapshots(view: View) -> "Pair | str":
     """Of a partition that lost content nobody can tell the state, but it may have had one."""
     from pyspark.sql import functions as sql
 
-    from tidelog.pipeline.jobs import tellable_events
+    from tidelog.pipeline.fill.derived_tables import tellable_events
     from tidelog.pipeline.transforms.snapshots import snapshots
     from tidelog.sync.protocol.profiles import TREE_ACTIONS
 

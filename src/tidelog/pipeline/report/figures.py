@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.index import NoIndex, index_root, read_manifest
+from tidelog.pipeline.search.index import NoIndex, index_root, read_manifest
 from tidelog.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tidelog.pipeline.lake import Lake
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.source.store_address import StoreAddress
 
 BUCKETS = 120
 """Points of a plot at most: what a phone can still show apart."""

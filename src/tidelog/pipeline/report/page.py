@@ -21,8 +21,8 @@ from tidelog.pipeline.report.figures import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.lake import Lake
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.source.store_address import StoreAddress
 
 _LONGEST_NAME = 80
 _OTHER = 6

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pyspark.sql import functions as sql
 
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.ingest import settled
-from tidelog.pipeline.lake import Lake, LakeError
-from tidelog.pipeline.relations import Moment, read_relations
+from tidelog.pipeline.fill.ingest import settled
+from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.source.relations import Moment, read_relations
+from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 from tidelog.pipeline.transforms.activity import MINUTE_MS, activity
 from tidelog.pipeline.transforms.audit import audit
@@ -37,7 +37,7 @@ from tidelog.pipeline.transforms.snapshots import ModelSource, snapshots
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.sync.protocol.profiles import Model
 
 Mode = Literal["full", "new", "current"]

@@ -3,7 +3,7 @@
 A shard is a tantivy index that is never changed after it was named: an update makes another
 directory and then another manifest, in one rename. So a reader sees the index of one moment and
 needs no lock. Nothing here imports Spark or Delta; the server serves searches with this module.
-`tidelog.pipeline.search` writes what is read here.
+`tidelog.pipeline.search.index_build` writes what is read here.
 """
 
 import os

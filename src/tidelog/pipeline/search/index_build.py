@@ -21,7 +21,8 @@ from uuid import uuid4
 import msgspec
 
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.pipeline.index import (
+from tidelog.pipeline.lake.lake import Lake, LakeError, frame_of
+from tidelog.pipeline.search.index import (
     FORMAT,
     Manifest,
     NoIndex,
@@ -31,7 +32,6 @@ from tidelog.pipeline.index import (
     read_manifest,
     write_manifest,
 )
-from tidelog.pipeline.lake import Lake, LakeError, frame_of
 from tidelog.pipeline.tables import MESSAGE
 
 if TYPE_CHECKING:

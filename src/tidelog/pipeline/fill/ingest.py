@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.entry_files import write_entries
-from tidelog.pipeline.failure import first_line, own_cause
-from tidelog.pipeline.index import outdate_index
-from tidelog.pipeline.lake import Lake, LakeError
-from tidelog.pipeline.source import (
+from tidelog.pipeline.fill.entry_files import write_entries
+from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.search.index import outdate_index
+from tidelog.pipeline.source.spark_source import (
     LOCAL_ROWS,
     log_frame,
     offset_of,
     position_of,
     register_source,
 )
-from tidelog.pipeline.store_address import GENESIS_DIGEST, Position, StoreAddress, StoreHead
+from tidelog.pipeline.source.store_address import GENESIS_DIGEST, Position, StoreAddress, StoreHead
+from tidelog.pipeline.spark.failure import first_line, own_cause
 from tidelog.pipeline.tables import LOG, TABLES
 
 if TYPE_CHECKING:

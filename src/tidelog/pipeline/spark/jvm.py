@@ -29,7 +29,7 @@ _RELEASE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _ANSWER = re.compile(r'version "([^"]+)"')
 
 _WRAPPER = """#!/bin/sh
-# Written by tidelog.pipeline.jvm, which says why.
+# Written by tidelog.pipeline.spark.jvm, which says why.
 for argument do
   shift
   case "$argument" in

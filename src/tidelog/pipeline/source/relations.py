@@ -7,14 +7,14 @@ relation is.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.pipeline.store_address import StoreAddress, StoreHead
+    from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
 
 RELATIONS: dict[str, dict[str, Kind]] = {
     "channel": {

@@ -8,7 +8,7 @@ import re
 
 from tidelog.base import errors
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.store_address import LogReplaced
+from tidelog.pipeline.source.store_address import LogReplaced
 
 _CAUSE = re.compile(r"^(?:tidelog\.[\w.]+\.)(\w+): (.*)$", re.MULTILINE)
 """How Python names an error of ours at the end of a traceback from another process."""

@@ -12,14 +12,20 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tidelog.pipeline.parquet_file import write_parquet
-from tidelog.pipeline.source import ROWS_PER_PARTITION, IdRange, Selection, id_ranges, is_read_here
+from tidelog.pipeline.lake.parquet_file import write_parquet
+from tidelog.pipeline.source.spark_source import (
+    ROWS_PER_PARTITION,
+    IdRange,
+    Selection,
+    id_ranges,
+    is_read_here,
+)
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.pipeline.store_address import StoreAddress
+    from tidelog.pipeline.source.store_address import StoreAddress
 
 _REPEATED = ["stream", "surface", "kind", "ref", "actor"]
 """Columns with few different values: of the others a dictionary would be as large as themselves."""

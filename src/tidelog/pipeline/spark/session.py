@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tidelog
-from tidelog.pipeline import class_archive
-from tidelog.pipeline.jvm import find_jvm
-from tidelog.pipeline.source import register_source
+from tidelog.pipeline.source.spark_source import register_source
+from tidelog.pipeline.spark import class_archive
+from tidelog.pipeline.spark.jvm import find_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.jvm import Jvm, cache_directory
+from tidelog.pipeline.spark.jvm import Jvm, cache_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -136,7 +136,7 @@ class _Archive:
         told = f"-XX:ArchiveClassesAtExit={file} {_SILENT}"
         if self._base is not None:
             told = f"-XX:SharedArchiveFile={self._base} {told}"
-        command = [sys.executable, "-m", "tidelog.pipeline.class_archive"]
+        command = [sys.executable, "-m", "tidelog.pipeline.spark.class_archive"]
         with subprocess.Popen(  # noqa: S603 - ourselves
             command,
             env={**os.environ, BUILDING_VARIABLE: told},
@@ -168,7 +168,7 @@ def run_for_archive() -> None:
     from pyspark.sql import Window
     from pyspark.sql import functions as sql
 
-    from tidelog.pipeline.session import spark_session
+    from tidelog.pipeline.spark.session import spark_session
 
     spark = spark_session()
     with tempfile.TemporaryDirectory() as folder:

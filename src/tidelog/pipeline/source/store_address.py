@@ -146,7 +146,7 @@ class StoreAddress:
         """Relations that change after the commit, all as of one moment, and the head then.
 
         Args:
-            queries: relation to the name of its query in `pipeline/sql`.
+            queries: relation to the name of its query in `sql/`.
         """
         with self._reading() as reading, reading.at_one_moment():
             head = _head(reading)
@@ -303,7 +303,7 @@ def _not_a_url() -> ConfigError:
 
 @cache
 def _queries(engine: str) -> dict[str, str]:
-    return load_queries(files("tidelog.pipeline") / "sql" / engine)
+    return load_queries(files("tidelog.pipeline.source") / "sql" / engine)
 
 
 def _with_timeouts(url: str) -> str:

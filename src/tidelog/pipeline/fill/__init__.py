@@ -1,0 +1,1 @@
+"""Filling the lake: the table `log` from the store, and every other table from `log`."""
