@@ -1,1 +1,1 @@
-"""The `tidelog` command; one file per command group."""
+"""The `tidelog` command: a file or a folder for each command group, and what they share."""

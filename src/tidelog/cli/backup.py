@@ -10,7 +10,7 @@ import typer
 
 from tidelog.base.errors import StoreDamaged
 from tidelog.base.terminal import counted, printable_lines
-from tidelog.cli.options import (
+from tidelog.cli.shared.options import (
     ConfigOption,
     DataDirOption,
     JsonOption,
@@ -18,7 +18,7 @@ from tidelog.cli.options import (
     masked_location,
     settings_from,
 )
-from tidelog.cli.progress import progress_bar
+from tidelog.cli.shared.progress import progress_bar
 from tidelog.cli.verification import unsealed_text
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import typer
 
 from tidelog.base.terminal import printable
-from tidelog.cli.admin_api import UrlOption, ask
-from tidelog.cli.options import ConfigOption, JsonOption
+from tidelog.cli.shared.admin_api import UrlOption, ask
+from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="Administer the channels surface of a running server.", no_args_is_help=True)
 

@@ -13,7 +13,7 @@ import typer
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
-from tidelog.cli.options import JsonOption
+from tidelog.cli.shared.options import JsonOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.base.terminal import printable
-from tidelog.cli.options import JsonOption
-from tidelog.cli.pipeline_place import require_libraries
+from tidelog.cli.pipeline.workspace import require_libraries
+from tidelog.cli.shared.options import JsonOption
 
 if TYPE_CHECKING:
     from rich.live import Live

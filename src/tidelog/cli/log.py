@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.base.terminal import counted, printable, printable_lines
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+from tidelog.cli.shared.options import (
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    StoreOption,
+    settings_from,
+)
 
 if TYPE_CHECKING:
     from tidelog.config.settings import Settings
@@ -221,7 +227,7 @@ def compact(
 
     Example: tidelog log compact --data-dir ./data
     """
-    from tidelog.cli.progress import progress_bar
+    from tidelog.cli.shared.progress import progress_bar
     from tidelog.config.schema import SCHEMA
     from tidelog.store.compaction import compact as write_anew
 

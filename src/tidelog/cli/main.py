@@ -8,20 +8,11 @@ import typer
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import printable_lines
-from tidelog.cli import (
-    backup,
-    channels,
-    config,
-    daemon,
-    demo,
-    log,
-    mesh,
-    monitoring,
-    pipeline,
-    serve,
-    sync,
-    top,
-)
+from tidelog.cli import backup, channels, config, daemon, demo, log, serve, sync
+from tidelog.cli.mesh import commands as mesh
+from tidelog.cli.monitoring import files as monitoring
+from tidelog.cli.monitoring import top
+from tidelog.cli.pipeline import commands as pipeline
 
 app = typer.Typer(
     name="tidelog",

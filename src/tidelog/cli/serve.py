@@ -13,7 +13,13 @@ import typer
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.net.loopback import is_loopback
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
+from tidelog.cli.shared.options import (
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    StoreOption,
+    settings_from,
+)
 
 if TYPE_CHECKING:
     from tidelog.base.serving.surface import Surface

@@ -9,8 +9,8 @@ import typer
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
-from tidelog.cli.admin_api import UrlOption, ask
-from tidelog.cli.options import ConfigOption, JsonOption
+from tidelog.cli.shared.admin_api import UrlOption, ask
+from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="Administer the sync surface of a running server.", no_args_is_help=True)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from tidelog.cli.progress import progress_bar
+from tidelog.cli.shared.progress import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

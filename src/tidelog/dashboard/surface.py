@@ -31,15 +31,15 @@ from tidelog.dashboard.access import (
     is_from_elsewhere,
 )
 from tidelog.dashboard.assets import NOT_KEPT, SAFE, Assets
-from tidelog.dashboard.channel_view import ChannelView
 from tidelog.dashboard.entries import MAX_LISTED, Filter, detail, listed
 from tidelog.dashboard.feed import MAX_MESSAGE_BYTES, Feed, Page
-from tidelog.dashboard.mesh_view import MeshView
 from tidelog.dashboard.openapi import API, OPERATIONS
-from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
-from tidelog.dashboard.pipeline_view import PipelineView
 from tidelog.dashboard.sessions import Ended
-from tidelog.dashboard.sync_view import SyncView
+from tidelog.dashboard.views.channels import ChannelView
+from tidelog.dashboard.views.mesh import MeshView
+from tidelog.dashboard.views.outboxes import NoDaemon, OutboxView
+from tidelog.dashboard.views.pipeline import PipelineView
+from tidelog.dashboard.views.sync import SyncView
 from tidelog.web.server import Node
 
 if TYPE_CHECKING:

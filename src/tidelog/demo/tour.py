@@ -6,10 +6,10 @@ from random import Random
 
 from msgspec import Struct
 
-from tidelog.demo import agents, answer, tables, task_lists
+from tidelog.demo.acts import channels, mesh, pipeline, sync
+from tidelog.demo.acts.pipeline import Figure
 from tidelog.demo.narration import Claim, Narrator
 from tidelog.demo.stage import Stage
-from tidelog.demo.tables import Figure
 
 SEED = 7
 
@@ -43,7 +43,7 @@ async def play_surfaces(stage: Stage, narrator: Narrator, seed: int = SEED) -> l
     """
     random = Random(seed)  # noqa: S311 - a play, not a secret
     claims: list[Claim] = []
-    for act in (answer, task_lists, agents):
+    for act in (channels, sync, mesh):
         for claim in await act.play(stage, narrator, random):
             narrator.proved(claim)
             claims.append(claim)
@@ -54,7 +54,7 @@ async def run(stage: Stage, narrator: Narrator, seed: int = SEED) -> Summary:
     """All acts, and then the pipeline over what they wrote."""
     began = time.monotonic()
     claims = await play_surfaces(stage, narrator, seed)
-    figures, found = await tables.play(stage, narrator)
+    figures, found = await pipeline.play(stage, narrator)
     verified = await stage.tidelog("log", "verify", "--config", str(stage.config))
     found.append(Claim("the digest chain verifies", verified.partition(":")[0], "sound"))
     for claim in found:

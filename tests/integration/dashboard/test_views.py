@@ -18,9 +18,9 @@ from support.sync_peer import SECRET, connected, note, write_model
 from tidelog.client import ChannelPublisher
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.daemon.key_file import new_key
-from tidelog.dashboard.channel_view import MAX_TEXT, PAGE_MESSAGES
-from tidelog.dashboard.outbox_view import NoDaemon, OutboxView
-from tidelog.dashboard.pipeline_view import PipelineView
+from tidelog.dashboard.views.channels import MAX_TEXT, PAGE_MESSAGES
+from tidelog.dashboard.views.outboxes import NoDaemon, OutboxView
+from tidelog.dashboard.views.pipeline import PipelineView
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.sync.settings import SyncSettings as Sync
 

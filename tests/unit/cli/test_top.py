@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tidelog.base.errors import TidelogError
 from tidelog.cli.main import app
-from tidelog.cli.top_view import course, view
+from tidelog.cli.monitoring.top_view import course, view
 from tidelog.monitoring.sample import Flow, Latency, Sample
 
 FULL = Sample(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.broker_call import SlugArgument, UrlOption, call_as_admin
-from tidelog.cli.options import ConfigOption, JsonOption
+from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, call_as_admin
+from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="Invites that can still be used.", no_args_is_help=True)
 

@@ -11,8 +11,8 @@ import typer
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
 from tidelog.base.terminal import printable
-from tidelog.cli.options import settings_from
-from tidelog.cli.running_server import administration
+from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.running_server import administration
 
 NOT_FOUND = 404
 

@@ -9,11 +9,17 @@ import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import counted, printable
-from tidelog.cli import mesh_invites, mesh_topics
-from tidelog.cli.broker_call import SlugArgument, UrlOption, place_of
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption, settings_from
-from tidelog.cli.running_server import administration
+from tidelog.cli.mesh import invites, topics
+from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, place_of
+from tidelog.cli.shared.options import (
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    StoreOption,
+    settings_from,
+)
+from tidelog.cli.shared.running_server import administration
 from tidelog.daemon.uplink.broker_http import call
 
 if TYPE_CHECKING:
@@ -25,9 +31,9 @@ app = typer.Typer(
 )
 outbox = typer.Typer()  # its help is that of `outbox_command`
 app.add_typer(outbox, name="outbox")
-app.add_typer(mesh_invites.app, name="invites")
-app.add_typer(mesh_topics.topic, name="topic")
-app.add_typer(mesh_topics.queue, name="queue")
+app.add_typer(invites.app, name="invites")
+app.add_typer(topics.topic, name="topic")
+app.add_typer(topics.queue, name="queue")
 
 # The broker.
 

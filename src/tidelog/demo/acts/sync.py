@@ -8,8 +8,8 @@ import jwt
 
 from tidelog.client import SyncClient
 from tidelog.demo.narration import Claim, Narrator
-from tidelog.demo.patience import until
 from tidelog.demo.stage import MODEL, PARTITION, Stage
+from tidelog.demo.waiting import until
 from tidelog.sync.protocol.profiles import Model
 
 SHARED = ("Paint the hull", "Mend the net", "Fill the tank")

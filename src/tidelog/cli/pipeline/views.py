@@ -8,8 +8,7 @@ import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import printable
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
-from tidelog.cli.pipeline_place import (
+from tidelog.cli.pipeline.workspace import (
     ConfOption,
     LakeOption,
     MasterOption,
@@ -19,6 +18,7 @@ from tidelog.cli.pipeline_place import (
     print_json,
     spark_for,
 )
+from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from tidelog.pipeline.search.index import Hit

@@ -13,8 +13,8 @@ import typer
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
-from tidelog.cli.options import ConfigOption, settings_from
-from tidelog.cli.running_server import server_url
+from tidelog.cli.shared.options import ConfigOption, settings_from
+from tidelog.cli.shared.running_server import server_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +148,7 @@ def _show(sample: "Sample", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from tidelog.cli.top_view import view
+    from tidelog.cli.monitoring.top_view import view
 
     Console(file=sys.stdout).print(view([sample]))
 
@@ -157,7 +157,7 @@ def _watch(samples: "Iterator[Sample]") -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from tidelog.cli.top_view import SHOWN_SAMPLES, view
+    from tidelog.cli.monitoring.top_view import SHOWN_SAMPLES, view
 
     kept: deque[Sample] = deque(maxlen=SHOWN_SAMPLES)
     with Live(Text("looking ..."), screen=True, auto_refresh=False) as live:

@@ -7,8 +7,7 @@ import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import printable
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
-from tidelog.cli.pipeline_place import (
+from tidelog.cli.pipeline.workspace import (
     ConfOption,
     LakeOption,
     MasterOption,
@@ -17,13 +16,14 @@ from tidelog.cli.pipeline_place import (
     print_json,
     spark_for,
 )
-from tidelog.cli.progress import progress_bar
-from tidelog.cli.running_server import administration
+from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
+from tidelog.cli.shared.progress import progress_bar
+from tidelog.cli.shared.running_server import administration
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.cli.pipeline_place import Place
+    from tidelog.cli.pipeline.workspace import Place
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the server answers; default from the settings.")

@@ -6,8 +6,8 @@ from random import Random
 
 from tidelog.client import MeshClient
 from tidelog.demo.narration import Claim, Narrator
-from tidelog.demo.patience import until
 from tidelog.demo.stage import MESH, Stage
+from tidelog.demo.waiting import until
 
 SENDS = 24
 AGENT, WORKER = "agent", "worker"

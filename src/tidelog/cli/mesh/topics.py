@@ -8,9 +8,9 @@ from urllib.parse import quote
 import typer
 
 from tidelog.base.terminal import printable
-from tidelog.cli.broker_call import UrlOption, call_as_admin, call_as_member
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, daemon_dir
-from tidelog.cli.options import ConfigOption, JsonOption
+from tidelog.cli.mesh.broker_call import UrlOption, call_as_admin, call_as_member
+from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 topic = typer.Typer(help="Topics: every subscriber gets a message.", no_args_is_help=True)
 queue = typer.Typer(

@@ -11,8 +11,8 @@ from tidelog.base.net.direct_socket import connect
 from tidelog.client import ChannelClient, ChannelPublisher
 from tidelog.client.channels.client import Channel
 from tidelog.demo.narration import Claim, Narrator
-from tidelog.demo.patience import until
 from tidelog.demo.stage import APP_ID, APP_KEY, Stage
+from tidelog.demo.waiting import until
 
 CHANNEL = "tides"
 QUESTION = "Why does the tide come in?"

@@ -11,9 +11,8 @@ import typer
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.terminal import printable
-from tidelog.cli import pipeline_changes, pipeline_views
-from tidelog.cli.options import ConfigOption, DataDirOption, JsonOption, StoreOption
-from tidelog.cli.pipeline_place import (
+from tidelog.cli.pipeline import changes, views
+from tidelog.cli.pipeline.workspace import (
     AgainstOption,
     ConfOption,
     LakeOption,
@@ -24,7 +23,8 @@ from tidelog.cli.pipeline_place import (
     print_json,
     spark_for,
 )
-from tidelog.cli.progress import progress_bar
+from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
+from tidelog.cli.shared.progress import progress_bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -359,7 +359,7 @@ def _plain_verdict(verdict: "Verdict") -> dict[str, Any]:
 def run(
     *,
     against: AgainstOption = None,
-    output: pipeline_views.OutputOption = None,
+    output: views.OutputOption = None,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
     lake: LakeOption = None,
@@ -391,7 +391,7 @@ def run(
                 if not as_json:
                     _show_index(updated)
                 verdicts = _check(spark, place, (), against, is_shown=not as_json)
-        written = pipeline_views.write_page(place, output)
+        written = views.write_page(place, output)
     is_sound = all(verdict.is_sound for verdict in verdicts)
     if as_json:
         print_json(
@@ -407,13 +407,13 @@ def run(
             }
         )
     else:
-        pipeline_views.show_page(written)
+        views.show_page(written)
     if not is_sound:
         raise typer.Exit(1)
 
 
-app.command("search")(pipeline_views.search)
-app.command("as-of")(pipeline_views.as_of)
-app.command("report")(pipeline_views.report)
-app.command("publish")(pipeline_changes.publish)
-app.command("forget")(pipeline_changes.forget)
+app.command("search")(views.search)
+app.command("as-of")(views.as_of)
+app.command("report")(views.report)
+app.command("publish")(changes.publish)
+app.command("forget")(changes.forget)

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from tidelog.cli.options import settings_from
-from tidelog.cli.running_server import administration
+from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.running_server import administration
 from tidelog.daemon.uplink.broker_http import call
 
 UrlOption = Annotated[

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli.options import settings_from
+from tidelog.cli.shared.options import settings_from
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,1 @@
+"""`tidelog top` and `tidelog monitoring`: watching a running server."""

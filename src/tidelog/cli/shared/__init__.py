@@ -1,0 +1,1 @@
+"""What commands share: options, the running server and its administration, progress."""
