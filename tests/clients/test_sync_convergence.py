@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import WebSocketException
 
-from support.sync_peer import EVENT, MODEL, SECRET, TREE, token
+from support.sync.peer import EVENT, MODEL, SECRET, TREE, token
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync.client import DraftInvalid, SyncClient
 from tidelog.config.schema import SCHEMA

@@ -20,7 +20,7 @@ from support.mesh_broker import SLUG
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_real import ADMIN_TOKEN, TOPIC, RealMesh
 from support.replica import Replica, ask
-from support.sync_peer import EVENT, MODEL, SECRET, connected, note, token, write_model
+from support.sync.peer import EVENT, MODEL, SECRET, connected, note, token, write_model
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync.changes import Change

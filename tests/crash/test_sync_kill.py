@@ -13,7 +13,7 @@ from typing import Any
 from websockets.exceptions import WebSocketException
 
 from support.nodes import whole_log
-from support.sync_peer import (
+from support.sync.peer import (
     ADMIN_TOKEN,
     EVENT,
     MODEL,

@@ -24,7 +24,7 @@ from support import mixed_log
 from support.channels_peer import APP
 from support.lake_rows import frame_of
 from support.store_copy import copy_to_postgresql
-from support.sync_peer import ADMIN_TOKEN, MODEL
+from support.sync.peer import ADMIN_TOKEN, MODEL
 from tidelog.channels.protocol.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
 from tidelog.pipeline.checks import agreement, answers, evidence

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from support import mixed_log
 from support.log_writer import draft, write_log
-from support.sync_peer import MODEL
+from support.sync.peer import MODEL
 from support.whole_pipeline import Outcome, run_everything
 from tidelog.pipeline.checks import tables
 from tidelog.pipeline.checks.finding import Verdict

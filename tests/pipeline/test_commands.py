@@ -27,7 +27,7 @@ from support.backups import silent
 from support.channels_peer import APP, channels_server, ok
 from support.log_writer import draft, write_log
 from support.pipeline_process import END_SECONDS, completed
-from support.sync_peer import ADMIN_TOKEN, MODEL, write_model
+from support.sync.peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main
 from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.sync_peer import ADMIN_TOKEN, TREE, SyncNode, connected, outcome, push, sync_server
+from support.sync.peer import ADMIN_TOKEN, TREE, SyncNode, connected, outcome, push, sync_server
 from support.table_rows import table_rows
 from tidelog.base.settings.limits import Limits
 from tidelog.pipeline.fill.derived_tables import build

@@ -6,8 +6,8 @@ from typing import Any
 
 from support.channels_peer import PLAIN, Api, channels_server, ok
 from support.mesh_peer import Member, envelope, running_broker, unique
-from support.sync_admin import admin
-from support.sync_peer import connected, note, push
+from support.sync.admin import admin
+from support.sync.peer import connected, note, push
 from tidelog.mesh.protocol.model import DAY_MS
 from tidelog.testing.clock import FakeClock
 

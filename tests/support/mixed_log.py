@@ -25,7 +25,7 @@ import uvloop
 
 from support import channel_bodies
 from support.channels_peer import APP
-from support.sync_peer import ADMIN_TOKEN, MODEL, SECRET, write_model
+from support.sync.peer import ADMIN_TOKEN, MODEL, SECRET, write_model
 from tidelog.base.garbage import spare_what_stays
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import HttpRequest

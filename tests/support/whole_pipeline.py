@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support.channels_peer import APP
-from support.sync_peer import MODEL
+from support.sync.peer import MODEL
 from tidelog.pipeline.as_of import Kind, as_of
 from tidelog.pipeline.checks.run import run_checks
 from tidelog.pipeline.fill.derived_tables import build, buildable, model_in_use

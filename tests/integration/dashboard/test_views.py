@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from support.dashboard import Desk, desk
 from support.local_daemon import LocalDaemon
-from support.sync_peer import SECRET, connected, note, write_model
+from support.sync.peer import SECRET, connected, note, write_model
 from tidelog.client import ChannelPublisher
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.daemon.key_file import new_key

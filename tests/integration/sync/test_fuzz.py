@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from support.sync_peer import (
+from support.sync.peer import (
     EVENT,
     TREE,
     Peer,

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from support.backups import command
-from support.sync_peer import EVENT, MODEL, SECRET, connected, envelope, note, token, write_model
+from support.sync.peer import EVENT, MODEL, SECRET, connected, envelope, note, token, write_model
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync.changes import Change

@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
-from support.rule_table import ROOT, read_rules
+from support.sync.rule_table import ROOT, read_rules
 
 DRAWN = 10
 """How many of the inversions are tried, unless TIDELOG_TEST_SOAK_INVERSIONS is `all`."""
@@ -41,14 +41,16 @@ CORE = "client/sync/core.py"
 STORE = "client/sync/store.py"
 VIEWS = "client/sync/views.py"
 
-OF_SESSION = "tests/unit/sync/test_session.py::"
-OF_PROFILES = "tests/unit/sync/test_profiles.py::"
-OF_TOKENS = "tests/unit/sync/test_tokens.py::"
+OF_SESSION = "tests/unit/sync/protocol/test_session.py::"
+OF_PROFILES = "tests/unit/sync/protocol/test_profiles.py::"
+OF_TOKENS = "tests/unit/sync/protocol/test_tokens.py::"
 OF_PLUGIN = "tests/unit/sync/test_plugin.py::"
-OF_PARTITIONS = "tests/unit/sync/test_partitions.py::"
-OF_CORE = "tests/unit/client/test_sync_core.py::"
-OF_STORE = "tests/unit/client/test_sync_store.py::"
-OF_RULES = "tests/integration/sync/test_rules.py::"
+OF_PARTITIONS = "tests/unit/sync/protocol/test_partitions.py::"
+OF_COLD_START = "tests/unit/client/sync/test_core_cold_start.py::"
+OF_FETCHING = "tests/unit/client/sync/test_core_fetching.py::"
+OF_VIEWS = "tests/unit/client/sync/test_core_views.py::"
+OF_STORE = "tests/unit/client/sync/test_store.py::"
+OF_RULES = "tests/integration/sync/decide/test_rules.py::"
 
 
 class Inversion(NamedTuple):
@@ -296,7 +298,7 @@ INVERSIONS = (
         STORE,
         '_file.run("sync_lower_cursors", began, began)',
         '_file.run("sync_lower_cursors", began + 9, began + 9)',
-        OF_CORE + "test_another_history_is_fetched_from_where_they_part",
+        OF_FETCHING + "test_another_history_is_fetched_from_where_they_part",
     ),
     Inversion(
         "D66",
@@ -310,7 +312,7 @@ INVERSIONS = (
         VIEWS,
         "if self.failure is None:",
         "if self.failure is not None:",
-        OF_CORE + "test_a_commit_that_cannot_happen_starts_over_once",
+        OF_FETCHING + "test_a_commit_that_cannot_happen_starts_over_once",
     ),
     Inversion(
         "D55",
@@ -331,14 +333,14 @@ INVERSIONS = (
         FETCHING,
         "chosen = known or self._new(cursors)",
         "chosen = list(cursors)",
-        OF_CORE + "test_new_partitions_are_fetched_separately",
+        OF_FETCHING + "test_new_partitions_are_fetched_separately",
     ),
     Inversion(
         "D60",
         FETCHING,
         "(cycle.sync_to is not None and commit.committed_id <= cycle.sync_to)",
         "(cycle.sync_to is None or commit.committed_id <= cycle.sync_to)",
-        OF_CORE + "test_broadcasts_wait_for_the_watermark",
+        OF_FETCHING + "test_broadcasts_wait_for_the_watermark",
     ),
     Inversion(
         "D61",
@@ -355,7 +357,7 @@ INVERSIONS = (
         CORE,
         "if self._cycles.is_covering(name):",
         "if not name:",
-        OF_CORE + "test_no_snapshot_while_the_partition_is_fetched",
+        OF_VIEWS + "test_no_snapshot_while_the_partition_is_fetched",
     ),
     Inversion(
         "D64",
@@ -369,7 +371,7 @@ INVERSIONS = (
         CORE,
         "self._cycles.give_up_states(self.partitions)",
         "self._cycles.try_states()",
-        OF_CORE + "test_a_state_that_the_log_contradicts_is_replaced_by_events",
+        OF_COLD_START + "test_a_state_that_the_log_contradicts_is_replaced_by_events",
     ),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.sync_peer import (
+from support.sync.peer import (
     EVENT,
     MODEL,
     Peer,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from support.application import MOST_ITEMS
-from support.sync_peer import (
+from support.sync.peer import (
     TREE,
     Peer,
     SyncNode,

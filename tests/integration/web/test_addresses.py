@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from support.channels_peer import APP, V2_QUERY
-from support.sync_peer import SECRET
+from support.sync.peer import SECRET
 from tidelog.base.settings.limits import PerAddress
 from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces

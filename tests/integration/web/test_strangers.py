@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from support import channels_peer
 from support.channels_peer import APP
 from support.channels_raw import signed_target
-from support.sync_peer import SECRET, token
+from support.sync.peer import SECRET, token
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.front.sockets.subscribing import Subscribing
 from tidelog.cli.serve import _surfaces

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from support.rule_table import ROOT, decisions, fixture_path, read_rules
+from support.sync.rule_table import ROOT, decisions, fixture_path, read_rules
 
 RULES = read_rules()
 

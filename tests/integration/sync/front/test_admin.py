@@ -10,8 +10,8 @@ import pytest
 
 from support.command import run as run_command
 from support.nodes import running_node, verdict
-from support.sync_admin import admin
-from support.sync_peer import (
+from support.sync.admin import admin
+from support.sync.peer import (
     ADMIN_TOKEN,
     EVENT,
     MODEL,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from support.sync_admin import admin
-from support.sync_peer import ADMIN_TOKEN, TREE, connected, push
+from support.sync.admin import admin
+from support.sync.peer import ADMIN_TOKEN, TREE, connected, push
 from tidelog.base.errors import TidelogError
 from tidelog.cli.main import app
 

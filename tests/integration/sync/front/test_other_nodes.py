@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from support.catalogue import Database
-from support.sync_peer import (
+from support.sync.peer import (
     ADMIN_TOKEN,
     EVENT,
     TREE,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.sync_peer import (
+from support.sync.peer import (
     EVENT,
     TREE,
     connected,

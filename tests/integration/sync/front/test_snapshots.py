@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.sync_admin import Admin, admin
-from support.sync_peer import (
+from support.sync.admin import Admin, admin
+from support.sync.peer import (
     EVENT,
     MODEL,
     TREE,

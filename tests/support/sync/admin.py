@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from support.sync_peer import ADMIN_TOKEN, SyncNode, sync_server
+from support.sync.peer import ADMIN_TOKEN, SyncNode, sync_server
 
 
 class Admin:

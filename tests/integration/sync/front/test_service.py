@@ -15,7 +15,7 @@ import pytest
 
 from support.catalogue import Database
 from support.nodes import running_node
-from support.sync_peer import (
+from support.sync.peer import (
     EVENT,
     MODEL,
     SECRET,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from support.sync_peer import MODEL, TREE, connected, outcome, sync_server, token
+from support.sync.peer import MODEL, TREE, connected, outcome, sync_server, token
 from tidelog.base.errors import StoreUnavailable, TidelogError
 from tidelog.cli.main import app
 from tidelog.client import SavedDrafts, SyncClient

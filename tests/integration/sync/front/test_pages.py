@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.sync_peer import connected, note, outcome, sync_server
+from support.sync.peer import connected, note, outcome, sync_server
 
 
 async def test_a_page_of_several_partitions_holds_what_their_pages_hold(

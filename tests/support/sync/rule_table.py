@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, convert
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = ROOT / "tests/conformance/sync/rules.toml"
 SPECIFICATION = ROOT / "docs/protocol/sync.md"
 FIXTURE = "fixture:"
