@@ -16,16 +16,16 @@ from msgspec import structs
 
 from tidelog.base.clock import Clock
 from tidelog.daemon.database import WallClock
-from tidelog.daemon.inbox.inbox import Inbox
+from tidelog.daemon.inbox.inbox_db import Inbox
 from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.ipc.server import IpcServer
 from tidelog.daemon.ipc.token_file import TokenFile
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox.outbox import Claim, Outbox, Settlement
+from tidelog.daemon.outbox.outbox_db import Claim, Outbox, Settlement
 from tidelog.daemon.outbox.pressure import Pressure
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.daemon.uplink.uplink_protocol import NoUplink, Reply, Uplink
+from tidelog.daemon.uplink.interface import NoUplink, Reply, Uplink
 from tidelog.mesh.protocol.wire import Deliver
 
 if TYPE_CHECKING:

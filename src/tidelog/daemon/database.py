@@ -118,7 +118,7 @@ class Database:
             raise
 
     def run(self, name: str, *values: object) -> sqlite3.Cursor:
-        """A named statement with values by place."""
+        """A named statement with values by position."""
         return self.connection.execute(self._queries[name], values)
 
     def run_named(self, name: str, values: dict[str, object]) -> sqlite3.Cursor:

@@ -23,11 +23,11 @@ from tidelog.base.ids import parse_ulid
 from tidelog.base.sql.sqlitefile import DirectoryLock
 from tidelog.daemon.clock import DaemonClock
 from tidelog.daemon.continuous_integration import is_ci
-from tidelog.daemon.hooks import files as hook_files
-from tidelog.daemon.hooks.files import Hook
-from tidelog.daemon.hooks.hooks import Hooks
-from tidelog.daemon.inbox import inbox as inboxes
-from tidelog.daemon.inbox.inbox import Inbox
+from tidelog.daemon.hooks import hook_files
+from tidelog.daemon.hooks.dispatch import Hooks
+from tidelog.daemon.hooks.hook_files import Hook
+from tidelog.daemon.inbox import inbox_db
+from tidelog.daemon.inbox.inbox_db import Inbox
 from tidelog.daemon.inbox.receiver import RebuildMarker, Receiver
 from tidelog.daemon.ipc import token_file
 from tidelog.daemon.ipc.api import Api
@@ -36,17 +36,16 @@ from tidelog.daemon.ipc.server import SOCKET_NAME, IpcServer
 from tidelog.daemon.ipc.token_file import TokenFile
 from tidelog.daemon.key_file import read_key
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox import outbox as outboxes
-from tidelog.daemon.outbox import recovery
-from tidelog.daemon.outbox.outbox import Outbox
+from tidelog.daemon.outbox import outbox_db, recovery
+from tidelog.daemon.outbox.outbox_db import Outbox
 from tidelog.daemon.outbox.pressure import Level, Pressure
 from tidelog.daemon.outbox.worker import Worker
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.daemon.uplink import names
-from tidelog.daemon.uplink.directory import Directory
-from tidelog.daemon.uplink.names import Names
-from tidelog.daemon.uplink.uplink import Displaced, Uplink
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.daemon.uplink import names_db
+from tidelog.daemon.uplink.broker_connection import BrokerConnection, Displaced
+from tidelog.daemon.uplink.interface import BrokerUnreachable
+from tidelog.daemon.uplink.member_directory import MemberDirectory
+from tidelog.daemon.uplink.names_db import Names
 from tidelog.mesh.protocol import wire
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
@@ -161,13 +160,13 @@ class Daemon:
         pressure = Pressure(
             self.settings.outbox, self.settings.disk, self.data_dir, self._clock.now_ms
         )
-        outbox = Outbox(self.data_dir / outboxes.FILE_NAME, pressure, self._clock)
+        outbox = Outbox(self.data_dir / outbox_db.FILE_NAME, pressure, self._clock)
         # Ids are minted at the outbox's own time, which is not before its stored mark.
         self._clock.raise_to(parse_ulid(outbox.mint()).unix_ms)
         return outbox
 
     def _open_inbox(self) -> Inbox:
-        path = self.data_dir / inboxes.FILE_NAME
+        path = self.data_dir / inbox_db.FILE_NAME
         is_searchable = self.settings.inbox.full_text_search
         try:
             return Inbox(path, self._clock, is_searchable=is_searchable)
@@ -178,9 +177,9 @@ class Daemon:
             return Inbox(path, self._clock, is_searchable=is_searchable)
 
     def _open_names(self) -> Names:
-        opened = Names(self.data_dir / names.FILE_NAME)
+        opened = Names(self.data_dir / names_db.FILE_NAME)
         if opened.is_new:
-            opened.note(self.inbox.senders(names.MAX_NAMES))
+            opened.note(self.inbox.senders(names_db.MAX_NAMES))
         return opened
 
     def _read_hooks(self) -> Mapping[str, Hook]:
@@ -202,7 +201,7 @@ class Daemon:
             metrics=metrics,
         )
         self.receiver = Receiver(self.inbox, self.events, metrics, self.key.public_hex)
-        self._directory = Directory(
+        self._directory = MemberDirectory(
             settings.broker,
             settings.mesh,
             self.key,
@@ -210,7 +209,7 @@ class Daemon:
             host=settings.signed_host,
             is_away=lambda: self.uplink.is_away,
         )
-        self.uplink = Uplink(
+        self.uplink = BrokerConnection(
             settings.broker,
             settings.mesh,
             self.key,
@@ -375,7 +374,7 @@ class Daemon:
 
     async def _rebuild_inbox(self) -> None:
         marker = RebuildMarker(self.data_dir)
-        while marker.place() is not None:
+        while marker.after() is not None:
             await self._reconnected.wait()
             self._reconnected.clear()
             try:

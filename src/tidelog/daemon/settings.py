@@ -9,7 +9,7 @@ from msgspec import Meta, field
 from tidelog.base.settings import reading as config
 from tidelog.base.settings.kinds import Bytes, Count, Milliseconds, Section
 from tidelog.base.settings.reading import Loaded
-from tidelog.daemon.uplink.address import dialled
+from tidelog.daemon.uplink.broker_address import dialled
 from tidelog.mesh.protocol.negotiation import REQUIRED
 from tidelog.mesh.protocol.policy import REQUEST_TIMEOUT_MS
 from tidelog.mesh.protocol.slug import PATTERN as SLUG_PATTERN

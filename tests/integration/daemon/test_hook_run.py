@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.daemon.hooks import run as hook_run
-from tidelog.daemon.hooks.files import Hook
-from tidelog.daemon.hooks.hooks import PLACES, Hooks
-from tidelog.daemon.hooks.run import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, encode_input
-from tidelog.daemon.inbox.inbox import Inbox
+from tidelog.daemon.hooks import hook_run
+from tidelog.daemon.hooks.dispatch import SLOTS, Hooks
+from tidelog.daemon.hooks.hook_files import Hook
+from tidelog.daemon.hooks.hook_run import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, encode_input
+from tidelog.daemon.inbox.inbox_db import Inbox
 from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.metrics import DaemonMetrics
 
@@ -156,7 +156,7 @@ async def test_so_many_at_once_and_so_many_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More runs wait, still more are dropped, counted and noted; closing ends those that run."""
-    monkeypatch.setattr("tidelog.daemon.hooks.hooks.MAX_WAITING", 3 + PLACES)
+    monkeypatch.setattr("tidelog.daemon.hooks.dispatch.MAX_WAITING", 3 + SLOTS)
     (tmp_path / "hooks").mkdir()
     script(tmp_path / "hooks", 'echo $$ >> "$0.pids"; exec sleep 300', "on-startup")
     metrics = DaemonMetrics()
@@ -174,17 +174,17 @@ async def test_so_many_at_once_and_so_many_waiting(
     pids = tmp_path / "hooks/on-startup.pids"
     running: list[int] = []
     async with asyncio.timeout(PATIENCE_S):
-        while len(running) < PLACES:
+        while len(running) < SLOTS:
             await asyncio.sleep(0.1)
             running = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
-    assert len(running) == PLACES
-    assert metrics.hooks["on-startup", "dropped"] == 20 - 3 - PLACES
+    assert len(running) == SLOTS
+    assert metrics.hooks["on-startup", "dropped"] == 20 - 3 - SLOTS
     await hooks.close()
     inbox.close()
     for pid in running:
         await gone(pid)
     lines = (tmp_path / "hooks.log").read_text().splitlines()
     noted = [json.loads(line)["status"] for line in lines]
-    ran, dropped = PLACES, 20 - 3 - PLACES
+    ran, dropped = SLOTS, 20 - 3 - SLOTS
     assert sorted(noted) == ["cancelled"] * ran + ["dropped"] * dropped + ["started"] * ran
     assert (tmp_path / "hooks.log").stat().st_mode & 0o777 == 0o600

@@ -12,7 +12,7 @@ import pytest
 from support.mesh_daemon import DaemonProcess, eventually
 from support.mesh_real import TOPIC, RealMesh
 from tidelog.daemon.continuous_integration import VARIABLES
-from tidelog.daemon.hooks.hooks import PLACES
+from tidelog.daemon.hooks.dispatch import SLOTS
 
 PATIENCE_S = 60.0
 PROMPT_S = 15.0
@@ -194,9 +194,9 @@ def test_a_send_that_a_hook_refuses(tmp_path: Path) -> None:
 def test_messages_that_come_in_do_not_make_sends_wait(tmp_path: Path) -> None:
     """`pre-send` runs though strangers' messages have all places of the other hooks."""
     with two(tmp_path, on_message="exec sleep 300", pre_send="exit 0") as (_, ana, ben):
-        for number in range(2 * PLACES):
+        for number in range(2 * SLOTS):
             ana.send(f"dm:{ben.public_hex}", "no matter", f"m-{number}")
-        eventually(lambda: len(started(ben, "on-message")) == PLACES, PATIENCE_S)
+        eventually(lambda: len(started(ben, "on-message")) == SLOTS, PATIENCE_S)
         assert ben.send(f"dm:{ana.public_hex}", "mine", "mine")[0] == 202
         assert ended(ben, "on-message") == [], "it did not wait for a place of theirs"
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.local_daemon import LocalDaemon, running, until, with_ipc
 from tidelog.daemon.ipc import token_file
-from tidelog.daemon.uplink.uplink_protocol import NoUplink
+from tidelog.daemon.uplink.interface import NoUplink
 from tidelog.mesh.protocol.negotiation import REQUIRED
 
 SEND = b'{"to":"topic:alerts","message":"x"}'

@@ -15,7 +15,7 @@ from support.mesh_broker import ScriptedBroker, running
 from support.mesh_daemon import DaemonProcess, eventually
 from tidelog.client import BlockingMeshClient, DaemonUnavailable, MeshClient, MeshRefused
 from tidelog.client.mesh.client import BEGINNING
-from tidelog.daemon.inbox.inbox import START
+from tidelog.daemon.inbox.inbox_db import START
 
 TIDELOG = (sys.executable, "-m", "tidelog")
 

@@ -9,7 +9,7 @@ from support.command import run as run_command
 from support.local_daemon import BOB, running
 from support.mesh_daemon import eventually
 from support.mesh_real import RealMesh
-from tidelog.daemon.uplink.uplink_protocol import NoUplink
+from tidelog.daemon.uplink.interface import NoUplink
 
 
 async def test_they_are_listed_by_name(tmp_path: Path) -> None:

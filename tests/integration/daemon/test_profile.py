@@ -7,7 +7,7 @@ from support.command import run as run_command
 from support.local_daemon import running
 from support.mesh_daemon import eventually
 from support.mesh_real import TOPIC, RealMesh
-from tidelog.daemon.uplink.uplink_protocol import NoUplink
+from tidelog.daemon.uplink.interface import NoUplink
 
 
 async def test_what_the_broker_knows_is_null_without_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from support.local_daemon import LocalDaemon, running, until
 from tidelog.base import faultpoint
 from tidelog.base.errors import StoreUntrustworthy
 from tidelog.base.faultpoint import VARIABLE
-from tidelog.daemon.outbox.outbox import Accept
+from tidelog.daemon.outbox.outbox_db import NewSend
 
 SEND = {"to": "topic:alerts", "message": "m" * 5000}
 
@@ -186,7 +186,7 @@ async def test_a_daemon_killed_again_and_again_while_it_recovers(tmp_path: Path)
             await client.post("/v1/send", json=SEND, headers=headers)
         payloads = [other.outbox.inspect(f"id-{number}")[0] for number in range(5)]
     daemon.outbox.accept(
-        [Accept(row.client_message_id, row.request_fingerprint, row.payload) for row in payloads]
+        [NewSend(row.client_message_id, row.request_fingerprint, row.payload) for row in payloads]
     )
     assert len(daemon.outbox.claim()) == 5
     await daemon.stop()

@@ -14,11 +14,11 @@ import pytest
 from support.command import run as run_command
 from tidelog.client import ChannelClient, SyncClient
 from tidelog.daemon.key_file import new_key, write_key
-from tidelog.daemon.uplink.address import dialled
-from tidelog.daemon.uplink.directory import Directory
-from tidelog.daemon.uplink.names import Names
-from tidelog.daemon.uplink.uplink import Uplink
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.daemon.uplink.broker_address import dialled
+from tidelog.daemon.uplink.broker_connection import BrokerConnection
+from tidelog.daemon.uplink.interface import BrokerUnreachable
+from tidelog.daemon.uplink.member_directory import MemberDirectory
+from tidelog.daemon.uplink.names_db import Names
 from tidelog.pipeline.publish import PublishError, _put
 from tidelog.sync.protocol.profiles import Model
 
@@ -130,7 +130,7 @@ async def test_the_list_of_members(tmp_path: Path, status: int) -> None:
     """The daemon's token for it is not sent on."""
     with recording() as elsewhere, recording(status, elsewhere.url) as named:
         names = Names(tmp_path / "names.db")
-        directory = Directory(named.url, "harbour", new_key(), names)
+        directory = MemberDirectory(named.url, "harbour", new_key(), names)
         with pytest.raises(BrokerUnreachable):
             await directory.members()
         names.close()
@@ -157,7 +157,7 @@ def uplink(url: str, path: Path) -> Awaitable[object]:
     async def key_of(name: str) -> str | None:
         return name
 
-    return Uplink(
+    return BrokerConnection(
         url,
         "harbour",
         new_key(),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.daemon.outbox.outbox import Outbox
+from tidelog.daemon.outbox.outbox_db import Outbox
 from tidelog.daemon.outbox.pressure import Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
 from tidelog.testing.clock import FakeClock

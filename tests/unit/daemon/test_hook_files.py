@@ -8,8 +8,8 @@ import pytest
 
 from support.other_user import NOBODY, can_change_user
 from tidelog.base.errors import ConfigError
-from tidelog.daemon.hooks import files as hook_files
-from tidelog.daemon.hooks.files import MAX_TIMEOUT_MS, Hook
+from tidelog.daemon.hooks import hook_files
+from tidelog.daemon.hooks.hook_files import MAX_TIMEOUT_MS, Hook
 
 DM = "[hooks.on-dm]\n"
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 MODULES = (
-    *("inbox.inbox", "ipc.api", "ipc.events", "ipc.server", "metrics"),
-    *("outbox.outbox", "outbox.pressure", "settings"),
+    *("inbox.inbox_db", "ipc.api", "ipc.events", "ipc.server", "metrics"),
+    *("outbox.outbox_db", "outbox.pressure", "settings"),
 )
 HEAVY = ("typer", "rich", "uvicorn", "asyncpg", "pyspark", "prometheus_client", "starlette")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.base.errors import StoreError
-from tidelog.daemon.outbox.outbox import Accept, Outbox, Settlement
+from tidelog.daemon.outbox.outbox_db import NewSend, Outbox, Settlement
 from tidelog.daemon.outbox.pressure import Level
 from tidelog.testing.clock import FakeClock
 
@@ -22,7 +22,7 @@ def outbox_limits() -> dict[str, int]:
 
 def accept(outbox: Outbox, name: str, size: int) -> bool:
     """Whether a send of so many bytes was stored."""
-    [result] = outbox.accept([Accept(name, b"f" * 32, b"x" * size)])
+    [result] = outbox.accept([NewSend(name, b"f" * 32, b"x" * size)])
     return not isinstance(result, StoreError)
 
 

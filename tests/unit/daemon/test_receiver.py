@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tidelog.base.errors import StoreUnavailable, StoreUntrustworthy
-from tidelog.daemon.inbox.inbox import Inbox
+from tidelog.daemon.inbox.inbox_db import Inbox
 from tidelog.daemon.inbox.receiver import RebuildMarker, Receiver
 from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.metrics import DaemonMetrics
@@ -133,7 +133,7 @@ async def test_a_lost_inbox_is_filled_from_history(desk: Desk, tmp_path: Path) -
     await desk.receiver.rebuild(marker, history)
     assert history.asked == [1, 3]
     assert desk.told == ["b", "c", "d"]
-    assert marker.place() is None
+    assert marker.after() is None
 
 
 async def test_without_a_marker_nothing_is_asked(desk: Desk, tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ async def test_a_history_that_makes_no_sense_leaves_the_marker(
     marker.set(0)
     with pytest.raises(wire.FrameInvalid):
         await desk.receiver.rebuild(marker, History(msgspec.Raw(broken)))
-    assert marker.place() == 0
+    assert marker.after() == 0

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.base.errors import StoreDamaged, StoreInUse, TidelogError
 from tidelog.base.sql.sqlitefile import DirectoryLock
-from tidelog.daemon.outbox.outbox import Accept, Outbox
+from tidelog.daemon.outbox.outbox_db import NewSend, Outbox
 from tidelog.daemon.outbox.pressure import Pressure
 from tidelog.daemon.outbox.recovery import Report, recover, refuse_unfinished
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     for number in range(ROWS):
         body = f"{number} ".encode() * (1 if number % 3 else 3000)
         envelope = make_envelope(destination_kind="topic", destination_ref="t", body=body)
-        sends.append(Accept(f"m{number}", envelope.fingerprint(), envelope.payload()))
+        sends.append(NewSend(f"m{number}", envelope.fingerprint(), envelope.payload()))
     outbox.accept(sends)
     outbox.close()
     return tmp_path
@@ -109,7 +109,7 @@ def test_a_damaged_outbox_of_the_first_version_is_recovered(first_version: Path)
 def test_the_first_page_of_a_migrated_outbox_is_lost(first_version: Path) -> None:
     """What a migration adds does not move what was there."""
     outbox = open_outbox(first_version)
-    outbox.accept([Accept("new", b"\1" * 32, b"{}", "dm:bob", "1f" * 32)])
+    outbox.accept([NewSend("new", b"\1" * 32, b"{}", "dm:bob", "1f" * 32)])
     outbox.drop(outbox.inspect("new")[0].id)
     outbox.close()
     damage(first_version, 0, bytes(PAGE))

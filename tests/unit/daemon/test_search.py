@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.local_daemon import delivery
-from tidelog.daemon.inbox.inbox import KEPT_MS, VACUUM_EVERY_MS, Inbox
+from tidelog.daemon.inbox.inbox_db import KEPT_MS, VACUUM_EVERY_MS, Inbox
 from tidelog.daemon.inbox.search import words_in
 from tidelog.testing.clock import FakeClock
 
@@ -63,7 +63,7 @@ def test_pages_are_those_of_the_inbox(reopen: Open) -> None:
     inbox = reopen(True)
     inbox.receive([delivery(number, body=f"disk {number % 2}") for number in range(1, 11)])
     first = inbox.search("disk 1", limit=3)
-    rest = inbox.search("disk 1", first[-1].place, limit=10)
+    rest = inbox.search("disk 1", first[-1].position, limit=10)
     ids = [message.client_message_id for message in (*first, *rest)]
     assert ids == ["c-1", "c-3", "c-5", "c-7", "c-9"]
 

@@ -12,18 +12,18 @@ import pytest
 from support import mesh_cases
 from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox.outbox import Accept, Outbox, Row, Settlement
+from tidelog.daemon.outbox.outbox_db import NewSend, Outbox, Row, Settlement
 from tidelog.daemon.outbox.pressure import Pressure
 from tidelog.daemon.outbox.worker import Worker
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
-from tidelog.daemon.uplink.uplink import Answer
+from tidelog.daemon.uplink.broker_connection import SendReply
 from tidelog.mesh.protocol import policy
 from tidelog.mesh.protocol.fingerprint import make_envelope
 from tidelog.mesh.protocol.negotiation import Parameters
 from tidelog.testing.clock import FakeClock
 
 DAY_MS = 86_400_000
-ACCEPTED = Answer(code=201, broker_message_id="B1", history_id=7)
+ACCEPTED = SendReply(code=201, broker_message_id="B1", history_id=7)
 
 
 class RecordingUplink:
@@ -32,7 +32,7 @@ class RecordingUplink:
     def __init__(self) -> None:
         self.connected = True
         self.sent: list[tuple[str, str | None]] = []
-        self.answer: Answer | Callable[[str], Answer] = ACCEPTED
+        self.answer: SendReply | Callable[[str], SendReply] = ACCEPTED
         self.most_at_once = 0
         self._at_once = 0
         self.gate = asyncio.Event()
@@ -40,7 +40,7 @@ class RecordingUplink:
 
     async def send(
         self, client_message_id: str, fingerprint: bytes, payload: bytes, supersedes: str | None
-    ) -> Answer:
+    ) -> SendReply:
         """Record the attempt."""
         assert fingerprint
         assert payload
@@ -64,7 +64,7 @@ def outbox(tmp_path: Path, clock: FakeClock) -> Iterator[Outbox]:
 def accept(outbox: Outbox, *ids: str) -> None:
     """Store sends."""
     envelope = make_envelope(destination_kind="topic", destination_ref="t", body=b"x")
-    outbox.accept([Accept(name, envelope.fingerprint(), envelope.payload()) for name in ids])
+    outbox.accept([NewSend(name, envelope.fingerprint(), envelope.payload()) for name in ids])
 
 
 def row(outbox: Outbox, client_message_id: str) -> Row:
@@ -109,7 +109,7 @@ async def test_a_duplicate_is_done_and_counted(
     """A 200 is as good as a 201; one that was pruned is counted besides, and logged louder."""
     uplink, metrics = RecordingUplink(), DaemonMetrics()
     is_there = case["body"]["history_available"]
-    uplink.answer = Answer(code=case["status"], duplicate=True, history_available=is_there)
+    uplink.answer = SendReply(code=case["status"], duplicate=True, history_available=is_there)
     accept(outbox, "a")
     with caplog.at_level(logging.INFO, "tidelog.daemon.outbox.worker"):
         await work(
@@ -156,7 +156,7 @@ async def test_a_retry_that_the_broker_had_forgotten_is_counted(
 async def test_a_permanent_refusal_is_dead(outbox: Outbox, code: int) -> None:
     """The id is never rotated by the daemon: that would hide a fault of the caller."""
     uplink = RecordingUplink()
-    uplink.answer = Answer(code=code, error=f"{code} refused")
+    uplink.answer = SendReply(code=code, error=f"{code} refused")
     accept(outbox, "a")
     await work(Worker(outbox, uplink, DaemonMetrics()), lambda: row(outbox, "a").status == "dead")
     assert row(outbox, "a").last_error == f"{code} refused"
@@ -169,7 +169,7 @@ async def test_a_transient_failure_is_retried_with_growing_delays(
 ) -> None:
     """Each attempt waits twice as long as the one before; nothing else is counted."""
     uplink = RecordingUplink()
-    uplink.answer = Answer(code=code, error="later")
+    uplink.answer = SendReply(code=code, error="later")
     accept(outbox, "a")
     for attempt, delay in ((1, 500), (2, 1000), (3, 2000)):
         worker = Worker(outbox, uplink, DaemonMetrics(), jitter=lambda: 1.0)
@@ -183,7 +183,7 @@ async def test_a_transient_failure_is_retried_with_growing_delays(
 async def test_retry_after_raises_the_delay(outbox: Outbox, clock: FakeClock) -> None:
     """The broker may ask for more patience, not for less."""
     uplink = RecordingUplink()
-    uplink.answer = Answer(code=429, error="rate_limited", retry_after_s=12)
+    uplink.answer = SendReply(code=429, error="rate_limited", retry_after_s=12)
     accept(outbox, "a")
     worker = Worker(outbox, uplink, DaemonMetrics(), jitter=lambda: 1.2)
     await work(worker, lambda: row(outbox, "a").attempts == 1)

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 from support.markdown import Document, code
 from tidelog.cli.main import app
-from tidelog.daemon.hooks import files as hook_files
-from tidelog.daemon.hooks import hooks as hooks_module
-from tidelog.daemon.hooks import run as hook_run
+from tidelog.daemon.hooks import dispatch as hooks_module
+from tidelog.daemon.hooks import hook_files, hook_run
 from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.settings import DaemonSettings

@@ -37,7 +37,7 @@ def call_as_member(directory: Path, method: str, resource: str, body: object) ->
     from tidelog.client.mesh.daemon_directory import KEY_NAME, require_joined
     from tidelog.daemon import settings as daemon_settings
     from tidelog.daemon.key_file import read_key
-    from tidelog.daemon.uplink.address import resource_url
+    from tidelog.daemon.uplink.broker_address import resource_url
 
     require_joined(directory)
     key = read_key(directory / KEY_NAME)

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 
 from tidelog.base.errors import StoreError, StoreUntrustworthy
-from tidelog.daemon.inbox.inbox import Inbox, Message
+from tidelog.daemon.inbox.inbox_db import Inbox, Message
 from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox.outbox import MAX_HISTORY_ID
+from tidelog.daemon.outbox.outbox_db import MAX_HISTORY_ID
 from tidelog.mesh.protocol import wire
 
 REBUILD_NAME = "inbox.rebuild"
 """A file in the data directory while a lost inbox is filled from the broker's history; it holds
-the place up to which that has got, so that a restart goes on there."""
+the `history_id` up to which that has got, so that a restart goes on there."""
 
 _log = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ class RebuildMarker:
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / REBUILD_NAME
 
-    def place(self) -> int | None:
-        """The `history_id` to go on behind; None when there is nothing to rebuild."""
+    def after(self) -> int | None:
+        """The `history_id` to go on after; None when there is nothing to rebuild."""
         if not self._path.exists():
             return None
         return int(self._path.read_text(encoding="ascii") or 0)
 
     def set(self, after: int) -> None:
-        """Everything up to this place is stored."""
+        """Everything up to this `history_id` is stored."""
         self._path.write_text(str(after), encoding="ascii")
 
     def clear(self) -> None:
@@ -95,7 +95,7 @@ class Receiver:
 
         What this member sent itself is part of the history it may see, and not of its inbox.
         """
-        after = marker.place()
+        after = marker.after()
         has_more = after is not None
         while after is not None and has_more:
             page = await history(after)

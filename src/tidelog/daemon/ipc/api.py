@@ -13,17 +13,24 @@ import msgspec
 from tidelog import __version__
 from tidelog.base.errors import StoreError, StoreUntrustworthy
 from tidelog.daemon.database import StorageBusy, StorageFull
-from tidelog.daemon.inbox import inbox as inboxes
-from tidelog.daemon.inbox.inbox import CursorInvalid, Inbox, Message
+from tidelog.daemon.inbox import inbox_db
+from tidelog.daemon.inbox.inbox_db import CursorInvalid, Inbox, Message
 from tidelog.daemon.ipc.events import Events
 from tidelog.daemon.ipc.http import Request, Response, Stream, answer, refuse
 from tidelog.daemon.ipc.requests import Draft, read_patch, read_post, read_send
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox.outbox import DEFAULT_LIST, MAX_LIST, Accept, Outbox, OutboxRefused, Row
+from tidelog.daemon.outbox.outbox_db import (
+    DEFAULT_LIST,
+    MAX_LIST,
+    NewSend,
+    Outbox,
+    OutboxRefused,
+    Row,
+)
 from tidelog.daemon.outbox.pressure import Level
 from tidelog.daemon.settings import DaemonSettings
 from tidelog.daemon.times import read_timestamp, timestamp
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable, Reply, Uplink
+from tidelog.daemon.uplink.interface import BrokerUnreachable, Reply, Uplink
 from tidelog.mesh.protocol.fingerprint import (
     Envelope,
     RequestRefused,
@@ -173,7 +180,7 @@ class Api:
             _log.warning("Idempotency-Key and client_message_id differ; the header is used")
         draft = read(fields, self._outbox.parameters.inline_bytes)
         envelope = await self._addressed(draft, client_id)
-        send = Accept(
+        send = NewSend(
             client_id,
             envelope.fingerprint(),
             envelope.payload(),
@@ -245,8 +252,8 @@ class Api:
 
     async def _read_inbox(self, request: Request) -> Response:
         query = request.query()
-        limit = _integer(query, "limit", inboxes.DEFAULT_PAGE, inboxes.MAX_PAGE)
-        after = _place(query["cursor"]) if "cursor" in query else inboxes.START
+        limit = _integer(query, "limit", inbox_db.DEFAULT_PAGE, inbox_db.MAX_PAGE)
+        after = _position(query["cursor"]) if "cursor" in query else inbox_db.START
         since_ms = _time(query["since"]) if "since" in query else 0
         found = self._inbox.page(
             after,
@@ -261,8 +268,8 @@ class Api:
         if not self._inbox.is_searchable:
             return refuse(404, "not_found", "search is off: set [inbox] full_text_search = true")
         query = request.query()
-        limit = _integer(query, "limit", inboxes.DEFAULT_PAGE, inboxes.MAX_PAGE)
-        after = _place(query["cursor"]) if "cursor" in query else inboxes.START
+        limit = _integer(query, "limit", inbox_db.DEFAULT_PAGE, inbox_db.MAX_PAGE)
+        after = _position(query["cursor"]) if "cursor" in query else inbox_db.START
         found = self._inbox.search(query.get("q", ""), after, limit=limit + 1)
         return self._paged(request, found, limit)
 
@@ -291,7 +298,7 @@ class Api:
         if self._outbox.level() is Level.DEGRADED:
             return refuse(507, "insufficient_storage", "no new streams while storage is full")
         last = request.values("last-event-id")
-        after = _place(last[-1]) if last and last[-1] else None
+        after = _position(last[-1]) if last and last[-1] else None
         return Stream(lambda port: self._events.serve(port, after))
 
     # The outbox.
@@ -427,9 +434,9 @@ class _Accepts:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._waiting: list[tuple[Accept, asyncio.Future[AcceptReply | StoreError]]] = []
+        self._waiting: list[tuple[NewSend, asyncio.Future[AcceptReply | StoreError]]] = []
 
-    def submit(self, send: Accept) -> "asyncio.Future[AcceptReply | StoreError]":
+    def submit(self, send: NewSend) -> "asyncio.Future[AcceptReply | StoreError]":
         """Resolved when it is committed."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
@@ -498,8 +505,8 @@ def _time(text: str) -> int:
         raise RequestRefused(400, "schema_invalid", "since is no RFC 3339 time") from None
 
 
-def _place(cursor: str) -> inboxes.Place:
+def _position(cursor: str) -> inbox_db.Position:
     try:
-        return inboxes.read_cursor(cursor)
+        return inbox_db.read_cursor(cursor)
     except CursorInvalid as error:
         raise RequestRefused(400, "cursor_invalid", str(error)) from None

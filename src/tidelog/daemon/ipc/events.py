@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.daemon.inbox.inbox import Inbox, Message, Place
+from tidelog.daemon.inbox.inbox_db import Inbox, Message, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,19 +67,19 @@ class _Reader:
 
     __slots__ = ("after", "is_live", "port")
 
-    def __init__(self, port: Port, after: Place, *, is_live: bool) -> None:
+    def __init__(self, port: Port, after: Position, *, is_live: bool) -> None:
         self.port = port
         self.after = after
         """The last message it was sent; what is received from now on comes after it."""
         self.is_live = is_live
 
-    def tell(self, text: bytes, place: Place | None) -> None:
+    def tell(self, text: bytes, position: Position | None) -> None:
         """Send an event if there is room for it; without, the reader has to catch up first."""
         if not self.is_live:
             return
         if self.port.has_room(len(text)):
             self.port.send(text)
-            self.after = place or self.after
+            self.after = position or self.after
         else:
             self.is_live = False
             self.port.wake()
@@ -102,22 +102,22 @@ class Events:
     def publish_message(self, message: Message) -> None:
         """Tell of a message whose inbox row is committed."""
         reach(FaultPoint.PUBLISHING)
-        self._publish("message", message, message.place)
+        self._publish("message", message, message.position)
 
     def publish(self, kind: str, data: Any) -> None:
         """Tell of anything else; it is not kept, and a replay does not have it."""
         self._publish(kind, data, None)
 
-    def _publish(self, kind: str, data: Any, place: Place | None) -> None:
+    def _publish(self, kind: str, data: Any, position: Position | None) -> None:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no event")
-        text = encode(kind, data, place.cursor() if place else None)
+        text = encode(kind, data, position.cursor() if position else None)
         for reader in self._readers:
-            reader.tell(text, place)
+            reader.tell(text, position)
         for listener in self.listeners:
             listener(kind, data)
 
-    async def serve(self, port: Port, after: Place | None) -> None:
+    async def serve(self, port: Port, after: Position | None) -> None:
         """Feed one reader until it is gone; `after` is the last message it has seen."""
         port.send(b": tidelog\n\n")
         newest = self._inbox.newest()
@@ -145,7 +145,7 @@ class Events:
                 if not port.has_room(len(text)):
                     await port.drain()
                 port.send(text)
-                reader.after = message.place
+                reader.after = message.position
             await asyncio.sleep(0)  # a reader that keeps up must not keep others from their turn
 
 

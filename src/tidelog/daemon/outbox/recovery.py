@@ -21,7 +21,7 @@ from tidelog.base.errors import StoreDamaged, StoreUnavailable, TidelogError
 from tidelog.base.sql.queries import load_queries
 from tidelog.base.sql.sqlitefile import DirectoryLock
 from tidelog.daemon.database import Database
-from tidelog.daemon.outbox.outbox import APPLICATION_ID, FILE_NAME, Row
+from tidelog.daemon.outbox.outbox_db import APPLICATION_ID, FILE_NAME, Row
 from tidelog.mesh.protocol.fingerprint import (
     RequestRefused,
     is_client_message_id,
@@ -265,10 +265,10 @@ class _Damaged:
         """
         seen: set[Any] = set()
         for query, start in ((name, lowest), (f"{name}_back", highest)):
-            place, step = start, _STEP
+            last, step = start, _STEP
             while True:
                 try:
-                    rows = self._connection.execute(self._queries[query], (place, step)).fetchall()
+                    rows = self._connection.execute(self._queries[query], (last, step)).fetchall()
                 except sqlite3.DatabaseError:
                     if step == 1:
                         break
@@ -279,7 +279,7 @@ class _Damaged:
                 seen.update(row[0] for row in fresh)
                 if not fresh:
                     break
-                place = rows[-1][0]
+                last = rows[-1][0]
 
     def _first(self, name: str, rowid: int) -> tuple[Any, ...] | None:
         try:

@@ -15,8 +15,8 @@ from typing import Protocol
 from tidelog.base.errors import StoreError, StoreUntrustworthy
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.daemon.metrics import DaemonMetrics
-from tidelog.daemon.outbox.outbox import Claim, Outbox, Settlement
-from tidelog.daemon.uplink.uplink import Answer
+from tidelog.daemon.outbox.outbox_db import Claim, Outbox, Settlement
+from tidelog.daemon.uplink.broker_connection import SendReply
 from tidelog.mesh.protocol import policy
 
 LOOK_EVERY_S = 2.0
@@ -40,7 +40,7 @@ class Sender(Protocol):
 
     async def send(
         self, client_message_id: str, fingerprint: bytes, payload: bytes, supersedes: str | None
-    ) -> Answer:
+    ) -> SendReply:
         """One attempt; always answers, in bounded time."""
 
 
@@ -121,7 +121,7 @@ class Worker:
         return policy.CLAIM_ROWS - len(self._attempts)
 
     async def _attempt(self, claim: Claim) -> None:
-        answer = Answer(code=None, error="the daemon failed; its log says why")
+        answer = SendReply(code=None, error="the daemon failed; its log says why")
         try:
             answer = await self._uplink.send(
                 claim.client_message_id,
@@ -134,7 +134,7 @@ class Worker:
         self._settlements.append(self._settlement(claim, answer))
         self._wake.set()
 
-    def _settlement(self, claim: Claim, answer: Answer) -> Settlement:
+    def _settlement(self, claim: Claim, answer: SendReply) -> Settlement:
         status = policy.status_after(answer.code)
         if status == "done" and answer.duplicate:
             self._metrics.dedupe["out"] += 1

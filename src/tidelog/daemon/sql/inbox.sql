@@ -18,11 +18,11 @@ ON CONFLICT (client_message_id, sender_pubkey, mesh) DO NOTHING RETURNING id;
 SELECT max(coalesce((SELECT max(received_at) FROM inbox), 0), coalesce((SELECT max(received_at) FROM inbox_seen), 0));
 
 -- name: inbox_newest
--- The place of the last row.
+-- The position of the last row.
 SELECT received_at, id FROM inbox ORDER BY received_at DESC, id DESC LIMIT 1;
 
 -- name: inbox_page
--- Rows after a place, in the order they were received in.
+-- Rows after a position, in the order they were received in.
 SELECT id, client_message_id, broker_message_id, mesh, topic, sender_pubkey, sender_name, body,
        meta, received_at, reply_to_id, history_id, priority, created_at, mention
 FROM inbox

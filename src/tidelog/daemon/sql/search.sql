@@ -43,7 +43,7 @@ DROP TRIGGER IF EXISTS inbox_fts_insert;
 DROP TRIGGER IF EXISTS inbox_fts_delete;
 
 -- name: search_page
--- Messages that match, behind a place, in the order they were received in.
+-- Messages that match, after a position, in the order they were received in.
 SELECT id, client_message_id, broker_message_id, mesh, topic, sender_pubkey, sender_name, body,
        meta, received_at, reply_to_id, history_id, priority, created_at, mention
 FROM inbox

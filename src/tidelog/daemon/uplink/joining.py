@@ -13,7 +13,7 @@ from tidelog.base.settings import reading as config
 from tidelog.base.terminal import printable
 from tidelog.daemon.key_file import new_key, read_key, write_key
 from tidelog.daemon.settings import FILE_NAME
-from tidelog.daemon.uplink.address import dialled, is_same_broker, resource_url
+from tidelog.daemon.uplink.broker_address import dialled, is_same_broker, resource_url
 from tidelog.daemon.uplink.broker_http import BrokerRefused, call
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.protocol.slug import is_slug

@@ -263,7 +263,7 @@ class CreateTopic(Struct, frozen=True):
         return Accept(Reply(201, {"topic": self.topic, "created": True}), rows=(change,))
 
 
-class Subscribe(Struct, frozen=True):
+class SetSubscription(Struct, frozen=True):
     """Receive a topic from now on, or no longer."""
 
     mesh_id: str

@@ -38,7 +38,7 @@ class HistoryEnvelope(wire.Envelope, frozen=True, kw_only=True):
 
 
 class HistoryPageFrame(wire.HistoryPage, frozen=True, kw_only=True, tag="history_page"):
-    """Messages after a place, oldest first."""
+    """Messages after a `history_id`, oldest first."""
 
     items: list[HistoryEnvelope]  # type: ignore[assignment]  # there they are read one by one
 

@@ -255,7 +255,7 @@ class Connection:
                             wire.HistoryPage(
                                 ref=ref,
                                 items=page.items,
-                                next_after=page.next_place,
+                                next_after=page.next_history_id,
                                 has_more=page.has_more,
                             )
                         )

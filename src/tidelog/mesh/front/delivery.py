@@ -27,7 +27,7 @@ from tidelog.mesh.decide.claims import (
     Leased,
     Release,
 )
-from tidelog.mesh.front.delivery_protocol import Receiver
+from tidelog.mesh.front.delivery_interface import Receiver
 from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, envelope
@@ -60,7 +60,7 @@ RETRY_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
-Place = tuple[str, str]
+RecipientKey = tuple[str, str]
 """A mesh and a recipient in it."""
 
 
@@ -85,7 +85,7 @@ class _Lane:
         return not self.is_open
 
     @property
-    def place(self) -> Place:
+    def recipient_key(self) -> RecipientKey:
         return self.receiver.mesh.id, self.receiver.member.public_hex
 
     def forget_ended(self, now_ms: int) -> None:
@@ -113,8 +113,8 @@ class PushDelivery:
         self._clock = clock
         self._on_wake = on_wake
         self._ulids = UlidFactory(clock)
-        self._lanes: dict[Place, list[_Lane]] = {}
-        self._claiming: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+        self._lanes: dict[RecipientKey, list[_Lane]] = {}
+        self._claiming: WeakValueDictionary[RecipientKey, asyncio.Lock] = WeakValueDictionary()
         """See `tidelog.mesh.decide.claims`: one claim at a time for each recipient."""
         self._posts: list[tuple[str, str]] = []
         """Mesh and message: posts to topics whose recipients are not woken yet."""
@@ -146,16 +146,16 @@ class PushDelivery:
     def attached(self, receiver: Receiver) -> None:
         """See `Delivery.attached`; what waited for the member comes first."""
         lane = _Lane(receiver)
-        self._lanes.setdefault(lane.place, []).append(lane)
+        self._lanes.setdefault(lane.recipient_key, []).append(lane)
         self._wake(lane)
 
     def detached(self, receiver: Receiver) -> None:
         """See `Delivery.detached`; what was pushed and not acknowledged waits again at once."""
-        place = receiver.mesh.id, receiver.member.public_hex
-        lanes = self._lanes.pop(place, [])
+        recipient_key = receiver.mesh.id, receiver.member.public_hex
+        lanes = self._lanes.pop(recipient_key, [])
         others = [lane for lane in lanes if lane.receiver is not receiver]
         if others:
-            self._lanes[place] = others
+            self._lanes[recipient_key] = others
         for lane in lanes:
             if lane.receiver is receiver:
                 lane.is_open = False
@@ -164,8 +164,8 @@ class PushDelivery:
     def acknowledged(self, receiver: Receiver, frame: ClientAck) -> None:
         """See `Delivery.acknowledged`; it can only close a row of the receiver's own member."""
         reach(FaultPoint.BROKER_ACKNOWLEDGED)
-        place = receiver.mesh.id, receiver.member.public_hex
-        for lane in self._lanes.get(place, ()):
+        recipient_key = receiver.mesh.id, receiver.member.public_hex
+        for lane in self._lanes.get(recipient_key, ()):
             lease = lane.leases.get(frame.broker_message_id)
             if lease is not None and lease.claim_id == frame.claim_id:
                 del lane.leases[frame.broker_message_id]
@@ -175,7 +175,7 @@ class PushDelivery:
         self._acknowledged.inc()
         if not self._acks:
             asyncio.get_running_loop().call_soon(self._submit_acks)
-        mesh_id, recipient = place
+        mesh_id, recipient = recipient_key
         key = DeliveryKey(frame.broker_message_id, recipient)
         self._acks.append(Complete(mesh_id, key, frame.claim_id))
 
@@ -238,14 +238,16 @@ class PushDelivery:
         Rows may wait although nobody was woken for them: the node that claimed them has died, or
         the store refused a claim.
         """
-        places = tuple(self._lanes)
-        for start in range(0, len(places), LOOK_ROWS):
-            page = places[start : start + LOOK_ROWS]
+        recipient_keys = tuple(self._lanes)
+        for start in range(0, len(recipient_keys), LOOK_ROWS):
+            page = recipient_keys[start : start + LOOK_ROWS]
             now = self._clock.now_ms()
-            found = await self._store.rows_of("mesh_waiting", [(*place, now) for place in page])
-            for place, waiting in zip(page, found, strict=True):
+            found = await self._store.rows_of(
+                "mesh_waiting", [(*recipient_key, now) for recipient_key in page]
+            )
+            for recipient_key, waiting in zip(page, found, strict=True):
                 if waiting:
-                    for lane in self._lanes.get(place, ()):
+                    for lane in self._lanes.get(recipient_key, ()):
                         self._wake(lane)
 
     # Its own doing.
@@ -257,13 +259,13 @@ class PushDelivery:
                 posts, self._posts = self._posts[:LOOK_ROWS], self._posts[LOOK_ROWS:]
                 keys = [(message,) for _, message in posts]
                 found = await self._store.rows_of("mesh_recipients", keys)
-                places = {
+                recipient_keys = {
                     (mesh_id, recipient)
                     for (mesh_id, _), rows in zip(posts, found, strict=True)
                     for (recipient,) in rows
                 }
-                for place in places:
-                    for lane in self._lanes.get(place, ()):
+                for recipient_key in recipient_keys:
+                    for lane in self._lanes.get(recipient_key, ()):
                         self._wake(lane)
         except StoreError as error:
             _log.warning("recipients were not woken; the reaper will: %s", error)
@@ -335,10 +337,10 @@ class PushDelivery:
         return True
 
     async def _claim(self, claim: Claim) -> Leased | Reply:
-        place = claim.mesh_id, claim.recipient
-        lock = self._claiming.get(place)
+        recipient_key = claim.mesh_id, claim.recipient
+        lock = self._claiming.get(recipient_key)
         if lock is None:
-            lock = self._claiming[place] = asyncio.Lock()
+            lock = self._claiming[recipient_key] = asyncio.Lock()
         async with lock:
             found = await submit_and_wait(self._committer, claim.names(), 512, (claim,))
         _raise_failure(found)
@@ -362,14 +364,14 @@ class PushDelivery:
 
     def _release(self, lane: _Lane) -> None:
         leases = tuple(
-            (DeliveryKey(message, lane.place[1]), lease.claim_id)
+            (DeliveryKey(message, lane.recipient_key[1]), lease.claim_id)
             for message, lease in lane.leases.items()
         )
         lane.leases = {}
         if not leases:
             return
         item = Release(leases)
-        mesh_id, recipient = lane.place
+        mesh_id, recipient = lane.recipient_key
 
         def released(_: Sequence[Answer | Failure]) -> None:
             for other in self._lanes.get((mesh_id, recipient), ()):

@@ -15,14 +15,14 @@ asks for the next; without this one question could read a whole history."""
 PAGE_BYTES = 1024 * 1024
 """Content after which a page ends; it is held in memory until the socket has taken it."""
 
-MAX_PLACE = 2**63 - 1
+MAX_HISTORY_ID = 2**63 - 1
 
 
 class Page(Struct, frozen=True):
     """Some items, and where the next page begins."""
 
     items: list[Raw]
-    next_place: int
+    next_history_id: int
     has_more: bool
 
 
@@ -55,7 +55,7 @@ class HistoryReader:
         return found
 
     async def after(self, mesh: Mesh, member: Member, after: int, limit: int) -> Page:
-        """What a member may see after a place, oldest first."""
+        """What a member may see after a `history_id`, oldest first."""
         last = await self.last(mesh)
         through = min(last, after + SCAN_ENTRIES)
         key = (mesh.id, member.public_hex, member.id, after, through, limit + 1)
@@ -69,7 +69,7 @@ class HistoryReader:
     async def mentions(
         self, mesh: Mesh, member: Member, mentioned: str, before: int, limit: int
     ) -> Page:
-        """Mentions of somebody before a place that a member may see, newest first."""
+        """Mentions of somebody before a `history_id`, those a member may see, newest first."""
         key = (mesh.id, member.public_hex, member.id, mentioned, before, SCAN_ENTRIES)
         looked_at = await self._store.rows("mesh_mentions", key)
         visible = [(serial, size) for serial, size, may_see in looked_at if may_see]
@@ -91,7 +91,7 @@ class HistoryReader:
 
 
 def _within(sizes: Sequence[tuple[int, ...]]) -> list[int]:
-    """The places up to the one that fills a page; at least one, if there is any."""
+    """Each `history_id` up to the one that fills a page; at least one, if there is any."""
     taken: list[int] = []
     total = 0
     for serial, size in sizes:

@@ -23,7 +23,7 @@ from tidelog.base.serving.surface import (
     is_bearer,
 )
 from tidelog.mesh.decide import per_mesh_settings
-from tidelog.mesh.front.history import MAX_PLACE
+from tidelog.mesh.front.history import MAX_HISTORY_ID
 from tidelog.mesh.front.openapi import MESH, OPERATIONS
 from tidelog.mesh.front.service import MeshService, reply_of
 from tidelog.mesh.protocol import replies
@@ -98,8 +98,8 @@ class MeshHttp:
         routes = (
             Route(*join, self._answered(self._join), OPERATIONS[join]),
             *(
-                guarded(*place, self._judged(admit), OPERATIONS[place])
-                for place, admit in judged.items()
+                guarded(*route, self._judged(admit), OPERATIONS[route])
+                for route, admit in judged.items()
             ),
         )
         most, too_large = self._max_body_bytes, _response(refusal(413, "payload_too_large"))
@@ -229,11 +229,12 @@ class MeshHttp:
 
     async def _get_history(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
         query = _query(request)
-        after = _number(query, "after", 0, least=0, most=MAX_PLACE)
+        after = _number(query, "after", 0, least=0, most=MAX_HISTORY_ID)
         limit = _number(query, "limit", 100, least=1, most=MAX_HISTORY_PAGE)
         page = await self._service.history(mesh, member, after, limit)
         return Reply(
-            200, {"items": page.items, "next_after": page.next_place, "has_more": page.has_more}
+            200,
+            {"items": page.items, "next_after": page.next_history_id, "has_more": page.has_more},
         )
 
     async def _get_mentions(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:
@@ -241,11 +242,12 @@ class MeshHttp:
         mentioned = query.get("member", member.public_hex)
         if not PUBLIC_KEY.fullmatch(mentioned):
             raise RequestRefused(400, "schema_invalid", "member is no public key")
-        before = _number(query, "before", MAX_PLACE, least=1, most=MAX_PLACE)
+        before = _number(query, "before", MAX_HISTORY_ID, least=1, most=MAX_HISTORY_ID)
         limit = _number(query, "limit", 100, least=1, most=MAX_HISTORY_PAGE)
         page = await self._service.mentions(mesh, member, mentioned, before, limit)
         return Reply(
-            200, {"items": page.items, "next_before": page.next_place, "has_more": page.has_more}
+            200,
+            {"items": page.items, "next_before": page.next_history_id, "has_more": page.has_more},
         )
 
     async def _get_topics(self, request: HttpRequest, mesh: Mesh, member: Member) -> Reply:

@@ -111,9 +111,9 @@ def _operation(
     )
 
 
-def _page(place: str) -> Schema:
-    schema = record(f"items {place} has_more", items=listing(_MESSAGE), has_more=FLAG)
-    schema["properties"][place] = WHOLE
+def _page(next_name: str) -> Schema:
+    schema = record(f"items {next_name} has_more", items=listing(_MESSAGE), has_more=FLAG)
+    schema["properties"][next_name] = WHOLE
     return schema
 
 

@@ -193,11 +193,11 @@ class Peers:
         """
         if peer not in self._present:
             return
-        place = -1 if own.cancelled() or own.exception() is not None else own.result()
+        own_id = -1 if own.cancelled() or own.exception() is not None else own.result()
         if told.kind == "taken":
-            if place == told.announcement:
+            if own_id == told.announcement:
                 peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
-        elif place < announcement:
+        elif own_id < announcement:
             verdict = _judge(peer, told.instance)
             if verdict is not Resolution.SAME_DAEMON and announcement != self._noted:
                 self._noted = announcement

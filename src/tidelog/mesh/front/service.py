@@ -40,13 +40,13 @@ from tidelog.mesh.decide.membership import (
     RemoveTopic,
     RemoveWebhook,
     Revoke,
-    Subscribe,
+    SetSubscription,
 )
 from tidelog.mesh.decide.per_mesh_settings import NAMES as SETTING_NAMES
 from tidelog.mesh.decide.per_mesh_settings import ChangeMesh, changed
 from tidelog.mesh.decide.sends import CommitSend, mentions_in, reply_of_known
 from tidelog.mesh.front.connection import Connection
-from tidelog.mesh.front.delivery_protocol import Delivery
+from tidelog.mesh.front.delivery_interface import Delivery
 from tidelog.mesh.front.history import HistoryReader, Page
 from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
 from tidelog.mesh.front.public_hosts import PublicHosts
@@ -382,12 +382,12 @@ class MeshService:
     async def subscribe(
         self, mesh: Mesh, member: Member, topic: object, *, is_wanted: bool
     ) -> Reply:
-        """Subscribe a member, or end its subscription."""
+        """SetSubscription a member, or end its subscription."""
         try:
             name = _reference(topic)
         except RequestRefused as error:
             return replies.of_request(error)
-        return await self.commit(Subscribe(mesh.id, member, name, is_wanted, self._limits))
+        return await self.commit(SetSubscription(mesh.id, member, name, is_wanted, self._limits))
 
     async def topics(self, mesh: Mesh, member: Member) -> list[dict[str, Any]]:
         """All topics, and which of them the member receives."""
@@ -411,7 +411,7 @@ class MeshService:
     # History.
 
     async def history(self, mesh: Mesh, member: Member, after: int, limit: int) -> Page:
-        """What a member may see after a place."""
+        """What a member may see after a `history_id`."""
         return await self._history.after(mesh, member, after, limit)
 
     async def mentions(

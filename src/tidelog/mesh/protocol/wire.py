@@ -145,7 +145,7 @@ class Deliver(Envelope, frozen=True, kw_only=True, tag="deliver"):
 
 
 class HistoryPage(Struct, frozen=True, kw_only=True, tag="history_page"):
-    """Messages after a place, oldest first."""
+    """Messages after a `history_id`, oldest first."""
 
     ref: int
     items: list[Raw]
@@ -221,7 +221,7 @@ class ClientAck(Struct, frozen=True, kw_only=True, tag="client_ack"):
 
 
 class HistoryRequest(Struct, frozen=True, kw_only=True, tag="history"):
-    """Ask for messages after a place."""
+    """Ask for messages after a `history_id`."""
 
     ref: int
     after: int = 0

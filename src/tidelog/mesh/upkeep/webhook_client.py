@@ -17,9 +17,9 @@ from tidelog.base.net.tls import context_for
 from tidelog.mesh.upkeep.webhook_connections import (
     AnswerInvalid,
     ClosedBefore,
-    Connection,
     KeptConnections,
     Origin,
+    WebhookConnection,
 )
 
 _EMBEDDING = (
@@ -40,7 +40,7 @@ class PostFailed(TidelogError):  # noqa: N818 - the failure is the noun
         self.code = code
 
 
-class _Target(NamedTuple):
+class _Location(NamedTuple):
     origin: Origin
     netloc: str
     path: str
@@ -106,12 +106,12 @@ class WebhookClient:
             if connection is not None:
                 connection.abort()
 
-    async def _open(self, origin: Origin) -> Connection:
+    async def _open(self, origin: Origin) -> WebhookConnection:
         address = await _address(origin, may_be_private=self._may_be_private)
-        return await Connection.open(origin, address, await context_for(f"{origin.scheme}:"))
+        return await WebhookConnection.open(origin, address, await context_for(f"{origin.scheme}:"))
 
 
-def _target(url: str) -> _Target:
+def _target(url: str) -> _Location:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise PostFailed("url_invalid")
@@ -124,10 +124,10 @@ def _target(url: str) -> _Target:
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
         path += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?")
-    return _Target(Origin(parts.scheme, host, port), netloc, path)
+    return _Location(Origin(parts.scheme, host, port), netloc, path)
 
 
-def _request(target: _Target, headers: Mapping[str, str], body: bytes) -> bytes:
+def _request(target: _Location, headers: Mapping[str, str], body: bytes) -> bytes:
     lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.netloc}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     lines.append(f"Content-Length: {len(body)}")

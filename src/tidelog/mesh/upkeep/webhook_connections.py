@@ -101,7 +101,7 @@ class _Answer:
         self._is_whole = self.status != 0
 
 
-class Connection(asyncio.Protocol):
+class WebhookConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, origin: Origin) -> None:
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
     @classmethod
     async def open(
         cls, origin: Origin, address: str, context: ssl.SSLContext | None
-    ) -> "Connection":
+    ) -> "WebhookConnection":
         """Connect to the address; the host is what the peer's certificate must name."""
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: cls(origin),
@@ -218,13 +218,13 @@ class KeptConnections:
     """Those that nobody uses now, the one that has waited longest first."""
 
     def __init__(self) -> None:
-        self._idle: dict[Connection, asyncio.TimerHandle] = {}
+        self._idle: dict[WebhookConnection, asyncio.TimerHandle] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._idle)
 
-    def take(self, origin: Origin) -> Connection | None:
+    def take(self, origin: Origin) -> WebhookConnection | None:
         """The one that was used last; it is the caller's now."""
         for connection in reversed(self._idle):
             if connection.origin == origin:
@@ -232,7 +232,7 @@ class KeptConnections:
                 return connection
         return None
 
-    def put(self, connection: Connection) -> None:
+    def put(self, connection: WebhookConnection) -> None:
         """Keep it, or end it if it cannot be used again."""
         if not connection.keep(self) or self._is_closed:
             connection.abort()
@@ -245,7 +245,7 @@ class KeptConnections:
         loop = asyncio.get_running_loop()
         self._idle[connection] = loop.call_later(IDLE_SECONDS, self._end, connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: WebhookConnection) -> None:
         """It is not kept any more."""
         timer = self._idle.pop(connection, None)
         if timer is not None:
@@ -257,6 +257,6 @@ class KeptConnections:
         for connection in tuple(self._idle):
             self._end(connection)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: WebhookConnection) -> None:
         self.forget(connection)
         connection.abort()

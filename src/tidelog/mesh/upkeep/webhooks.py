@@ -209,7 +209,7 @@ class Webhooks:
             self._nudged.clear()
 
     async def look(self) -> None:
-        """Begin to serve every endpoint that has something to get, as far as there are places."""
+        """Begin to serve endpoints that have something to get, while there are free connections."""
         after = ""
         while len(self._busy) < self._settings.webhook_connections:
             found = await self._store.rows(

@@ -29,11 +29,11 @@ def dialled(broker_url: str) -> str:
 
 
 def is_same_broker(one: str, other: str) -> bool:
-    """Whether two addresses, however they are spelled, lead to one place."""
-    return _place(one) == _place(other)
+    """Whether two addresses, however they are spelled, lead to one broker."""
+    return _address(one) == _address(other)
 
 
-def _place(broker_url: str) -> tuple[bool, str, str]:
+def _address(broker_url: str) -> tuple[bool, str, str]:
     parts = _parts(broker_url)
     return _IS_SECURE[parts.scheme], dialled(broker_url), parts.path.rstrip("/")
 

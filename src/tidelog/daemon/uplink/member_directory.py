@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import quote
 
 from tidelog.base.net import direct
-from tidelog.daemon.uplink.address import resource_url
-from tidelog.daemon.uplink.names import Names
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.daemon.uplink.broker_address import resource_url
+from tidelog.daemon.uplink.interface import BrokerUnreachable
+from tidelog.daemon.uplink.names_db import Names
 from tidelog.mesh.protocol.fingerprint import PUBLIC_KEY
 from tidelog.mesh.protocol.identity import MemberKey
 
@@ -43,7 +43,7 @@ _FAILURES = (OSError, ValueError, TypeError, KeyError, TimeoutError)
 """What a broker that is away, or that is none, makes of a question."""
 
 
-class Directory:
+class MemberDirectory:
     """The members of one mesh, as the broker names them."""
 
     def __init__(

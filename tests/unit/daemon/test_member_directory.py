@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tidelog.daemon.key_file import new_key
-from tidelog.daemon.uplink.directory import Directory
-from tidelog.daemon.uplink.names import Names
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.daemon.uplink.interface import BrokerUnreachable
+from tidelog.daemon.uplink.member_directory import MemberDirectory
+from tidelog.daemon.uplink.names_db import Names
 from tidelog.mesh.protocol.identity import verify_token
 
 ALICE, BOB = "a" * 64, "b" * 64
@@ -45,10 +45,10 @@ def names(tmp_path: Path) -> Iterator[Names]:
     opened.close()
 
 
-def directory_of(broker: Broker, names: Names, *, is_away: bool = False) -> Directory:
+def directory_of(broker: Broker, names: Names, *, is_away: bool = False) -> MemberDirectory:
     """A directory that asks this broker."""
     key = new_key()
-    return Directory(
+    return MemberDirectory(
         "http://broker", "harbour", key, names, is_away=lambda: is_away, fetch=broker.fetch
     )
 

@@ -10,9 +10,9 @@ import pytest
 from support.mesh_broker import SLUG, ScriptedBroker
 from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.key_file import new_key
-from tidelog.daemon.uplink.address import dialled
-from tidelog.daemon.uplink.uplink import Uplink
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable
+from tidelog.daemon.uplink.broker_address import dialled
+from tidelog.daemon.uplink.broker_connection import BrokerConnection
+from tidelog.daemon.uplink.interface import BrokerUnreachable
 from tidelog.mesh.protocol import negotiation, wire
 from tidelog.mesh.protocol.fingerprint import Envelope, make_envelope
 from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
@@ -45,9 +45,9 @@ class Recorder:
         return {}
 
 
-def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> Uplink:
+def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> BrokerConnection:
     """An uplink that is not started."""
-    return Uplink(
+    return BrokerConnection(
         broker.url,
         SLUG,
         settings.pop("key", None) or new_key(),
@@ -66,14 +66,14 @@ def make_uplink(broker: ScriptedBroker, recorder: Recorder, **settings: Any) -> 
 @asynccontextmanager
 async def connected(
     broker: ScriptedBroker, recorder: Recorder, **settings: Any
-) -> AsyncIterator[Uplink]:
+) -> AsyncIterator[BrokerConnection]:
     """A running uplink."""
     async with started(make_uplink(broker, recorder, **settings)) as uplink:
         yield uplink
 
 
 @asynccontextmanager
-async def started(uplink: Uplink) -> AsyncIterator[Uplink]:
+async def started(uplink: BrokerConnection) -> AsyncIterator[BrokerConnection]:
     """It runs, and is connected."""
     running = asyncio.create_task(uplink.run())
     try:
@@ -97,7 +97,7 @@ def envelope(text: str = "x", ref: str = "tides", kind: str = "topic") -> Envelo
     return make_envelope(destination_kind=kind, destination_ref=ref, body=text.encode())
 
 
-async def send(uplink: Uplink, message_id: str, what: Envelope | None = None) -> Any:
+async def send(uplink: BrokerConnection, message_id: str, what: Envelope | None = None) -> Any:
     """One attempt."""
     what = what or envelope()
     return await uplink.send(message_id, what.fingerprint(), what.payload(), None)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreUnavailable
-from tidelog.daemon.outbox.outbox import MAX_DELAY_MS, Accept, Outbox, OutboxRefused, Settlement
+from tidelog.daemon.outbox.outbox_db import MAX_DELAY_MS, NewSend, Outbox, OutboxRefused, Settlement
 from tidelog.daemon.outbox.pressure import Level, Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
 from tidelog.mesh.protocol.fingerprint import make_envelope
@@ -24,7 +24,7 @@ Open = Callable[..., Outbox]
 
 def accept(outbox: Outbox, *ids: str, content: bytes = b"f") -> list[int]:
     """Statuses of the answers to sends with these ids."""
-    results = outbox.accept([Accept(name, content * 32, b"{}") for name in ids])
+    results = outbox.accept([NewSend(name, content * 32, b"{}") for name in ids])
     return [result.status if isinstance(result, AcceptReply) else 507 for result in results]
 
 
@@ -33,10 +33,10 @@ def statuses(outbox: Outbox) -> dict[str, str]:
     return {row.client_message_id: row.status for row in outbox.rows()}
 
 
-def addressed(to: str | None, key: str, text: str = "x") -> Accept:
+def addressed(to: str | None, key: str, text: str = "x") -> NewSend:
     """A send under one id to a member, as it was asked for and as that was taken."""
     envelope = make_envelope(destination_kind="dm", destination_ref=key, body=text.encode())
-    return Accept("a", envelope.fingerprint(), envelope.payload(), to, key)
+    return NewSend("a", envelope.fingerprint(), envelope.payload(), to, key)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def addressed(to: str | None, key: str, text: str = "x") -> Accept:
     ],
 )
 def test_the_same_words_are_judged_under_the_rows_own_destination(
-    outbox: Outbox, first: Accept, again: Accept, status: int
+    outbox: Outbox, first: NewSend, again: NewSend, status: int
 ) -> None:
     """In the transaction: a name may get another meaning while its send is on the way."""
     assert [answer.status for answer in outbox.accept([first]) if isinstance(answer, AcceptReply)]
@@ -356,7 +356,7 @@ def test_sends_that_share_a_transaction_are_answered_as_if_alone(
         limits = OutboxSettings(max_queue_size=4)
         pressure = Pressure(limits, DiskSettings(), folder, clock.now_ms, lambda _: 10**12)
         outbox = Outbox(folder / "outbox.db", pressure, clock)
-        accepts = [Accept(name, content * 32, b"{}") for name, content in sends]
+        accepts = [NewSend(name, content * 32, b"{}") for name, content in sends]
         if is_shared:
             results = outbox.accept(accepts)
         else:

@@ -1,8 +1,9 @@
 """The daemon's connection to its broker: proven, negotiated, used, and opened again when lost.
 
-An `Uplink` lives as long as the daemon; a `_Conversation` as long as one WebSocket. Nothing is sent
-before the broker has answered the negotiation (mesh 9.2), and what a conversation still waits for
-when it ends is answered with "nobody knows", which the outbox retries under the same id.
+A `BrokerConnection` lives as long as the daemon; a `_Conversation` as long as one WebSocket.
+Nothing is sent before the broker has answered the negotiation (mesh 9.2), and what a conversation
+still waits for when it ends is answered with "nobody knows", which the outbox retries under the
+same id.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.net.direct_socket import Redirected, connect
 from tidelog.base.net.tls import context_for
 from tidelog.base.terminal import printable
-from tidelog.daemon.uplink.address import socket_url
-from tidelog.daemon.uplink.uplink_protocol import BrokerUnreachable, Reply
+from tidelog.daemon.uplink.broker_address import socket_url
+from tidelog.daemon.uplink.interface import BrokerUnreachable, Reply
 from tidelog.mesh.protocol import negotiation, policy, wire
 from tidelog.mesh.protocol.identity import CHALLENGE_BYTES, MemberKey, TokenRefused, from_base64url
 from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
@@ -76,7 +77,7 @@ _RIVALS = {
 }
 """Another daemon has this member's place: this one must not fight for it (mesh 9.6)."""
 
-_log = logging.getLogger("tidelog.daemon.uplink.uplink")
+_log = logging.getLogger("tidelog.daemon.uplink.broker_connection")
 
 Publish = Callable[[str, dict[str, Any]], None]
 Receive = Callable[[Sequence[wire.Deliver]], Sequence[wire.Deliver]]
@@ -91,7 +92,7 @@ class Displaced(TidelogError):  # noqa: N818 - the fact is the noun
         self.code = code
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class SendReply(Struct, frozen=True, kw_only=True):
     """What became of one attempt to send a row."""
 
     code: int | None
@@ -107,7 +108,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Uplink:
+class BrokerConnection:
     """Keeps one negotiated connection to the broker, as far as the network lets it."""
 
     def __init__(
@@ -202,7 +203,7 @@ class Uplink:
 
     async def send(
         self, client_message_id: str, fingerprint: bytes, payload: bytes, supersedes: str | None
-    ) -> Answer:
+    ) -> SendReply:
         """One attempt to send a row; always answers, within the request timeout."""
         incarnation = self._incarnation
 
@@ -212,9 +213,9 @@ class Uplink:
         try:
             ack = await self._ask(frame, sent=lambda: reach(FaultPoint.DAEMON_SENT))
         except BrokerUnreachable as error:
-            return Answer(code=None, error=str(error))
+            return SendReply(code=None, error=str(error))
         if not isinstance(ack, wire.Ack):
-            return Answer(code=None, error="the broker answered a send with another frame")
+            return SendReply(code=None, error="the broker answered a send with another frame")
         if ack.code == 401 and self._conversation is not None:
             self._conversation.end("the broker asks to authenticate again")
         return _answer_of(ack, incarnation)
@@ -460,7 +461,7 @@ class _OtherHello(TidelogError):  # noqa: N818 - the fact is the noun
 class _Conversation:
     """One negotiated connection: questions with their answers, deliveries with theirs."""
 
-    def __init__(self, socket: ClientConnection, uplink: Uplink) -> None:
+    def __init__(self, socket: ClientConnection, uplink: BrokerConnection) -> None:
         self._socket = socket
         self._uplink = uplink
         self._refs = itertools.count(1)
@@ -560,11 +561,11 @@ async def _expect(socket: ClientConnection, kind: type[_Expected]) -> _Expected:
         raise _Unfit(f"{kind.__name__} was due, {type(frame).__name__} came")
 
 
-def _answer_of(ack: wire.Ack, incarnation: str | None) -> Answer:
+def _answer_of(ack: wire.Ack, incarnation: str | None) -> SendReply:
     error = None
     if ack.code not in (200, 201):
         error = " ".join(filter(None, (str(ack.code), ack.error, ack.conflict)))
-    return Answer(
+    return SendReply(
         code=ack.code,
         error=error,
         broker_message_id=ack.broker_message_id,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.daemon.database import StorageFull
-from tidelog.daemon.uplink import names as module
-from tidelog.daemon.uplink.names import Names
+from tidelog.daemon.uplink import names_db as module
+from tidelog.daemon.uplink.names_db import Names
 
 ALICE, BOB = "a" * 64, "b" * 64
 

@@ -18,11 +18,10 @@ from typing import Any
 import msgspec
 
 from tidelog.base.errors import ConfigError
-from tidelog.daemon.hooks import files as hook_files
-from tidelog.daemon.hooks import run as hook_run
-from tidelog.daemon.hooks.files import FOLDER_NAME, Hook, topic_hook
-from tidelog.daemon.hooks.run import Result
-from tidelog.daemon.inbox.inbox import Message
+from tidelog.daemon.hooks import hook_files, hook_run
+from tidelog.daemon.hooks.hook_files import FOLDER_NAME, Hook, topic_hook
+from tidelog.daemon.hooks.hook_run import Result
+from tidelog.daemon.inbox.inbox_db import Message
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.times import timestamp
 
@@ -33,7 +32,7 @@ MAX_AUDIT_BYTES = 10 * 1024**2
 """Of the audit file; a full one becomes `hooks.log.1` in place of the last such."""
 
 MAX_AT_ONCE = 8
-PLACES = MAX_AT_ONCE // 2
+SLOTS = MAX_AT_ONCE // 2
 """Of `pre-send`, and as many of all others: if they shared them, messages that come in could make
 the member's sends wait."""
 
@@ -70,8 +69,8 @@ class Hooks:
         self._identity = {"TIDELOG_MESH": mesh, "TIDELOG_MEMBER_PUBKEY": member_pubkey}
         self._publish = publish
         self._metrics = metrics
-        self._running = asyncio.Semaphore(PLACES)
-        self._asked = asyncio.Semaphore(PLACES)
+        self._running = asyncio.Semaphore(SLOTS)
+        self._asked = asyncio.Semaphore(SLOTS)
         self._waiting = 0
         self._waiting_bytes = 0
         self._numbers = itertools.count(1)

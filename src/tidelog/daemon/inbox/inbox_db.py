@@ -52,7 +52,7 @@ class Message(Struct, frozen=True, kw_only=True):
     """One received message."""
 
     cursor: str
-    """The place of this message; a page or a stream goes on behind it."""
+    """The position of this message; a page or a stream goes on behind it."""
     id: str
     client_message_id: str
     broker_message_id: str | None
@@ -73,34 +73,34 @@ class Message(Struct, frozen=True, kw_only=True):
     mention: bool
 
     @property
-    def place(self) -> "Place":
+    def position(self) -> "Position":
         """What `cursor` names."""
         return read_cursor(self.cursor)
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A position in the order of the inbox."""
 
     received_at: int
     id: str
 
     def cursor(self) -> str:
-        """The place as callers see it."""
+        """The position as callers see it."""
         text = f"{self.received_at}.{self.id}"
         return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-START = Place(-1, "")
+START = Position(-1, "")
 """Ahead of every message."""
 
 
-def read_cursor(text: str) -> Place:
-    """The place a cursor names."""
+def read_cursor(text: str) -> Position:
+    """The position a cursor names."""
     try:
         padded = text + "=" * (-len(text) % 4)
         decoded = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
         received_at, _, message_id = decoded.partition(".")
-        return Place(int(received_at), message_id)
+        return Position(int(received_at), message_id)
     except (binascii.Error, UnicodeError, ValueError):
         raise CursorInvalid("not a cursor of this inbox") from None
 
@@ -187,7 +187,7 @@ class Inbox:
 
     def page(
         self,
-        after: Place = START,
+        after: Position = START,
         *,
         limit: int = DEFAULT_PAGE,
         since_ms: int = 0,
@@ -195,10 +195,10 @@ class Inbox:
         sender: str | None = None,
         max_bytes: int | None = None,
     ) -> list[Message]:
-        """Messages after a place, oldest first.
+        """Messages after a position, oldest first.
 
         Args:
-            after: the place.
+            after: the position.
             limit: how many.
             since_ms: none received before this time.
             topic: of this topic only.
@@ -224,15 +224,15 @@ class Inbox:
                 break
         return found
 
-    def newest(self) -> Place:
-        """The place of the last message; `START` if there is none."""
+    def newest(self) -> Position:
+        """The position of the last message; `START` if there is none."""
         found = self._database.row("inbox_newest")
-        return START if found is None else Place(*found)
+        return START if found is None else Position(*found)
 
     def search(
-        self, text: str, after: Place = START, *, limit: int = DEFAULT_PAGE
+        self, text: str, after: Position = START, *, limit: int = DEFAULT_PAGE
     ) -> list[Message]:
-        """Messages behind a place that have all these words, oldest first.
+        """Messages behind a position that have all these words, oldest first.
 
         Raises:
             StorageBusy: the file is being vacuumed.
@@ -324,7 +324,7 @@ def _message(row: Sequence[Any]) -> Message:
     reply_to_id, history_id, priority, created_at, mention = row[10:]
     is_text = isinstance(body, str)
     return Message(
-        cursor=Place(received_at, message_id).cursor(),
+        cursor=Position(received_at, message_id).cursor(),
         id=message_id,
         client_message_id=client_id,
         broker_message_id=broker_id,

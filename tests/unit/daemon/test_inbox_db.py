@@ -12,7 +12,7 @@ from msgspec import Raw
 from support.local_daemon import BOB, delivery
 from tidelog.base.sql.queries import load_queries
 from tidelog.daemon.database import StorageBusy, StorageFull
-from tidelog.daemon.inbox.inbox import (
+from tidelog.daemon.inbox.inbox_db import (
     KEPT_MS,
     SEEN_MS,
     VACUUM_EVERY_MS,
@@ -160,7 +160,7 @@ def test_order_survives_clocks_and_restarts(reopen: Open, clock: FakeClock) -> N
     """A reader that continues after the last row sees each later one once (FT-23)."""
     start = clock.now_ms()
     seen: list[int | None] = []
-    place = None
+    position = None
     number = 0
     for offset in (0, 0, 500, -10_000, -10_000, 400, 600):
         clock.set(start + offset)
@@ -168,9 +168,9 @@ def test_order_survives_clocks_and_restarts(reopen: Open, clock: FakeClock) -> N
         for _ in range(3):
             number += 1
             inbox.receive([delivery(number)])
-        page = inbox.page(place) if place else inbox.page()
+        page = inbox.page(position) if position else inbox.page()
         seen += [message.history_id for message in page]
-        place = page[-1].place
+        position = page[-1].position
     assert seen == list(range(1, number + 1))
     times = [message.received_at for message in reopen().page(limit=1000)]
     assert times == sorted(times)
@@ -252,6 +252,6 @@ def test_the_newest_history_id_is_remembered(reopen: Open) -> None:
 
 @pytest.mark.parametrize("text", ["", "%", "YWJj", "MS4\xe9", "LjE"])
 def test_what_is_no_cursor_is_refused(text: str) -> None:
-    """A place is not guessed."""
+    """A position is not guessed."""
     with pytest.raises(CursorInvalid):
         read_cursor(text)

@@ -96,13 +96,13 @@ def check(script: Path) -> None:
 
 
 def _refuse_changeable(path: Path) -> None:
-    """Refuse what another user could have written or replaced, at any place on the way to it."""
+    """Refuse what another user could have written or replaced, at any point on the way to it."""
     try:
-        for place, status in _way(path):
+        for here, status in _way(path):
             if status.st_uid not in (0, os.geteuid()) or _is_writable(status):
                 raise ConfigError(
-                    f"{place} can be changed by others, who could run anything as you by it. "
-                    f"Run: chmod go-w {place}, and make sure that it is yours or root's"
+                    f"{here} can be changed by others, who could run anything as you by it. "
+                    f"Run: chmod go-w {here}, and make sure that it is yours or root's"
                 )
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
@@ -121,19 +121,19 @@ def _is_writable(status: os.stat_result) -> bool:
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Every directory and every link that leads to a file, and the file."""
     left = list(reversed(path.absolute().parts))
-    place = Path(left.pop())
-    yield place, place.lstat()
+    here = Path(left.pop())
+    yield here, here.lstat()
     links = 0
     while left:
-        found = place / left.pop()
+        found = here / left.pop()
         status = found.lstat()
         yield found, status
         if not stat.S_ISLNK(status.st_mode):
-            place = found
+            here = found
             continue
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        target = place / found.readlink()
-        place = Path(target.anchor)
+        target = here / found.readlink()
+        here = Path(target.anchor)
         left += reversed(target.parts[1:])

@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.base.errors import ConfigError
-from tidelog.daemon.uplink.address import resource_url, socket_url
+from tidelog.daemon.uplink.broker_address import resource_url, socket_url
 
 
 @pytest.mark.parametrize(

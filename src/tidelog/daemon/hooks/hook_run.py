@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from tidelog.daemon.hooks.group import HookGroup
+from tidelog.daemon.hooks.process_group import HookGroup
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_OUTPUT_BYTES = 64 * 1024

@@ -78,7 +78,7 @@ class OutboxRefused(TidelogError):  # noqa: N818 - the failure is the noun
         """More members of the answer."""
 
 
-class Accept(NamedTuple):
+class NewSend(NamedTuple):
     """A send that passed every check."""
 
     client_message_id: str
@@ -295,7 +295,7 @@ class Outbox:
 
     # Accepting (mesh 3.4).
 
-    def accept(self, sends: Sequence[Accept]) -> list[AcceptReply | StoreError]:
+    def accept(self, sends: Sequence[NewSend]) -> list[AcceptReply | StoreError]:
         """Decide sends in one transaction; each has the outcome it would have had alone.
 
         Returns:
@@ -314,7 +314,7 @@ class Outbox:
             results += self.accept([send])
         return results
 
-    def _accept(self, sends: Sequence[Accept]) -> list[AcceptReply | StoreError]:
+    def _accept(self, sends: Sequence[NewSend]) -> list[AcceptReply | StoreError]:
         verdicts: list[AcceptReply | StoreError] = []
         with self._changes() as changes:
             for send in sends:
@@ -334,7 +334,7 @@ class Outbox:
         reach(FaultPoint.DAEMON_ACCEPTED)
         return verdicts
 
-    def _insert(self, send: Accept) -> str:
+    def _insert(self, send: NewSend) -> str:
         row_id = self._ids.mint()
         times = (self._now_ms(), self._clock.now_ms())
         self._database.run("outbox_insert", row_id, *send, *times)
@@ -488,7 +488,7 @@ class Outbox:
             if patch is not None:
                 fingerprint, payload = patch.fingerprint(), patch.payload()
                 ref = patch.destination_ref
-            new_id = self._insert(Accept(client_id, fingerprint, payload, to or old.to, ref))
+            new_id = self._insert(NewSend(client_id, fingerprint, payload, to or old.to, ref))
             self._retire(old, new_id, changes)
             changes["pending"] += 1
             reach(FaultPoint.DAEMON_REQUEUEING)
