@@ -1,35 +1,46 @@
-"""No code block without somebody who answers for it: see blocks.toml."""
+"""No code block that nobody runs or checks; support/pages.py says how a page names who does."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
-from support.block_register import Answer, Register, documents
-from support.walk import ROOT, Block, blocks
+from support import walk
+from support.pages import (
+    GENERATED,
+    WALK_TEST,
+    Check,
+    checked_by,
+    checkers,
+    checks_of_blocks,
+    checks_of_kinds,
+    documents,
+)
+from support.walk import ROOT, RUN
 
-REGISTER = Register()
-ANSWERS = list(REGISTER.answers())
+CHECKS = [
+    check
+    for document in documents()
+    for check in (*checks_of_kinds(document), *checks_of_blocks(document))
+]
 
 
 @pytest.mark.parametrize("document", documents())
-def test_somebody_answers_for_every_block(document: str) -> None:
-    """Each block is walked, or counted in the register; nothing is registered that is not there."""
-    assert REGISTER.complaint(document, blocks(document)) is None
+def test_every_block_is_run_or_checked(document: str) -> None:
+    """Or a comment right before it says why not."""
+    found = checkers(document)
+    left = [block.place for block, check in found if check is None]
+    assert not left, (
+        f"nobody runs or checks {left}: name the test in the page, as tests/support/pages.py says"
+    )
+    if document.startswith(GENERATED):
+        assert WALK_TEST not in {check for _, check in found}, "the program writes no commands"
 
 
-@pytest.mark.parametrize("document", documents())
-def test_a_block_that_nobody_answers_for_is_noticed(document: str) -> None:
-    """One more block of any kind, in any document, fails until somebody answers for it."""
-    for kind in ("sh", "json", ""):
-        new = Block(document, 1, kind, "", "true\n")
-        is_walked = document in REGISTER.walks and kind == "sh"
-        assert (REGISTER.complaint(document, [*blocks(document), new]) is None) == is_walked
-
-
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.document} {answer.test}")
-def test_who_answers_is_there_and_reads_the_document(answer: Answer) -> None:
-    """The named test exists, opens this document, and looks for blocks of these kinds."""
-    path, _, name = answer.test.partition("::")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: f"{check.document} {check.test}")
+def test_what_a_page_names_is_there_and_reads_it(check: Check) -> None:
+    """The named test exists, opens this page, and looks for blocks of these kinds."""
+    path, _, name = check.test.partition("::")
     source = (ROOT / path).read_text(encoding="utf-8")
     functions = [
         node.name
@@ -37,22 +48,74 @@ def test_who_answers_is_there_and_reads_the_document(answer: Answer) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
     assert name in functions
-    reads_all = "REGISTER.settings" in source or "scripts/generate" in source
-    assert reads_all or answer.document.rpartition("/")[2] in source, "it never opens the document"
-    for kind in answer.kinds:
-        spellings = (f"```{kind}", f'"{kind}"', ".blocks(", "Walk(", "scripts/generate")
+    assert check.document.rpartition("/")[2] in source, "it never opens the page"
+    for kind in check.kinds:
+        spellings = (f"```{kind}", f'"{kind}"', ".blocks(", "Walk(")
         assert any(spelling in source for spelling in spellings), f"it never looks for {kind}"
 
 
-def test_the_register_names_documents_that_are_there() -> None:
-    """A document that was renamed takes its answers along."""
-    named = {answer.document for answer in ANSWERS} | {*REGISTER.walks, *REGISTER.templates()}
-    assert named <= set(documents())
+def test_a_page_is_a_walk_or_is_not() -> None:
+    """A walk runs all commands of its page; another test would run them a second time."""
+    mixed = {
+        check.document
+        for check in CHECKS
+        if check.document in checked_by(WALK_TEST) and {*RUN, "text"} & {*check.kinds}
+    }
+    assert not mixed
 
 
-def test_whoever_answers_is_run_by_the_test_command() -> None:
+def test_what_pages_name_is_run_by_the_test_command() -> None:
     """Each named test, and these, are in a folder that a tier of scripts/test runs."""
     tiers = (ROOT / "scripts/tiers.py").read_text(encoding="utf-8")
-    folders = {answer.test.split("/")[1] for answer in ANSWERS} | {"docs"}
-    missing = [folder for folder in sorted(folders) if f"tests/{folder}" not in tiers]
-    assert not missing
+    folders = {check.test.split("/")[1] for check in CHECKS} | {"docs"}
+    assert not [folder for folder in sorted(folders) if f"tests/{folder}" not in tiers]
+
+
+PAGE = """\
+<!-- blocks js: tests/x.py::test_y -->
+
+```sh
+true
+```
+
+```json
+{}
+```
+
+<!-- checked by tests/x.py::test_z -->
+
+```json
+{}
+```
+
+<!-- not run: needs a cluster -->
+
+```sh
+false
+```
+
+<!-- not run:  -->
+
+```yaml
+a: 1
+```
+
+```js
+1
+```
+"""
+
+
+def test_marks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each comes to the block after it, and a mark without a reason is none."""
+    (tmp_path / "page.md").write_text(PAGE, encoding="utf-8")
+    monkeypatch.setattr(walk, "ROOT", tmp_path)
+    monkeypatch.setattr("support.pages.ROOT", tmp_path)
+    assert [check for _, check in checkers("page.md")] == [
+        WALK_TEST,
+        None,
+        "tests/x.py::test_z",
+        "needs a cluster",
+        None,
+        "tests/x.py::test_y",
+    ]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
-from support.block_register import GENERATED, documents
+from support.pages import GENERATED, documents
 from support.walk import ROOT, blocks
 from tidelog.cli.main import app
 

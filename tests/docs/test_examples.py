@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.block_register import Register
+from support.pages import SETTINGS_TEST, checked_by
 from support.walk import Block, blocks
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.frames import Frames
@@ -22,7 +22,6 @@ from tidelog.mesh.protocol.wire import Deliver, read_broker_frame
 from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.protocol.tree import TreeState
 
-REGISTER = Register()
 FRAMES = Frames(MessageIds(bytes))
 
 
@@ -31,7 +30,7 @@ def of_kind(document: str, kind: str) -> list[Block]:
     return [block for block in blocks(document) if block.kind == kind and not block.name]
 
 
-@pytest.mark.parametrize("document", REGISTER.settings)
+@pytest.mark.parametrize("document", checked_by(SETTINGS_TEST))
 def test_settings_are_accepted(document: str, tmp_path: Path) -> None:
     """Every `toml` block is a file a server reads, and each of its keys is known."""
     found = of_kind(document, "toml")

@@ -27,3 +27,13 @@ def test_ids_in_labels_are_those_the_page_names() -> None:
     ids = {label for each in labels.values() for label in each if label.endswith("_id")}
     assert ids == {each for each in told if each.endswith("_id")}
     assert {name for name, each in labels.items() if "client_id" in each} <= told
+
+
+def test_figures_of_the_comparison_were_measured() -> None:
+    """The ratios beside Insieme in the README stand in docs/measurements.md."""
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    [cell] = re.findall(r"tidelog did ([^|]*):", readme)
+    figures = [figure for figure in re.findall(r"\d+(?:\.\d+)?", cell) if figure != "256"]
+    measured = Document("measurements.md").text
+    assert figures
+    assert [figure for figure in figures if figure not in measured] == []

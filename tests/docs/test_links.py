@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from support.block_register import documents
+from support.pages import documents
 from support.walk import ROOT
 
 PATHS = re.compile(r"(?<![\w/.-])((?:tests|src|bench|scripts|docs)/[\w./-]*\w)")

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from support.block_register import documents
+from support.pages import documents
 from support.walk import ROOT
 
 BUILD_SECONDS = 300.0

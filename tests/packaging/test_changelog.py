@@ -37,10 +37,3 @@ def test_every_line_names_a_test_that_exists() -> None:
             assert named, f"{version}: {line}"
             for path in named:
                 assert (ROOT / path).is_file(), path
-
-
-def test_every_release_is_signed_off() -> None:
-    """By those who maintain it, at its end."""
-    for version, text in releases().items():
-        if version != "Unreleased":
-            assert text.rstrip().endswith("Signed-off-by: the maintainers of tidelog"), version

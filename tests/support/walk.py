@@ -7,8 +7,9 @@
 | ` ```python ` without a name | a cell of a notebook: run, with the names that earlier cells made |
 | ` ```text ` | must be what the commands before it print; `...` stands for anything |
 
-A block of another kind is not part of a walk. Behind a server that is started in the background the
-walk waits until it says that it is ready, as a reader does.
+A block of another kind is not part of a walk, nor is one after the comment `<!-- not run: why -->`.
+After a server was started in the background the walk waits until it says that it is ready, as a
+reader does.
 """
 
 import doctest
@@ -41,6 +42,8 @@ with contextlib.redirect_stdout(io.StringIO()):
 exec(cell, names)
 """
 
+_NOT_RUN = re.compile(r"<!-- not run: (\S.*) -->")
+
 START_TENTHS = 600
 """A busy machine takes seconds to start a server."""
 
@@ -56,6 +59,14 @@ class Block(NamedTuple):
     name: str
     """Second word of the fence: the file the block is the content of."""
     text: str
+    mark: str = ""
+    """The comment right before it."""
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not run, as the page says; empty if it is."""
+        found = _NOT_RUN.fullmatch(self.mark)
+        return found[1] if found else ""
 
     @property
     def place(self) -> str:
@@ -67,12 +78,14 @@ def blocks(document: str) -> list[Block]:
     """Every block of a document, in order."""
     text = (ROOT / document).read_text(encoding="utf-8")
     found = []
+    mark = ""
     for token in MarkdownIt("commonmark").parse(text):
         if token.type in ("fence", "code_block"):
             kind, _, name = token.info.strip().partition(" ")
             kind = kind if token.type == "fence" else "indented"
             line = token.map[0] + 1 if token.map else 0
-            found.append(Block(document, line, kind, name.strip(), token.content))
+            found.append(Block(document, line, kind, name.strip(), token.content, mark))
+        mark = token.content.strip() if token.type == "html_block" else ""
     return found
 
 
@@ -80,7 +93,7 @@ class Walk:
     """One run of a document's commands in a folder of its own."""
 
     def __init__(self, document: str, folder: Path, port: int) -> None:
-        self._blocks = blocks(document)
+        self._blocks = [block for block in blocks(document) if not block.why_not]
         self._folder = folder
         self._port = port
 
@@ -136,7 +149,7 @@ class Walk:
                 yield "\n".join(["{", *commands, f"}} > {self._output(number)}"])
 
     def _patient(self, number: int, commands: str) -> Iterator[str]:
-        """The commands of a block, with a wait behind each server that is started."""
+        """The commands of a block, with a wait after each server that is started."""
         started = 0
         for line in self._here(commands).splitlines():
             yield line
