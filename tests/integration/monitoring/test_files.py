@@ -185,7 +185,7 @@ async def test_everything_exported_is_on_the_dashboard(exported: Exported) -> No
 
 
 async def test_everything_specified_is_exported_and_shown(exported: Exported) -> None:
-    """Every metric that the specifications name exists and is on the dashboard."""
+    """Every metric that the contracts name exists and is on the dashboard."""
     shown = {use.metric for text in dashboard_expressions() for use in uses(text)}
     for stem in SPECIFIED:
         assert f"tidelog_{stem}" in exported, stem

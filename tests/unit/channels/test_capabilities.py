@@ -224,7 +224,7 @@ def test_each_kind_needs_its_own_capability(kind: MutationKind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_capabilities_nothing_is_mutated(kind: MutationKind) -> None:
-    """A socket that nobody granted anything is refused with the seed's sentence."""
+    """A socket that nobody granted anything is refused with the first sentence of channels 7.3."""
     assert grant(kind, "private-ai:x", Actor("A", None), "A") == Denied(
         f"Connection is not allowed to {kind} message on channel 'private-ai:x'"
     )

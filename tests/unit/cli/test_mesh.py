@@ -267,7 +267,7 @@ def test_a_daemon_is_found_by_itself(tmp_path: Path) -> None:
 
 
 def test_fingerprint_agrees_with_the_contract() -> None:
-    """Worked example 2 of the specification."""
+    """Worked example 2 of mesh 2.2."""
     arguments = ("queue:thumbs", '{"job":17}', "--priority", "low", "--meta", '{"b":2,"a":1}')
     shown = json.loads(invoke("mesh", "fingerprint", *arguments, "--json"))
     assert shown["request_fingerprint"].startswith("89b684741b76390f")
