@@ -3,46 +3,50 @@
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from support.command import run as run_command
 from support.mesh_broker import SLUG
 from support.mesh_daemon import eventually
 from support.mesh_real import TOPIC, RealMesh
+from support.warm import NURSERY
 from tidelog.client.mesh.blocking import BlockingMeshClient
 from tidelog.daemon.continuous_integration import VARIABLES
 
 PATIENCE_S = 60.0
 NO_CI = dict.fromkeys(VARIABLES, "")
-UP = (sys.executable, "-m", "tidelog", "daemon", "up", "--json")
+UP = ("daemon", "up", "--json")
 
 
 class Job:
     """`tidelog daemon up` with an invite, as a job would run it."""
 
-    def __init__(self, mesh: RealMesh, *arguments: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, mesh: RealMesh, log: IO[bytes], *arguments: str, environment: dict[str, str]
+    ) -> None:
         invite = mesh.call("POST", f"/mesh/{SLUG}/invites", {})["invite"]
-        self._process = subprocess.Popen(
-            [*UP, *arguments],
+        self._log = log
+        self._process = NURSERY.start(
+            [sys.executable, "-m", "tidelog", *UP, *arguments],
             env={
                 **os.environ,
                 **NO_CI,
                 "TIDELOG_INVITE": f"{mesh.server.url}/mesh/{SLUG}#{invite}",
                 **environment,
             },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stderr=self._log,
+            cwd=str(Path.cwd()),
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, self._process.communicate(timeout=PATIENCE_S)[1]
+        assert line, self.ended()[1]
         self.ready: dict[str, Any] = json.loads(line)
         self.data_dir = Path(self.ready["socket"]).parent
 
@@ -58,23 +62,27 @@ class Job:
 
     def ended(self) -> tuple[int, str]:
         """Wait for its end."""
-        log = self._process.communicate(timeout=PATIENCE_S)[1]
-        return self._process.returncode, log
+        code = self._process.wait(PATIENCE_S)
+        self._log.seek(0)
+        return code, self._log.read().decode()
 
     def kill(self) -> None:
         """Whatever it does."""
-        self._process.kill()
-        self._process.communicate(timeout=PATIENCE_S)
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 @contextmanager
 def job(mesh: RealMesh, *arguments: str, **environment: str) -> Iterator[Job]:
     """A job's daemon; gone when the block ends."""
-    running = Job(mesh, *arguments, environment=environment)
-    try:
-        yield running
-    finally:
-        running.kill()
+    with tempfile.TemporaryFile() as log:
+        running = Job(mesh, log, *arguments, environment=environment)
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def names(mesh: RealMesh) -> list[str]:
@@ -161,13 +169,11 @@ def test_a_joined_directory_stays_persistent_in_ci(tmp_path: Path) -> None:
     """Whoever ran `tidelog mesh join` before has chosen where the key is."""
     with RealMesh(tmp_path / "broker") as mesh, mesh.daemon("ana") as ana:
         where = ("--broker", mesh.server.url, "--mesh", SLUG)
-        found = subprocess.Popen(
-            [*UP, *("--data-dir", str(ana.data_dir), "--ttl", "1"), *where],
+        found = run_command(
+            *(*UP, "--data-dir", str(ana.data_dir), "--ttl", "1", *where),
             env={**os.environ, "CI": "true", "TIDELOG_INVITE": ""},
-            stdout=subprocess.PIPE,
-            text=True,
         )
-        ready = json.loads(found.communicate(timeout=PATIENCE_S)[0])
+        ready = json.loads(found.stdout)
         assert (found.returncode, ready["member_pubkey"]) == (0, ana.public_hex)
         assert (ana.data_dir / "key.json").exists()
 
@@ -175,26 +181,14 @@ def test_a_joined_directory_stays_persistent_in_ci(tmp_path: Path) -> None:
 def test_a_directory_that_exists_is_refused(tmp_path: Path) -> None:
     """What is removed at the end must not be somebody else's."""
     invite = "http://127.0.0.1:9/mesh/harbour#secret"
-    refused = subprocess.run(
-        [*UP, *("--ephemeral", "--name", "ci", "--data-dir", str(tmp_path), "--invite", invite)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    place = ("--data-dir", str(tmp_path))
+    refused = run_command(*UP, "--ephemeral", "--name", "ci", *place, "--invite", invite)
     assert (refused.returncode, tmp_path.exists()) == (2, True)
     assert "does not exist" in refused.stderr
 
 
 def test_an_ephemeral_daemon_needs_an_invite() -> None:
     """It says what to give it."""
-    refused = subprocess.run(
-        [*UP, "--ephemeral"],
-        env={**os.environ, "TIDELOG_INVITE": ""},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    refused = run_command(*UP, "--ephemeral", env={**os.environ, "TIDELOG_INVITE": ""})
     assert refused.returncode == 2
     assert "tidelog mesh invite" in refused.stderr

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from support.command import run as run_command
 from support.mesh_broker import ScriptedBroker, running
 from support.mesh_daemon import DaemonProcess, eventually
 from tidelog.client import BlockingMeshClient, DaemonUnavailable, MeshClient, MeshRefused
 from tidelog.client.mesh.client import BEGINNING
 from tidelog.daemon.inbox.inbox_db import START
-
-TIDELOG = (sys.executable, "-m", "tidelog")
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def bob(broker: ScriptedBroker, alice: DaemonProcess) -> Iterator[DaemonProcess]
 
 def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """A command of tidelog."""
-    return subprocess.run([*TIDELOG, *arguments], capture_output=True, text=True, check=check)
+    return run_command(*arguments, check=check)
 
 
 def test_the_beginning_is_before_every_message() -> None:
