@@ -12,8 +12,8 @@ from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.testing.process import ServerProcess
 
 WRITERS = 32
-KILLS = int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "20"))
-"""Per engine; `scripts/soak --kills` raises it."""
+KILLS = int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "12"))
+"""Per engine: at every point, and as many at random; `scripts/soak --kills` raises it."""
 
 
 def schedule(kills: int, seed: int) -> list[str]:

@@ -21,13 +21,13 @@ from tidelog.mesh.protocol.fingerprint import make_envelope
 CALLERS = 64
 RIVALS = 4
 """Callers of the broker that are another member with the same id."""
-ROUNDS = int(os.environ.get("TIDELOG_TEST_STORM_ROUNDS") or 500)
+ROUNDS = int(os.environ.get("TIDELOG_TEST_STORM_ROUNDS") or 150)
 """Of all storms together; `scripts/soak` has more."""
 SHARES = {"sqlite": 0.6, "postgresql": 0.1, "ipc": 0.3}
 """Of the rounds: a storm at the broker on either engine, and one at the IPC."""
 NO_TOPIC_EVERY = 10
 """Every so many rounds at the IPC are to a topic that does not exist, so that their row dies."""
-WAIT_SECONDS = 30.0 + ROUNDS / 5
+WAIT_SECONDS = 120.0 + ROUNDS / 5
 PAYLOADS = ("one", "other")
 LIFTED = "[ipc]\nrate_per_second = 1000000\nrate_burst = 1000000\n"
 

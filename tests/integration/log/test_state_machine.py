@@ -38,7 +38,7 @@ from tidelog.testing.probe.wire import PruneResult, PutResult
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-EXAMPLES = int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "8"))
 STEPS = int(os.environ.get("TIDELOG_TEST_SOAK_STEPS", "50"))
 
 MAX_INT64 = 2**63 - 1
