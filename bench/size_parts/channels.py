@@ -14,7 +14,8 @@ from msgspec import Raw
 from channels import APP_ID, CONFIG, KEY, SECRET, Meter, Watcher, publish_bytes, run_senders
 from size_parts.figure import Figure, Measured
 from tidelog.channels.protocol.names import stream_name
-from tidelog.channels.protocol.version import CREATE, SURFACE, Body, encode_body, version_serial
+from tidelog.channels.protocol.verbs import CREATE
+from tidelog.channels.protocol.version import SURFACE, Body, encode_body, version_serial
 from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import RowChange
 from tidelog.log.draft import Draft, to_entry

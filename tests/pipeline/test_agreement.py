@@ -386,7 +386,7 @@ def folded_by_server(entries: list[dict[str, Any]]) -> dict[str, tuple[Any, ...]
         made = fold(None, chain)
         assert made is not None
         data = None if isinstance(made.data, UnsetType) else bytes(made.data).decode()
-        messages[serial] = (made.action, made.name, data, made.versions, made.committed_id)
+        messages[serial] = (made.verb, made.name, data, made.versions, made.committed_id)
     return messages
 
 

@@ -33,12 +33,12 @@ from tidelog.base.settings.limits import Limits
 from tidelog.channels.front.service import ChannelsService
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.requests import (
-    Action,
     Mutation,
     Publication,
     parse_mutation,
     parse_publication,
 )
+from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import AiTransport, Channels, History, VersionedMessages
 from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
@@ -77,7 +77,7 @@ WINDOW_MS = 600_000
 on the services' clock, which ends before now."""
 
 SLUG = "ops"
-ACTIONS: tuple[Action, ...] = ("append", "update", "delete")
+ACTIONS: tuple[MutationVerb, ...] = ("append", "update", "delete")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -351,7 +351,7 @@ class _Channels:
         return 0
 
     def _mutate(self) -> Awaitable[int]:
-        action: Action = self._rng.choices(ACTIONS, (9, 3, 1))[0]
+        action: MutationVerb = self._rng.choices(ACTIONS, (9, 3, 1))[0]
         channel, serial = self._rng.choice(self._messages)
         self._number += 1
         mutation: Mutation = msgspec.structs.replace(
@@ -366,7 +366,7 @@ class _Channels:
     async def _refused(self, mutation: Mutation) -> int:
         if not isinstance(await self.service.mutate(APP, mutation), Fault):
             return 0
-        if mutation.action == "append":  # its stream has ended, or its data is no text
+        if mutation.verb == "append":  # its stream has ended, or its data is no text
             with contextlib.suppress(ValueError):
                 self._messages.remove((mutation.channel, mutation.message_serial))
         return 1

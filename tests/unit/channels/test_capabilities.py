@@ -15,16 +15,15 @@ from tidelog.channels.protocol.capabilities import (
     Capabilities,
     Denied,
     Grant,
-    MutationKind,
     grant,
     keeps_history,
     matches,
 )
+from tidelog.channels.protocol.verbs import MUTATION_VERBS, MutationVerb
 from tidelog.channels.settings import History
 
 DEFAULTS = ("subscribe", "publish", "history", "presence")
 MUTATIONS = sorted(OPERATIONS - set(DEFAULTS))
-KINDS: tuple[MutationKind, ...] = ("update", "delete", "append")
 FLAGS = (True, False)
 
 
@@ -192,10 +191,10 @@ def expected(
 
 @pytest.mark.parametrize(
     ("kind", "has_any", "has_own", "actor", "creator", "is_token"),
-    [*product(KINDS, FLAGS, FLAGS, [None, "A"], [None, "A", "B", "\u00e9"], FLAGS)],
+    [*product(MUTATION_VERBS, FLAGS, FLAGS, [None, "A"], [None, "A", "B", "\u00e9"], FLAGS)],
 )
 def test_the_decision_table(
-    kind: MutationKind,
+    kind: MutationVerb,
     has_any: bool,
     has_own: bool,
     actor: str | None,
@@ -212,26 +211,29 @@ def test_the_decision_table(
     assert found == expected(kind, has_any, has_own, actor, creator)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_needs_its_own_capability(kind: MutationKind) -> None:
+@pytest.mark.parametrize("kind", MUTATION_VERBS)
+def test_each_kind_needs_its_own_capability(kind: MutationVerb) -> None:
     """The capabilities of the other kinds, on any or own messages, do not help."""
     others = [
-        f"message_{other}_{scope}" for other in KINDS if other != kind for scope in ("any", "own")
+        f"message_{other}_{scope}"
+        for other in MUTATION_VERBS
+        if other != kind
+        for scope in ("any", "own")
     ]
     held = Capabilities.from_signin({name: ["*"] for name in others})
     assert isinstance(grant(kind, "c", Actor("A", held), "A"), Denied)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_capabilities_nothing_is_mutated(kind: MutationKind) -> None:
+@pytest.mark.parametrize("kind", MUTATION_VERBS)
+def test_without_capabilities_nothing_is_mutated(kind: MutationVerb) -> None:
     """A socket that nobody granted anything is refused with the first sentence of channels 7.3."""
     assert grant(kind, "private-ai:x", Actor("A", None), "A") == Denied(
         f"Connection is not allowed to {kind} message on channel 'private-ai:x'"
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_token_must_allow_to_publish(kind: MutationKind) -> None:
+@pytest.mark.parametrize("kind", MUTATION_VERBS)
+def test_a_token_must_allow_to_publish(kind: MutationVerb) -> None:
     """A token without `publish` on the channel mutates nothing, whatever else it grants."""
     held = Capabilities.from_token(
         {"c": [f"message_{kind}_any", f"message_{kind}_own"], "d": ["publish"]}

@@ -1,7 +1,8 @@
 """The last versions of channels, in memory."""
 
 from tidelog.channels.front.sockets.delivery import HotBuffer
-from tidelog.channels.protocol.version import CREATE, Version
+from tidelog.channels.protocol.verbs import CREATE
+from tidelog.channels.protocol.version import Version
 
 
 def version(serial: int) -> Version:

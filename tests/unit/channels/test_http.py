@@ -195,7 +195,7 @@ async def test_a_mutation_and_its_answer(action: str) -> None:
     body = b'{"data":"x"}'
     response = await server.ask("POST", f"{MESSAGE}/{action}", body)
     [(_, _, mutation)] = server.service.calls
-    assert (mutation.action, mutation.channel, mutation.message_serial) == (action, "room-7", "m1")
+    assert (mutation.verb, mutation.channel, mutation.message_serial) == (action, "room-7", "m1")
     assert (mutation.patch.name, mutation.patch.data) == (Change.KEEP, b'"x"')
     assert json.loads(response.body) == {
         "channel": "room-7",

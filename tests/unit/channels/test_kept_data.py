@@ -6,15 +6,8 @@ from msgspec import UNSET, Raw, UnsetType
 from tidelog.channels.decide.state import ENDED_VERSIONS, UNFOLDED_BYTES, MessageState
 from tidelog.channels.front.reads import version_data as module
 from tidelog.channels.front.reads.version_data import DataFollower
-from tidelog.channels.protocol.version import (
-    APPEND,
-    CREATE,
-    DELETE,
-    UPDATE,
-    Version,
-    fold,
-    origin_of,
-)
+from tidelog.channels.protocol.verbs import APPEND, CREATE, DELETE, UPDATE
+from tidelog.channels.protocol.version import Version, fold, origin_of
 
 SERIAL = f"{0:020d}:log:{1:020d}"
 

@@ -14,6 +14,7 @@ from tidelog.channels.protocol.extras import compact
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.query import HistoryQuery
 from tidelog.channels.protocol.requests import Change, Mutation, Patch, Publication
+from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import Channels
 
 LIMITS = Channels()
@@ -30,7 +31,7 @@ def published(**members: Any) -> Publication:
     return requests.parse_publication(event(**members), None, LIMITS)
 
 
-def mutation(action: requests.Action, body: bytes | dict[str, Any]) -> Mutation:
+def mutation(action: MutationVerb, body: bytes | dict[str, Any]) -> Mutation:
     """What a mutation of message `s` in `c` becomes."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return requests.parse_mutation(action, "c", "s", text)
@@ -254,7 +255,7 @@ def test_a_batch_of_eleven_is_refused() -> None:
 def test_an_append() -> None:
     """An append carries its fragment as a JSON string and its size in bytes."""
     assert mutation("append", {"data": "é"}) == Mutation(
-        action="append",
+        verb="append",
         channel="c",
         message_serial="s",
         patch=Patch(data='"é"'.encode()),
@@ -313,7 +314,7 @@ def test_everything_optional_of_a_mutation() -> None:
 
 
 @pytest.mark.parametrize("action", ["update", "delete"])
-def test_rules_of_clear_fields(action: requests.Action) -> None:
+def test_rules_of_clear_fields(action: MutationVerb) -> None:
     """Unknown, repeated and contradicting members of clear_fields are each refused in words."""
     assert coded(refusal(mutation, action, {"clear_fields": ["serial"]})) == (400, "invalid_input")
     twice = refusal(mutation, action, {"clear_fields": ["data", "data"]})

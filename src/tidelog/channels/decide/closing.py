@@ -10,7 +10,7 @@ from tidelog.channels.protocol.extras import with_transport
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import split_stream
 from tidelog.channels.protocol.requests import Mutation, Patch
-from tidelog.channels.protocol.version import DELETE
+from tidelog.channels.protocol.verbs import DELETE
 from tidelog.channels.settings import AiTransport
 from tidelog.log.decision import Accept, Names, Refuse, View
 
@@ -69,7 +69,7 @@ class CloseStream:
         return Mutate(
             Mutation(
                 # An update would show a deleted message again.
-                action="delete" if latest.kind == DELETE else "update",
+                verb="delete" if latest.kind == DELETE else "update",
                 channel=split_stream(stream)[1],
                 message_serial=latest.message_serial,
                 patch=patch,

@@ -22,9 +22,8 @@ from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.capabilities import Actor, Denied, grant
 from tidelog.channels.protocol.fault import AI_LIMIT, Fault
 from tidelog.channels.protocol.requests import Change, Mutation, MutationResult, Publication
+from tidelog.channels.protocol.verbs import APPEND, CREATE, KIND_PREFIX
 from tidelog.channels.protocol.version import (
-    APPEND,
-    CREATE,
     EVENT,
     SURFACE,
     Body,
@@ -400,7 +399,7 @@ class Mutate:
         """Another node may have purged the message, and this one may not have heard of it yet."""
         self._op_key: tuple[str, str] | None = None
         if mutation.op_id is not None:
-            scope = f"{stream}/{mutation.message_serial}/{mutation.action}"
+            scope = f"{stream}/{mutation.message_serial}/{mutation.verb}"
             self._op_key = (scope, mutation.op_id)
 
     def names(self) -> Names:
@@ -433,7 +432,7 @@ class Mutate:
         wanted, actor = self._wanted, self._actor
         if actor is None:
             return wanted.client_id
-        allowed = grant(wanted.action, wanted.channel, actor, latest.creator)
+        allowed = grant(wanted.verb, wanted.channel, actor, latest.creator)
         if isinstance(allowed, Denied):
             return fault.auth_failed(allowed.text)
         return actor.client_id if allowed.scope == "own" else wanted.client_id or actor.client_id
@@ -456,7 +455,7 @@ class Mutate:
     def _over_limit(self, latest: Version) -> Fault | None:
         wanted, limits = self._wanted, self._limits
         size = self._size_after(latest)
-        if wanted.action == "append":
+        if wanted.verb == "append":
             if self._is_limited and latest.is_terminal:
                 return fault.invalid_input("cannot append to a terminal message")
             if self._is_limited and latest.appends >= limits.max_appends_per_message:
@@ -467,7 +466,7 @@ class Mutate:
                 )
         if not self._is_limited:
             return None
-        if wanted.action != "delete" and size > limits.max_accumulated_message_bytes:
+        if wanted.verb != "delete" and size > limits.max_accumulated_message_bytes:
             return too_much_content(limits)
         if self._opens(latest) > 0 and self._channel.open_streams >= (
             limits.max_open_streaming_messages_per_channel
@@ -481,7 +480,7 @@ class Mutate:
             return latest.data_bytes
         if data is Change.CLEAR:
             return 0
-        before = latest.data_bytes if self._wanted.action == "append" else 0
+        before = latest.data_bytes if self._wanted.verb == "append" else 0
         return before + self._wanted.data_bytes
 
     def _opens(self, latest: Version) -> int:
@@ -495,7 +494,7 @@ class Mutate:
     def _accept(self, view: View, latest: Version, client_id: str | None) -> Accept:
         wanted, message = self._wanted, self._message
         patch = wanted.patch
-        kind = f"message.{wanted.action}"
+        kind = KIND_PREFIX + wanted.verb
         is_append = kind == APPEND
         is_kept = patch.data is Change.KEEP and message.has_data
         changes = (("name", patch.name), ("data", patch.data), ("extras", patch.extras))

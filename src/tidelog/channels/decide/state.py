@@ -12,13 +12,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from tidelog.channels.protocol.version import (
-    APPEND,
-    Version,
-    fold,
-    join_text,
-    origin_of,
-)
+from tidelog.channels.protocol.verbs import APPEND
+from tidelog.channels.protocol.version import Version, fold, join_text, origin_of
 
 MAX_IDLE_CHANNELS = 10_000
 """Channel states kept though nobody uses them; some hundred bytes each."""

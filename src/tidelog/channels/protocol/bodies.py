@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from tidelog.channels.protocol.verbs import Verb
+
 PurgeMode = Literal["all", "before_serial", "before_time_ms"]
 
 
@@ -126,7 +128,7 @@ class ProxyBody(Struct):
     """Body of `POST /proxy/{app_id}/messages`."""
 
     channel: str
-    action: Literal["create", "update", "delete", "append"]
+    action: Verb
     params: ProxyParams
 
 

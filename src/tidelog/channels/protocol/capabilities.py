@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from tidelog.channels.protocol.verbs import MUTATION_VERBS, MutationVerb
 from tidelog.channels.settings import Channels, History
 
 MAX_PATTERNS = 100
@@ -15,7 +16,7 @@ _DEFAULTS = frozenset({"subscribe", "publish", "history", "presence"})
 """Allowed to a signed-in socket that says nothing of them."""
 
 OPERATIONS = _DEFAULTS | {
-    f"message_{kind}_{scope}" for kind in ("update", "delete", "append") for scope in ("own", "any")
+    f"message_{verb}_{scope}" for verb in MUTATION_VERBS for scope in ("own", "any")
 }
 UNUSED_OPERATIONS = frozenset(
     {
@@ -32,8 +33,6 @@ UNUSED_OPERATIONS = frozenset(
 """Names of the protocol that grant nothing here."""
 
 _KNOWN = OPERATIONS | UNUSED_OPERATIONS
-
-MutationKind = Literal["update", "delete", "append"]
 
 
 def matches(pattern: str, channel: str) -> bool:
@@ -145,29 +144,29 @@ class Denied(Struct, frozen=True):
     text: str
 
 
-def grant(kind: MutationKind, channel: str, actor: Actor, creator: str | None) -> Grant | Denied:
+def grant(verb: MutationVerb, channel: str, actor: Actor, creator: str | None) -> Grant | Denied:
     """Whether a socket may mutate a message that `creator` created: points 4 and 5 of channels 7.3.
 
     A request without a socket is privileged and not asked here.
     """
     held = actor.capabilities
-    refused = Denied(f"Connection is not allowed to {kind} message on channel '{channel}'")
+    refused = Denied(f"Connection is not allowed to {verb} message on channel '{channel}'")
     if held is None or (held.is_token and not held.allows("publish", channel)):
         return refused
-    if held.allows(f"message_{kind}_any", channel):
+    if held.allows(f"message_{verb}_any", channel):
         return Grant("any")
-    if not held.allows(f"message_{kind}_own", channel):
+    if not held.allows(f"message_{verb}_own", channel):
         return refused
     if actor.client_id is None:
-        return Denied(f"Connection must have an identified client to {kind} own messages")
+        return Denied(f"Connection must have an identified client to {verb} own messages")
     if creator is None:
         return Denied(
-            f"Cannot authorize own-scoped {kind} because the original message creator is "
+            f"Cannot authorize own-scoped {verb} because the original message creator is "
             "unidentified"
         )
     if hmac.compare_digest(actor.client_id.encode(), creator.encode()):
         return Grant("own")
     return Denied(
-        f"Connection client '{actor.client_id}' is not allowed to {kind} message owned by "
+        f"Connection client '{actor.client_id}' is not allowed to {verb} message owned by "
         f"'{creator}'"
     )

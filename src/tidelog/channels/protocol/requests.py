@@ -9,7 +9,7 @@ import enum
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -22,6 +22,7 @@ from tidelog.channels.protocol.extras import MAX_KEY_BYTES, TRANSPORT_STATUSES, 
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import is_socket_id, name_fault
 from tidelog.channels.protocol.query import Direction, HistoryQuery
+from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import Channels, set_by
 
 MAX_OP_ID_BYTES = 64
@@ -30,8 +31,6 @@ MAX_SERIAL_BYTES = 128
 
 _MAX_DIGITS = 18
 """Of a limit in a query; what is longer is larger than every page."""
-
-Action = Literal["update", "delete", "append"]
 
 T = TypeVar("T")
 V = TypeVar("V", str, bytes)
@@ -101,7 +100,7 @@ class Publication(Struct, frozen=True, kw_only=True):
 class Mutation(Struct, frozen=True, kw_only=True):
     """One update, delete or append of one message."""
 
-    action: Action
+    verb: MutationVerb
     channel: str
     message_serial: str
     patch: Patch
@@ -214,7 +213,7 @@ def parse_batch(body: bytes, limits: Channels) -> tuple[Publication, ...]:
     return tuple(publications)
 
 
-def parse_mutation(action: Action, channel: str, message_serial: str, body: bytes) -> Mutation:
+def parse_mutation(verb: MutationVerb, channel: str, message_serial: str, body: bytes) -> Mutation:
     """The mutation in a body; channel and serial are looked at later (channels 5.7).
 
     Raises:
@@ -224,7 +223,7 @@ def parse_mutation(action: Action, channel: str, message_serial: str, body: byte
     given: bodies.AppendBody
     name: str | None = None
     cleared: list[str] = []
-    match action:
+    match verb:
         case "append":
             given = _typed(bodies.read_append, body)
         case "update":
@@ -235,13 +234,13 @@ def parse_mutation(action: Action, channel: str, message_serial: str, body: byte
             cleared = delete.clear_fields or []
     extras = read_extras(given.extras)
     data, data_bytes = _given_data(given.data)
-    if action == "append":
+    if verb == "append":
         _check_fragment(data, may_be_empty=extras.ends_stream)
     if cleared:
-        _check_cleared(action, cleared, name=name, data=data, extras=extras.text)
+        _check_cleared(verb, cleared, name=name, data=data, extras=extras.text)
     metadata = _given(given.metadata)
     said = (name, data, extras.text, given.client_id, given.description, metadata, given.op_id)
-    if action == "update" and not cleared and all(value is None for value in said):
+    if verb == "update" and not cleared and all(value is None for value in said):
         raise fault.invalid_input(
             "update request must include at least one patch field or operation metadata"
         )
@@ -249,7 +248,7 @@ def parse_mutation(action: Action, channel: str, message_serial: str, body: byte
         raise fault.invalid_input(f"op_id must be 1..={MAX_OP_ID_BYTES} bytes")
     _check_socket_id(given.socket_id)
     return Mutation(
-        action=action,
+        verb=verb,
         channel=channel,
         message_serial=message_serial,
         patch=Patch(
@@ -592,14 +591,14 @@ def _check_fragment(data: bytes | None, *, may_be_empty: bool) -> None:
         raise fault.invalid_input("append request data must not be empty")
 
 
-def _check_cleared(action: Action, cleared: Sequence[str], **given: object) -> None:
+def _check_cleared(verb: MutationVerb, cleared: Sequence[str], **given: object) -> None:
     for field in cleared:
         if field not in given:
             raise fault.invalid_input("clear_fields must only contain name, data or extras")
     if len(set(cleared)) != len(cleared):
         raise fault.invalid_input("clear_fields must not contain duplicates")
     if any(given[field] is not None for field in cleared):
-        raise fault.invalid_input(f"{action} request cannot both replace and clear the same field")
+        raise fault.invalid_input(f"{verb} request cannot both replace and clear the same field")
 
 
 def _check_confirmed(given: bodies.ResetBody, channel: str, operation: str) -> None:

@@ -56,7 +56,6 @@ from tidelog.channels.protocol.tokens import (
     TokenRefused,
     verify,
 )
-from tidelog.channels.protocol.upgrade import AppendMode
 from tidelog.channels.protocol.wire import (
     CHANNEL_ERROR,
     CLIENT_EVENT_REJECTED,
@@ -65,6 +64,7 @@ from tidelog.channels.protocol.wire import (
     UNAUTHORIZED,
     V1,
     V2,
+    AppendMode,
     Inbound,
     ProtocolVersion,
 )

@@ -1,6 +1,5 @@
 """What a client asks for when it connects: the query of `/app/{key}` (channels 1.1)."""
 
-from typing import Literal
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
@@ -8,10 +7,8 @@ from msgspec import Struct
 from tidelog.base.serving.surface import HttpResponse
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.tokens import Claims, verify
-from tidelog.channels.protocol.wire import V1, V2, ProtocolVersion
+from tidelog.channels.protocol.wire import V1, V2, AppendMode, ProtocolVersion
 from tidelog.channels.settings import App
-
-AppendMode = Literal["delta", "full"]
 
 _APPEND_MODES: dict[str, AppendMode] = {"": "delta", "delta": "delta", "full": "full"}
 _ROLLUP_WINDOWS = frozenset({"0", "20", "40", "100", "500"})

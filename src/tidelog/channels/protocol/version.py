@@ -6,22 +6,18 @@ request to frame.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from tidelog.channels.protocol.verbs import APPEND, CREATE, DELETE, KIND_PREFIX
+
 SURFACE = "channels"
 
-CREATE = "message.create"
-UPDATE = "message.update"
-DELETE = "message.delete"
-APPEND = "message.append"
 SUMMARY = "message.summary"
 EVENT = "event"
 """Kind of an entry that history keeps and nobody can change: the channel has no versions."""
-
-AppendMode = Literal["delta", "full"]
 
 _encode = msgspec.json.Encoder().encode
 _decode_extras = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -80,9 +76,9 @@ class Version(Body, omit_defaults=True, kw_only=True):
     """When the message was created; 0 unless folded."""
 
     @property
-    def action(self) -> str:
+    def verb(self) -> str:
         """The bare word: `create`, `append` ..."""
-        return self.kind.removeprefix("message.")
+        return self.kind.removeprefix(KIND_PREFIX)
 
     @property
     def is_versioned(self) -> bool:
@@ -328,7 +324,7 @@ class Projector:
             item["name"] = version.name
         item["serial"] = version.delivery_serial
         item["extras"] = self._extras(version)
-        item["action"] = version.action
+        item["action"] = version.verb
         item["message_serial"] = version.message_serial
         item["history_serial"] = version.history_serial
         item["delivery_serial"] = version.delivery_serial

@@ -16,6 +16,9 @@ V2: Final = 2
 ProtocolVersion = Literal[1, 2]
 """1 is the Pusher-compatible protocol, 2 the native one."""
 
+AppendMode = Literal["delta", "full"]
+"""Whether appends are sent as what they add, or as the whole data."""
+
 # Codes of error frames; those from 4000 to 4299 are also close codes (channels 1.5).
 MALFORMED = 4000
 APP_UNKNOWN = 4001

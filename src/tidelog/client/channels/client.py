@@ -16,8 +16,9 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from tidelog.base.errors import TidelogError
+from tidelog.channels.protocol.wire import AppendMode
 from tidelog.client.backoff import Backoff
-from tidelog.client.channels.core import AppendMode, ChannelCore, ChannelOffline, Subscription
+from tidelog.client.channels.core import ChannelCore, ChannelOffline, Subscription
 from tidelog.client.channels.link import Authorizer, ChannelLink, Token, socket_url
 from tidelog.client.channels.message import Message, Reset
 

@@ -8,7 +8,7 @@ to, so that nothing published in between is missed (channels 6.4).
 from collections import Counter, deque
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from tidelog.channels.protocol.wire import (
     CLIENT_EVENT_REJECTED,
     NO_POSITIONS,
     UNAUTHORIZED,
+    AppendMode,
 )
 from tidelog.client.channels.message import (
     BadFrame,
@@ -40,7 +41,6 @@ RESUME_CHANNELS = 100
 MAX_OUTBOX = 1000
 """Client events waiting to be sent; what comes beyond is refused."""
 
-AppendMode = Literal["delta", "full"]
 
 _encode = msgspec.json.Encoder().encode
 

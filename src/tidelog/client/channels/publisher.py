@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.channels.protocol.signatures import sign
+from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.client.backoff import Backoff
 from tidelog.client.channels.core import Authorization
 from tidelog.client.channels.http import ChannelApi, PublishFailed
@@ -231,7 +232,7 @@ class ChannelPublisher:
 
     async def _change(
         self,
-        action: str,
+        verb: MutationVerb,
         channel: str,
         message_serial: str,
         body: Mapping[str, Any],
@@ -243,8 +244,8 @@ class ChannelPublisher:
         given["op_id"] = key
         if socket_id is not None:
             given["socket_id"] = socket_id
-        place = f"{quote(channel, safe='')}/messages/{quote(message_serial, safe='')}"
-        answer = await self._api.post(f"/channels/{place}/{action}", given)
+        message = f"{quote(channel, safe='')}/messages/{quote(message_serial, safe='')}"
+        answer = await self._api.post(f"/channels/{message}/{verb}", given)
         return _receipt(channel, answer, key)
 
 

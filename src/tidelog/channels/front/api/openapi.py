@@ -15,6 +15,7 @@ from tidelog.base.serving.openapi import (
     record,
 )
 from tidelog.channels.protocol import bodies
+from tidelog.channels.protocol.verbs import MUTATION_VERBS, VERBS
 
 APP = "/apps/{app_id}"
 CHANNEL = f"{APP}/channels/{{channel}}"
@@ -100,7 +101,7 @@ _ITEM = record(
     data={},
     serial=WHOLE,
     extras={"type": "object"},
-    action={"enum": ["create", "update", "delete", "append"]},
+    action={"enum": list(VERBS)},
     message_serial=TEXT,
     history_serial=WHOLE,
     delivery_serial=WHOLE,
@@ -110,7 +111,7 @@ _MUTATED = record(
     "channel message_serial action accepted version_serial history_serial delivery_serial status",
     channel=TEXT,
     message_serial=TEXT,
-    action={"enum": ["update", "delete", "append"]},
+    action={"enum": list(MUTATION_VERBS)},
     accepted={"const": True},
     version_serial=TEXT,
     history_serial=WHOLE,

@@ -29,6 +29,7 @@ from tidelog.channels.protocol.capabilities import history_off
 from tidelog.channels.protocol.extras import compact
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import App, Channels
 
 T = TypeVar("T")
@@ -113,19 +114,19 @@ class Proxy:
         }
 
     async def _mutate(
-        self, app: App, given: bodies.ProxyBody, action: requests.Action
+        self, app: App, given: bodies.ProxyBody, verb: MutationVerb
     ) -> dict[str, Any]:
         params = given.params
         if params.message_id is None:
             raise fault.invalid_input("params.message_id is required: the message's serial")
         change = {
-            "name": params.event if action == "update" else None,
-            "data": _as_text(params.data) if action == "update" else params.data,
+            "name": params.event if verb == "update" else None,
+            "data": _as_text(params.data) if verb == "update" else params.data,
             "extras": params.extras,
             "description": params.reason,
         }
         mutation = requests.parse_mutation(
-            action, given.channel, params.message_id, _given_only(change)
+            verb, given.channel, params.message_id, _given_only(change)
         )
         check_message(self._settings, given.channel, params.message_id)
         result = _unless_refused(await self._service.mutate(app, mutation))

@@ -21,13 +21,13 @@ from tidelog.channels.protocol.capabilities import history_off, versions_off
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import ChannelKind, kind_of
 from tidelog.channels.protocol.requests import (
-    Action,
     Mutation,
     MutationResult,
     Publication,
     Published,
 )
 from tidelog.channels.protocol.signatures import Signed, signed_by
+from tidelog.channels.protocol.verbs import MUTATION_VERBS, MutationVerb
 from tidelog.channels.settings import App, Channels
 from tidelog.channels.upkeep.erasing import Erasing
 
@@ -143,9 +143,7 @@ class ChannelsHttp:
             ("GET", f"{MESSAGE}/versions"): self._get_versions,
             ("GET", f"{MESSAGE}/summary"): self._get_summary,
             ("POST", f"{MESSAGE}/summary"): self._emit_summary,
-            ("POST", f"{MESSAGE}/update"): self._mutation("update"),
-            ("POST", f"{MESSAGE}/delete"): self._mutation("delete"),
-            ("POST", f"{MESSAGE}/append"): self._mutation("append"),
+            **{("POST", f"{MESSAGE}/{verb}"): self._mutation(verb) for verb in MUTATION_VERBS},
         }
         return (
             *(
@@ -305,12 +303,12 @@ class ChannelsHttp:
         socket_id = requests.parse_socket(request.body)
         return await self._service.emit_summary(app, *self._message(request), socket_id)
 
-    def _mutation(self, action: Action) -> Handler:
+    def _mutation(self, verb: MutationVerb) -> Handler:
         async def mutate(app: App, request: HttpRequest, query: Query) -> bytes | Fault:
             del query
             params = request.params
             mutation = requests.parse_mutation(
-                action, params["channel"], params["message_serial"], request.body
+                verb, params["channel"], params["message_serial"], request.body
             )
             self._message(request)
             result = await self._service.mutate(app, mutation)
@@ -354,7 +352,7 @@ def mutation_body(mutation: Mutation, result: MutationResult) -> bytes:
         {
             "channel": mutation.channel,
             "message_serial": mutation.message_serial,
-            "action": mutation.action,
+            "action": mutation.verb,
             "accepted": True,
             "version_serial": result.version_serial,
             "history_serial": result.history_serial,

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from msgspec import Raw, UnsetType
 
-from tidelog.channels.protocol.version import APPEND, Version, join_text
+from tidelog.channels.protocol.verbs import APPEND
+from tidelog.channels.protocol.version import Version, join_text
 from tidelog.channels.upkeep.stored import read_data, versions_of
 from tidelog.store.engine import Store
 

@@ -28,7 +28,8 @@ from tidelog.channels.protocol.actions import (
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.session import Session, refusal
 from tidelog.channels.protocol.tokens import TokenRefused
-from tidelog.channels.protocol.upgrade import AppendMode, Options, claims_of
+from tidelog.channels.protocol.upgrade import Options, claims_of
+from tidelog.channels.protocol.wire import AppendMode
 from tidelog.channels.settings import App, set_by
 
 if TYPE_CHECKING:

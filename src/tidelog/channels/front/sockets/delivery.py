@@ -14,7 +14,8 @@ from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
-from tidelog.channels.protocol.version import APPEND, CREATE, EVENT, Projector, Version
+from tidelog.channels.protocol.verbs import APPEND, CREATE
+from tidelog.channels.protocol.version import EVENT, Projector, Version
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.channels.upkeep.stored import read_data, version_of
 from tidelog.store.engine import Store
