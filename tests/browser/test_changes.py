@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from support.browser import DESKTOP, Console
-from support.mesh_daemon import eventually
+from support.mesh.daemon_process import eventually
 from support.stage import Stage
 from tidelog.testing.process import ServerProcess
 

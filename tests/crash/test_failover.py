@@ -16,9 +16,9 @@ from support.balancer import Balancer
 from support.channels_peer import APP, V2_QUERY, Api, Peer, handshake
 from support.channels_process import channels_process
 from support.command import tidelog
-from support.mesh_broker import SLUG
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_real import ADMIN_TOKEN, TOPIC, RealMesh
+from support.mesh.broker_process import ADMIN_TOKEN, TOPIC, RealMesh
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.scripted_broker import SLUG
 from support.replica import Replica, ask
 from support.sync.peer import EVENT, MODEL, SECRET, connected, note, token, write_model
 from tidelog.client import SyncClient

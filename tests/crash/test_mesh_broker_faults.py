@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_invariants import check
-from support.mesh_proxy import proxied
-from support.mesh_real import REAPER_MS, TOPIC, RealMesh, kinds
+from support.mesh.broker_process import REAPER_MS, TOPIC, RealMesh, kinds
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.invariants import check
+from support.mesh.proxy import proxied
 
 DESTINATION = f"topic:{TOPIC}"
 DAY_MS = 86_400_000

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.mesh_broker import ScriptedBroker, running
-from support.mesh_caller import Caller, topic_send
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_invariants import check
-from support.mesh_proxy import proxied
-from support.mesh_real import TOPIC, RealMesh, kinds
+from support.mesh.broker_process import TOPIC, RealMesh, kinds
+from support.mesh.caller import Caller, topic_send
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.invariants import check
+from support.mesh.proxy import proxied
+from support.mesh.scripted_broker import ScriptedBroker, running
 from support.small_disk import SmallDisk, on_a_small_disk
 
 DESTINATION = f"topic:{TOPIC}"

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pytest
 
-from support.mesh_broker import SLUG
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_real import RealMesh
+from support.mesh.broker_process import RealMesh
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.scripted_broker import SLUG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ from statistics import median
 
 import pytest
 
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_invariants import at_rest, check
-from support.mesh_proxy import MeshProxy, proxied
-from support.mesh_real import TOPIC, RealMesh
+from support.mesh.broker_process import TOPIC, RealMesh
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.invariants import at_rest, check
+from support.mesh.proxy import MeshProxy, proxied
 from tidelog.client.mesh.client import BEGINNING
 
 TIMEOUT_MS = 400

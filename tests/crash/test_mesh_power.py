@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from support import synced_disk
-from support.mesh_broker import ScriptedBroker, running
-from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.scripted_broker import ScriptedBroker, running
 
 SENDS = 20
 

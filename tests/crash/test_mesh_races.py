@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from support.mesh_broker import ScriptedBroker, running
-from support.mesh_caller import Caller, topic_send
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_invariants import check
-from support.mesh_proxy import MeshProxy, proxied
-from support.mesh_real import TOPIC, RealMesh
+from support.mesh.broker_process import TOPIC, RealMesh
+from support.mesh.caller import Caller, topic_send
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.invariants import check
+from support.mesh.proxy import MeshProxy, proxied
+from support.mesh.scripted_broker import ScriptedBroker, running
 from tidelog.mesh.protocol.fingerprint import read_envelope
 from tidelog.testing.postgresql import create_database, drop_database
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support import mesh_cases
-from support.mesh_caller import Caller, topic_send
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_real import TOPIC, RealMesh
+from support.mesh import mesh_cases
+from support.mesh.broker_process import TOPIC, RealMesh
+from support.mesh.caller import Caller, topic_send
+from support.mesh.daemon_process import DaemonProcess, eventually
 from tidelog.mesh.protocol.fingerprint import make_envelope
 
 CALLERS = 64

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from support.mesh_caller import Caller, topic_send
-from support.mesh_daemon import eventually
-from support.mesh_invariants import check
-from support.mesh_real import TOPIC, RealMesh
+from support.mesh.broker_process import TOPIC, RealMesh
+from support.mesh.caller import Caller, topic_send
+from support.mesh.daemon_process import eventually
+from support.mesh.invariants import check
 
 JUMPS = max(5, int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "0")))
 WEEK_HOURS = 8 * 24

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from support import mesh_cases
 from support.citations import Prose, citations, missing, prose, sources, unclear
 from support.markdown import Document
+from support.mesh import mesh_cases
 from support.walk import ROOT
 
 

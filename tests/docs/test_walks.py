@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from support import node, walk
-from support.mesh_daemon import eventually
+from support.mesh.daemon_process import eventually
 from support.pages import WALK_TEST, checked_by
 from support.walk import RUN, Walk, blocks
 

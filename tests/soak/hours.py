@@ -33,7 +33,7 @@ import psutil
 
 from soak.load import APP_ID, APP_KEY, APP_SECRET, MODEL, SECRET, Load
 from soak.samples import FILES, MEMORY, WAL, Sample, trend, verdict
-from support.mesh_daemon import DaemonProcess
+from support.mesh.daemon_process import DaemonProcess
 from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.testing.process import ServerProcess

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from support import mesh_cases
 from support.markdown import Document
+from support.mesh import mesh_cases
 from support.walk import ROOT
 
 SURFACES = ("channels", "sync", "mesh")

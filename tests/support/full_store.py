@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from support.channels_peer import PLAIN, Api, channels_server, ok
-from support.mesh_peer import Member, envelope, running_broker, unique
+from support.mesh.peer import Member, envelope, running_broker, unique
 from support.sync.admin import admin
 from support.sync.peer import connected, note, push
 from tidelog.mesh.protocol.model import DAY_MS

@@ -18,7 +18,7 @@ import jwt
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh.daemon_process import DaemonProcess, eventually
 from support.search_shard import publish
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN

@@ -12,8 +12,8 @@ from typing import Any
 import jwt
 
 from support import wire_schema
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_peer import ADMIN_TOKEN, BrokerAt
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.peer import ADMIN_TOKEN, BrokerAt
 from support.overheard import Overheard
 from tidelog.cli.serve import _mount_channels, _mount_mesh, _mount_sync
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient

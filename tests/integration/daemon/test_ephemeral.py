@@ -13,9 +13,9 @@ from typing import IO, Any
 import pytest
 
 from support.command import run as run_command
-from support.mesh_broker import SLUG
-from support.mesh_daemon import eventually
-from support.mesh_real import TOPIC, RealMesh
+from support.mesh.broker_process import TOPIC, RealMesh
+from support.mesh.daemon_process import eventually
+from support.mesh.scripted_broker import SLUG
 from support.warm import NURSERY
 from tidelog.client.mesh.blocking import BlockingMeshClient
 from tidelog.daemon.continuous_integration import VARIABLES

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.command import run as run_command
-from support.mesh_broker import ScriptedBroker, running
-from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.scripted_broker import ScriptedBroker, running
 from tidelog.client import BlockingMeshClient, DaemonUnavailable, MeshClient, MeshRefused
 from tidelog.client.mesh.client import BEGINNING
 from tidelog.daemon.inbox.inbox_db import START

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.command import run as run_command
-from support.mesh_daemon import DaemonProcess, eventually
-from support.mesh_real import RealMesh
+from support.mesh.broker_process import RealMesh
+from support.mesh.daemon_process import DaemonProcess, eventually
 
 WRONG_SLUG = "nowhere"
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from support.command import run as run_command
-from support.mesh_broker import ScriptedBroker, running
-from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.scripted_broker import ScriptedBroker, running
 
 START_CPU_S = 1.0
 IDLE_BYTES = 60 * 1024**2

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from support import other_user
-from support.mesh_broker import ScriptedBroker, running
-from support.mesh_daemon import DaemonProcess, eventually
+from support.mesh.daemon_process import DaemonProcess, eventually
+from support.mesh.scripted_broker import ScriptedBroker, running
 
 OUTSIDE_A_CONTAINER = (
     "-c",

@@ -11,8 +11,8 @@ from subprocess import Popen
 import httpx
 import pytest
 
-from support import local_daemon
-from support.local_daemon import LocalDaemon, running, until
+from support.mesh import local_daemon
+from support.mesh.local_daemon import LocalDaemon, running, until
 from tidelog.base import faultpoint
 from tidelog.base.errors import StoreUntrustworthy
 from tidelog.base.faultpoint import VARIABLE

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from support.dashboard import Desk, desk
-from support.local_daemon import LocalDaemon
+from support.mesh.local_daemon import LocalDaemon
 from support.sync.peer import SECRET, connected, note, write_model
 from tidelog.client import ChannelPublisher
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN

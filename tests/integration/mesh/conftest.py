@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from support.mesh_peer import Broker, running_broker
+from support.mesh.peer import Broker, running_broker
 from tidelog.testing.postgresql import create_database, drop_database
 
 

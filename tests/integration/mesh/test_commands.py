@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from support.mesh_peer import ADMIN_TOKEN, Broker
+from support.mesh.peer import ADMIN_TOKEN, Broker
 from tidelog.base.errors import TidelogError
 from tidelog.cli.main import app
 

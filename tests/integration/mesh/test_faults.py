@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.mesh_peer import Broker, envelope, unique
+from support.mesh.peer import Broker, envelope, unique
 from tidelog.base import faultpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

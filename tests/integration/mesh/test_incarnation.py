@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.mesh_peer import Broker, Member, Wire, envelope
+from support.mesh.peer import Broker, Member, Wire, envelope
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import pytest_asyncio
 
-from support.mesh_peer import Broker, Member, Wire, envelope, running_broker, unique
+from support.mesh.peer import Broker, Member, Wire, envelope, running_broker, unique
 from tidelog.testing.postgresql import create_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

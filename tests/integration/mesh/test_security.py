@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from support import other_user
-from support.mesh_peer import ADMIN_TOKEN, BrokerAt, Member, Wire, envelope, unique
+from support.mesh.peer import ADMIN_TOKEN, BrokerAt, Member, Wire, envelope, unique
 from tidelog.daemon.key_file import new_key
 from tidelog.testing.process import ServerProcess
 

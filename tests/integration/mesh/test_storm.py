@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from support.mesh_peer import Broker, Json, Member, envelope, fingerprint, unique
+from support.mesh.peer import Broker, Json, Member, envelope, fingerprint, unique
 from tidelog.mesh.protocol.model import Member as Row
 from tidelog.mesh.protocol.model import Mesh
 from tidelog.testing.clock import FakeClock

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.mesh_peer import Broker, envelope, fingerprint, unique
+from support.mesh.peer import Broker, envelope, fingerprint, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

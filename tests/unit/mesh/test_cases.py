@@ -1,6 +1,6 @@
 """No case of the contract is forgotten."""
 
-from support import mesh_cases
+from support.mesh import mesh_cases
 
 
 def test_every_case_is_the_parameter_of_some_test() -> None:

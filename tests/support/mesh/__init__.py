@@ -1,0 +1,1 @@
+"""What the tests of mesh and of its daemon share."""
