@@ -32,7 +32,7 @@ import asyncpg
 import uvloop
 
 from tidelog.base.clock import SystemClock
-from tidelog.base.garbage import spare_what_stays
+from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.base.sql.sqlitefile import connect
@@ -118,7 +118,7 @@ async def commit_all(
             else:
                 self.submit()
 
-    spare_what_stays()  # as `tidelog serve` does; the prepared work is the bench's, no server's
+    leave_startup_out()  # as `tidelog serve` does; the prepared work is the bench's, no server's
     started, cpu = now(), time.process_time()
     for _ in range(submitters):
         Submitter().submit()

@@ -26,7 +26,7 @@ import uvloop
 from support import channel_bodies
 from support.channels_peer import APP
 from support.sync.peer import ADMIN_TOKEN, MODEL, SECRET, write_model
-from tidelog.base.garbage import spare_what_stays
+from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import HttpRequest
 from tidelog.base.settings.limits import Limits
@@ -572,7 +572,7 @@ class _Mesh:
 
 def main() -> None:
     """Write one and say what is in it."""
-    spare_what_stays()
+    leave_startup_out()
     location, entries, seed, *options = sys.argv[1:]
     written = write(location, int(entries), int(seed), with_retention="--keep-all" not in options)
     print(json.dumps(written._asdict()))  # noqa: T201 - what the program is for

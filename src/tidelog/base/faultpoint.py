@@ -1,4 +1,4 @@
-"""Named places where a test can make the real process die or an operation fail.
+"""Named points where a test can make the real process die or an operation fail.
 
 Armed only by the environment variable `TIDELOG_TEST_FAULTS`, read once at import. Without it
 `reach` is a comparison with an empty mapping, and nothing a client sends can arm a point.

@@ -169,7 +169,7 @@ async def _run(
 ) -> socket.socket | None:
     """Serve; returns the port's socket if everything has to begin again."""
     from tidelog.base.errors import HistoryReplaced
-    from tidelog.base.garbage import spare_what_stays
+    from tidelog.base.garbage_collection import leave_startup_out
     from tidelog.web.watchdog import Watchdog
 
     server = await _open(settings, listener)
@@ -187,7 +187,7 @@ async def _run(
         else f"tidelog is ready at {server.url}, its dashboard at {ready['dashboard']} "
         f"(log {head.log_id}, head {head.committed_id})"
     )
-    spare_what_stays()
+    leave_startup_out()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)

@@ -31,9 +31,9 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.log.announcements import Announcements
+from tidelog.log.clock_skew import ClockSkew
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
 from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
-from tidelog.log.skew import Skew
 from tidelog.log.tail import Tail
 from tidelog.store.engine import MAX_ID, Store, new_incarnation
 from tidelog.store.rows import Effects, Entry, Head, Loaded, RowChange
@@ -94,7 +94,7 @@ class Committer:
         """Set when nothing is written any more: whoever works beside the requests ends with it,
         before the store is closed."""
         self._store = store
-        self.skew = Skew(clock, metrics)
+        self.clock_skew = ClockSkew(clock, metrics)
         """Of this node's clock against a shared store's: with too much nothing is written."""
         self.metrics = metrics
         """Of the whole node: surfaces count theirs here too."""
@@ -126,7 +126,7 @@ class Committer:
         tail = Tail(head.committed_id, head.digest)
         incarnations = Incarnations(await store.incarnations())
         committer = cls(store, clock, metrics, limits, tail, incarnations)
-        await committer.skew.look(store)
+        await committer.clock_skew.look(store)
         store.watch_head(committer._on_head_moved)
         committer._task = asyncio.create_task(committer._run(), name="tidelog-committer")
         await committer.announcements.start()
@@ -175,7 +175,7 @@ class Committer:
     async def _look(self) -> int:
         """Where the store's log ends now; it must be the log that was seen."""
         # What was passed before the question was on disk before it, and cannot have gone since.
-        last = self.tail.seen.last
+        last = self.tail.known_digests.last
         head = await self._store.head()
         if last.is_missing_from(head.committed_id, head.digest):
             raise HistoryReplaced(
@@ -191,7 +191,7 @@ class Committer:
 
     def _require_continuation(self, loaded: Loaded) -> None:
         """What is loaded under the lock must go on from what was seen."""
-        head, seen = loaded.head, self.tail.seen
+        head, seen = loaded.head, self.tail.known_digests
         self._require_incarnation(head)
         is_next = (
             seen.is_followed_by(loaded.others[0])
@@ -327,7 +327,7 @@ class Committer:
         return True
 
     async def _name_history(self, error: HistoryReplaced) -> bool:
-        under, seen = self.incarnations.current.id, self.tail.seen.places
+        under, seen = self.incarnations.current.id, self.tail.known_digests.kept
         names = Names(
             rows=(("incarnations", ()), *(("digest_at", (at,)) for at, _ in seen)),
         )
@@ -395,7 +395,7 @@ class Committer:
         """Look at the head now and then, should a wake-up be lost."""
         try:
             self._follow_to(await self._look())
-            await self.skew.look(self._store)
+            await self.clock_skew.look(self._store)
         except HistoryReplaced:
             raise
         except StoreError as error:
@@ -483,10 +483,10 @@ class Committer:
         writer = self._store.writer
         if self._known_head > self.tail.position:
             await self._follow_others()
-        asked_ms = self.skew.wall_ms()
+        asked_ms = self.clock_skew.wall_ms()
         loaded = await writer.begin(_union(batch), self.tail.position)
         try:
-            view = View(loaded, self.skew.require(asked_ms, loaded.clock_ms))
+            view = View(loaded, self.clock_skew.require(asked_ms, loaded.clock_ms))
         except ClockSkewed:
             await writer.rollback()
             raise
@@ -660,7 +660,7 @@ class Committer:
                     # The wake-up spoke of entries that are not there: somebody else's, or a lie.
                     self._known_head = self.tail.position
                     break
-                if not self.tail.seen.is_followed_by(page[0]):
+                if not self.tail.known_digests.is_followed_by(page[0]):
                     raise HistoryReplaced(
                         f"the log that was seen up to {self.tail.position} does not go on with the "
                         "entry after it"

@@ -4,10 +4,10 @@ from enum import Enum
 
 from tidelog.store.rows import DedupeRow
 
-__all__ = ["DedupeRow", "Seen", "seen"]
+__all__ = ["DedupeRow", "KeyUse", "key_use"]
 
 
-class Seen(Enum):
+class KeyUse(Enum):
     """How a request relates to the dedupe row of its key."""
 
     NEW = "new"
@@ -18,12 +18,12 @@ class Seen(Enum):
     """Same key, another request: refuse."""
 
 
-def seen(row: DedupeRow | None, fingerprint: bytes) -> Seen:
+def key_use(row: DedupeRow | None, fingerprint: bytes) -> KeyUse:
     """Compare a request's fingerprint with the row of its key.
 
     A row that is present counts, expired or not: only a sweep ends it, and only its absence makes a
     key new again. Surfaces that treat another owner specially look at `row.owner` themselves.
     """
     if row is None:
-        return Seen.NEW
-    return Seen.REPEATED if row.fingerprint == fingerprint else Seen.CONFLICTING
+        return KeyUse.NEW
+    return KeyUse.REPEATED if row.fingerprint == fingerprint else KeyUse.CONFLICTING

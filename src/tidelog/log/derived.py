@@ -75,10 +75,10 @@ async def verify_seals(store: Store) -> AsyncIterator[Looked]:
     for table in sealed_tables(store.schema):
         after: Key | None = None
         while page := await store.sealed_page(table, after):
-            places = [table.columns.index(name) for name in table.key]
+            key_columns = [table.columns.index(name) for name in table.key]
             damage, unsealed = [], 0
             for *values, sealed in page:
-                after = tuple(values[place] for place in places)
+                after = tuple(values[column] for column in key_columns)
                 if sealed is None:
                     unsealed += 1
                 elif sealed != seal(*values):

@@ -1,4 +1,4 @@
-"""Pruning: content goes, places stay (L8).
+"""Pruning: content goes, positions stay (L8).
 
 Whether a body may go is for its surface to decide: a body may be emptied only when no rule still
 reads it. Such a decision accepts `empty_bodies` and names the keys that are now `unavailable`.

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from tidelog.log.seen import Seen
+from tidelog.log.known_digests import KnownDigests
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Entry
 
@@ -26,8 +26,8 @@ class Tail:
         self.position = position
         """`committed_id` of the last entry given to the sinks; whoever was told of an entry by this
         node finds the position at or beyond it."""
-        self.seen = Seen(position, digest)
-        """The places that were passed: what tells whether the store still has the same log."""
+        self.known_digests = KnownDigests(position, digest)
+        """Of positions that were passed: they tell whether the store still has the same log."""
         self._sinks: dict[str, tuple[Sink, ...]] = {}
         """By surface. Replaced, never changed, so that a sink may subscribe or leave another."""
 
@@ -46,7 +46,7 @@ class Tail:
         assert first.committed_id == self.position + 1, "a gap, or twice"  # noqa: S101 - L1
         last = entries[-1]
         self.position = last.committed_id
-        self.seen.note(last.committed_id, last.digest)
+        self.known_digests.note(last.committed_id, last.digest)
         if len(entries) == 1:
             self._deliver(first.surface, entries)
         else:

@@ -1,7 +1,7 @@
 """A committer that tells OpenTelemetry what it does; used only where tracing is enabled.
 
 A subclass and not a hook, so that the committer of everybody else does not even ask. What leaves
-here is how long things took, how many there were and their places in the log: never a body, an
+here is how long things took, how many there were and their positions in the log: never a body, an
 actor, a stream's name or a key.
 """
 

@@ -23,7 +23,7 @@ _BEFORE_ALL = -(2**63)
 
 
 class Finding(NamedTuple):
-    """The first place where the log is not what was committed."""
+    """The first position at which the log is not what was committed."""
 
     committed_id: int
     problem: str
@@ -119,8 +119,9 @@ class _Serials:
 
 def _is_placed(entry: Entry) -> bool:
     """Whether the store can be asked for what is before it; damage may be of another type."""
-    place: tuple[object, object] = (entry.stream, entry.stream_serial)
-    return isinstance(place[0], str) and isinstance(place[1], int)
+    stream: object = entry.stream
+    serial: object = entry.stream_serial
+    return isinstance(stream, str) and isinstance(serial, int)
 
 
 def _problem(entry: Entry, committed_id: int, serial: int, previous: bytes) -> str | None:

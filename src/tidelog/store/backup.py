@@ -22,9 +22,9 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.base.sql import sqlitefile
+from tidelog.store.atomic_file import cannot_write, new_file, require_free
 from tidelog.store.catalogue import require_schema, tables
 from tidelog.store.engine import NO_DRIVER, NO_URL, new_incarnation
-from tidelog.store.newfile import cannot_write, new_file, require_free
 from tidelog.store.schema import LOG, Schema
 from tidelog.store.sqlite import open_failure, require_own
 

@@ -38,7 +38,7 @@ def sealed_tables(schema: Schema) -> tuple[SealedTable, ...]:
         for table in tables(schema):
             rows = fresh.execute(f"PRAGMA table_info({table})").fetchall()
             names = [name for _, name, *_ in rows]
-            key = sorted((place, name) for _, name, *_, place in rows if place)
+            key = sorted((number, name) for _, name, *_, number in rows if number)
             if SEAL in names:
                 names.remove(SEAL)
                 found.append(SealedTable(table, tuple(names), tuple(name for _, name in key)))

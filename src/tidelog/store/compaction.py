@@ -21,9 +21,9 @@ from typing import NamedTuple
 from tidelog.base.errors import StoreUnavailable
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
+from tidelog.store.atomic_file import cannot_write, replacement
 from tidelog.store.backup import connect_postgresql
 from tidelog.store.catalogue import require_schema, tables
-from tidelog.store.newfile import cannot_write, replacement
 from tidelog.store.schema import LOG, Schema
 from tidelog.store.sqlite import open_failure, remedy, require_own
 

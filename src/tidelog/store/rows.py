@@ -177,7 +177,7 @@ class SealedTable(NamedTuple):
         """A state may be as large as a partition; other rows are small."""
         return 1 if "state" in self.columns else 500
 
-    def page(self, place: str, mark: str, *, is_first: bool) -> str:
+    def page(self, schema: str, mark: str, *, is_first: bool) -> str:
         """A statement that reads a page in the order of the key: the columns, then the seal.
 
         Its parameters, each a `mark` with its number, are the key to go on after, unless it is the
@@ -187,6 +187,6 @@ class SealedTable(NamedTuple):
         key, limit = ", ".join(self.key), marks[0 if is_first else -1]
         after = "" if is_first else f"WHERE ({key}) > ({', '.join(marks[:-1])}) "
         return (
-            f"SELECT {', '.join(self.columns)}, {SEAL} FROM {place}{self.name} "
+            f"SELECT {', '.join(self.columns)}, {SEAL} FROM {schema}{self.name} "
             f"{after}ORDER BY {key} LIMIT {limit}"
         )

@@ -23,6 +23,7 @@ from tidelog.base.errors import (
 )
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
+from tidelog.store.disk_speed import LARGE_BYTES, DiskSpeed
 from tidelog.store.engine import (
     GENESIS_DIGEST,
     MAX_ID,
@@ -31,7 +32,6 @@ from tidelog.store.engine import (
     end_problem,
     new_incarnation,
 )
-from tidelog.store.pace import LARGE_BYTES, SyncPace
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -133,7 +133,7 @@ class SqliteWriter:
     slower when the loop is idle, starved when the loop is busy. `bench/commit.py --writers` prints
     the comparison; docs/measurements.md keeps the finding and what it costs, which is that nothing
     else runs while the disk syncs. Where that takes so long that this is the greater evil, because
-    of the disk (`SyncPace`) or of the batch (`LARGE_BYTES`), COMMIT does go to a thread.
+    of the disk (`DiskSpeed`) or of the batch (`LARGE_BYTES`), COMMIT does go to a thread.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class SqliteWriter:
         self._connection = connection
         self._queries = queries
         self._fault_points = schema.fault_points
-        self._pace = SyncPace()
+        self._disk_speed = DiskSpeed()
         self._committing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
         self._serials: dict[str, int] = {}
         """Last committed serials of streams; nobody else writes, so they cannot go stale."""
@@ -201,12 +201,12 @@ class SqliteWriter:
             size = sum(len(e.body or b"") + len(e.data or b"") for e in effects.entries)
             if size >= LARGE_BYTES:
                 await self._in_thread(self._commit)  # its time is no measure of the disk
-            elif self._pace.is_slow:
+            elif self._disk_speed.is_slow:
                 busy_since = time.thread_time()
                 took = await self._in_thread(self._timed_commit)
-                self._pace.note(took, loop_busy_seconds=time.thread_time() - busy_since)
+                self._disk_speed.note(took, loop_busy_seconds=time.thread_time() - busy_since)
             else:
-                self._pace.note(self._timed_commit())
+                self._disk_speed.note(self._timed_commit())
             reach(FaultPoint.COMMITTED)
         self._serials.update((entry.stream, entry.stream_serial) for entry in effects.entries)
         if len(self._serials) > REMEMBERED_SERIALS:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tidelog.base.allowance import Allowance
-from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
 from tidelog.base.settings.limits import PerAddress, networks
 
 MAX_RESTING = 10_000
@@ -18,7 +18,7 @@ MAX_RESTING = 10_000
 the one that has been quiet longest. A few megabytes."""
 
 MAX_KNOWN = 10_000
-"""Peers whose guest is kept, so that an address is not taken apart for every connection."""
+"""Peers whose quota is kept, so that an address is not taken apart for every connection."""
 
 _MAX_ADDRESS_CHARACTERS = 100
 """Longer than any address with its zone."""
@@ -53,26 +53,26 @@ class Addresses:
         self._records: dict[str, _Record] = {}
         self._resting: dict[str, None] = {}
         """Those of them without a connection or subscription, the longest quiet first."""
-        self._known: dict[str, tuple[Guest, bool]] = {}
+        self._known: dict[str, tuple[AddressQuota, bool]] = {}
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def guest(self, peer: str, headers: Headers = ()) -> Guest:
+    def quota(self, peer: str, headers: Headers = ()) -> AddressQuota:
         """Who a peer counts as; with the headers of a request, whoever a proxy speaks for."""
-        guest, is_proxy = self._guest(peer)
+        quota, is_proxy = self._quota(peer)
         if not is_proxy:
-            return guest
+            return quota
         for name in reversed(_forwarded(headers)):
-            guest, is_proxy = self._guest(name)
+            quota, is_proxy = self._quota(name)
             if not is_proxy:
-                return guest
-        return guest
+                return quota
+        return quota
 
-    def _guest(self, peer: str) -> tuple[Guest, bool]:
-        """The guest at an address, and whether it is a proxy, which is nobody by itself."""
+    def _quota(self, peer: str) -> tuple[AddressQuota, bool]:
+        """The quota of an address, and whether it is a proxy, which has none of its own."""
         if len(peer) > _MAX_ADDRESS_CHARACTERS:
-            return ANYBODY, False
+            return NO_QUOTA, False
         known = self._known.get(peer)
         if known is None:
             known = self._judged(peer)
@@ -81,12 +81,12 @@ class Addresses:
             self._known[peer] = known
         return known
 
-    def _judged(self, peer: str) -> tuple[Guest, bool]:
+    def _judged(self, peer: str) -> tuple[AddressQuota, bool]:
         address = _read(peer)
         if address is None or any(address in network for network in self._proxies):
-            return ANYBODY, address is not None
+            return NO_QUOTA, address is not None
         if any(address in network for network in self._exempt):
-            return ANYBODY, False
+            return NO_QUOTA, False
         return _Counted(self, _spelled(address)), False
 
     # Records.
@@ -127,8 +127,8 @@ class _Record:
         return self.failures.is_whole(now_ms) and self.joins.is_whole(now_ms)
 
 
-class _Counted(Guest):
-    """A guest whose address has limits."""
+class _Counted(AddressQuota):
+    """One that has limits."""
 
     __slots__ = ("_address", "_addresses")
 

@@ -88,7 +88,7 @@ class HttpApp:
             return self._too_large(bounded)
         client, server = scope.get("client"), scope.get("server")
         peer = client[0] if client else ""
-        guest = self._addresses.guest(peer, scope["headers"])
+        quota = self._addresses.quota(peer, scope["headers"])
         request = HttpRequest(
             method=scope["method"],
             raw_path=scope["raw_path"],
@@ -98,17 +98,17 @@ class HttpApp:
             peer=peer,
             params=params,
             local=(server[0], server[1]) if server and server[1] is not None else None,
-            guest=guest,
+            quota=quota,
         )
         try:
             handle = route.handle
             if route.admit is not None:
-                if wait := guest.wait_seconds():
+                if wait := quota.wait_seconds():
                     return self._too_many(route, wait)
                 admitted = await route.admit(request)
                 if isinstance(admitted, HttpResponse):
                     if admitted.status == UNAUTHORIZED:
-                        guest.failed()
+                        quota.failed()
                     return admitted
                 cycle.admit()
                 handle = admitted
@@ -122,7 +122,7 @@ class HttpApp:
             self._received_bytes += len(request.body)
             response = await handle(request)
             if response.status == UNAUTHORIZED:
-                guest.failed()
+                quota.failed()
             return response
         except (QueueFull, ShuttingDown, StoreUnavailable, OutcomeUnknown) as error:
             self._metrics.refusals.labels(type(error).__name__).inc()

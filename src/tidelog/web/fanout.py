@@ -43,7 +43,7 @@ class _Backlog:
             self.messages -= messages
 
 
-class Spout:
+class FrameWriter:
     """The outbound direction of one connection; `tidelog.web.websocket` adds the inbound one."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Spout:
     def __init__(self, fanout: "Fanout") -> None:
         self.fanout = fanout
         self.frames: list[bytes] = []
-        """Pushed and not yet given to the transport. Not empty exactly while the spout is in the
+        """Pushed and not yet given to the transport. Not empty exactly while the writer is in the
         fan-out's dirty list."""
         self.writable = False
         """Whether frames are taken: from the handshake to the first close frame."""
@@ -183,14 +183,14 @@ class Fanout:
         self.metrics = metrics
         self.limits = limits
         self._loop = loop
-        self._dirty: list[Spout] = []
+        self._dirty: list[FrameWriter] = []
 
-    def mark(self, spout: Spout) -> None:
-        """Flush `spout` after this turn of the loop; called when its first frame is queued."""
+    def mark(self, writer: FrameWriter) -> None:
+        """Flush `writer` after this turn of the loop; called when its first frame is queued."""
         dirty = self._dirty
         if not dirty:
             self._loop.call_soon(self._flush)
-        dirty.append(spout)
+        dirty.append(writer)
 
     def _flush(self) -> None:
         dirty = self._dirty
@@ -200,24 +200,24 @@ class Fanout:
         except OSError:
             # Frames are gone, so the order is broken for every receiver: they must resume.
             _log.exception("flush failed; dropping its connections")
-            for spout in dirty:
-                spout.abort()
+            for writer in dirty:
+                writer.abort()
             return
         sent_bytes = 0
         batch: list[bytes] = []
         joined = b""
-        for spout in dirty:
-            frames = spout.frames
+        for writer in dirty:
+            frames = writer.frames
             if not frames:  # the connection went away between push and flush
                 continue
-            spout.frames = []
+            writer.frames = []
             if frames != batch:
                 batch = frames
                 joined = frames[0] if len(frames) == 1 else b"".join(frames)
             sent_bytes += len(joined)
             try:
-                spout.write(joined, len(frames))
+                writer.write(joined, len(frames))
             except Exception:  # noqa: BLE001 - one connection's failure is not its neighbours'
                 _log.exception("write failed; dropping the connection")
-                spout.abort()
+                writer.abort()
         self.metrics.sent_bytes.inc(sent_bytes)

@@ -14,13 +14,13 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidelog.base.metrics import Metrics
-from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.cycle import Cycle
 from tidelog.web.handshake import TOO_MANY_CONNECTIONS, encode, refuse
-from tidelog.web.strangers import Strangers
+from tidelog.web.unauthenticated import Unauthenticated
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class LimitedHttp(HttpToolsProtocol):
     limits: Limits
     metrics: Metrics
     app_: HttpApp
-    strangers: Strangers
+    unauthenticated: Unauthenticated
     addresses: Addresses
     cycle: Cycle
     pipeline: deque[tuple[Cycle, Any]]  # type: ignore[assignment]  # `cycle` is ours
@@ -63,7 +63,7 @@ class LimitedHttp(HttpToolsProtocol):
         """Whether that timer is the head's; before the first byte it is the connection's."""
         self._began_at = 0.0
         """Event-loop time of the first byte of the head."""
-        self._guest: Guest | None = None
+        self._quota: AddressQuota | None = None
         """Who is counted for this connection, while it is."""
         self._served: Cycle | None = None
         """The request that is being answered; `cycle` is the last one that came."""
@@ -85,13 +85,13 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
             return
         peername = transport.get_extra_info("peername")
-        guest = self.addresses.guest(str(peername[0])) if isinstance(peername, tuple) else ANYBODY
-        if not guest.enter():
+        quota = self.addresses.quota(str(peername[0])) if isinstance(peername, tuple) else NO_QUOTA
+        if not quota.enter():
             self.transport = transport
             wait = (b"retry-after", b"5")
             self._refuse("address_connections", 429, TOO_MANY_CONNECTIONS, wait)
             return
-        self._guest = guest
+        self._quota = quota
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1)  # whatever is left unsent is watched
         self._start_head_timer(self.limits.header_timeout_ms / 1000)
@@ -108,7 +108,7 @@ class LimitedHttp(HttpToolsProtocol):
             self._linger_timer.cancel()
             self._linger_timer = None
         self._leave()
-        self.strangers.note(self, 0)
+        self.unauthenticated.note(self, 0)
         if self in self.connections:
             super().connection_lost(exc)
             self._unset_keepalive_if_required()  # which uvicorn does after an orderly end only
@@ -328,7 +328,7 @@ class LimitedHttp(HttpToolsProtocol):
             held += self._served.unproven_bytes
         for cycle, _ in self.pipeline:
             held += cycle.unproven_bytes
-        self.strangers.note(self, held)
+        self.unauthenticated.note(self, held)
 
     def give_way(self) -> None:
         """End, because all connections together hold too much that may be anybody's."""
@@ -402,13 +402,17 @@ class LimitedHttp(HttpToolsProtocol):
             super().handle_websocket_upgrade()
 
     def _leave(self) -> None:
-        if self._guest is not None:
-            self._guest.leave()
-            self._guest = None
+        if self._quota is not None:
+            self._quota.leave()
+            self._quota = None
 
 
 def http_protocol(
-    app: HttpApp, limits: Limits, metrics: Metrics, addresses: Addresses, strangers: Strangers
+    app: HttpApp,
+    limits: Limits,
+    metrics: Metrics,
+    addresses: Addresses,
+    unauthenticated: Unauthenticated,
 ) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
     bound = {
@@ -416,6 +420,6 @@ def http_protocol(
         "limits": limits,
         "metrics": metrics,
         "addresses": addresses,
-        "strangers": strangers,
+        "unauthenticated": unauthenticated,
     }
     return type("BoundHttp", (LimitedHttp,), bound)

@@ -58,7 +58,7 @@ class Paths(Generic[T]):
                     node.parameter.name = name
                 elif node.parameter.name != name:
                     raise ValueError(
-                        f"path template {template!r}: this place is already named "
+                        f"path template {template!r}: this segment is already named "
                         f"{node.parameter.name!r}"
                     )
                 node = node.parameter

@@ -135,11 +135,11 @@ class SearchSurface:
         return msgspec.structs.replace(found, total=total, hits=tuple(hits[: asked.limit]))
 
     async def _kept(self, found: Found) -> list[Hit]:
-        places = [
+        messages = [
             (stream_name(hit.app_id, hit.channel), number_of(hit.message_serial))
             for hit in found.hits
         ]
-        erased = await self._store.rows_of("channels_erased", places) if places else ()
+        erased = await self._store.rows_of("channels_erased", messages) if messages else ()
         return [hit for hit, rows in zip(found.hits, erased, strict=True) if not rows]
 
     async def _search(self, asked: "Asked") -> Found:

@@ -31,7 +31,7 @@ from tidelog.web.app import HttpApp
 from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
 from tidelog.web.http import http_protocol
-from tidelog.web.strangers import Strangers
+from tidelog.web.unauthenticated import Unauthenticated
 from tidelog.web.websocket import WebSocketService
 
 if TYPE_CHECKING:
@@ -95,15 +95,15 @@ class Server:
         if tracing is not None:
             endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
         addresses = Addresses(settings.per_address)
-        strangers = Strangers(limits.unauthenticated_total_bytes, metrics)
+        unauthenticated = Unauthenticated(limits.unauthenticated_total_bytes, metrics)
         self._websockets = WebSocketService(
-            endpoints, fanout, metrics, limits, addresses, strangers
+            endpoints, fanout, metrics, limits, addresses, unauthenticated
         )
         app = HttpApp(self._routes, metrics, limits, addresses)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 _never_called,
-                http=http_protocol(app, limits, metrics, addresses, strangers),
+                http=http_protocol(app, limits, metrics, addresses, unauthenticated),
                 ws=self._websockets.protocol_class(),
                 lifespan="off",
                 log_config=None,
@@ -284,7 +284,7 @@ class Server:
             if self.committer.is_suspended:
                 health["ready"] = False
                 health["reason"] = "the store has another log than before; beginning again"
-            elif problem := self.committer.skew.problem:
+            elif problem := self.committer.clock_skew.problem:
                 health["ready"] = False
                 health["reason"] = problem
         except TimeoutError:

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeAlias, cast
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.net.frame import CLOSE, PING, PONG, TEXT, close_frame, frame
-from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.base.settings.limits import Limits
 from tidelog.web import handshake
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import UNAUTHORIZED
-from tidelog.web.fanout import Fanout, Spout
+from tidelog.web.fanout import Fanout, FrameWriter
 from tidelog.web.reader import (
     ABNORMAL,
     GOING_AWAY,
@@ -32,7 +32,7 @@ from tidelog.web.reader import (
 )
 from tidelog.web.routing import Paths
 from tidelog.web.sockets import Sockets
-from tidelog.web.strangers import Strangers
+from tidelog.web.unauthenticated import Unauthenticated
 
 _log = logging.getLogger("tidelog.web")
 
@@ -47,7 +47,7 @@ _PING: Final = frame(PING, b"")
 _NO_CODE_CLOSE: Final = frame(CLOSE, b"")
 
 
-class WebSocket(Spout, asyncio.Protocol):
+class WebSocket(FrameWriter, asyncio.Protocol):
     """The connection. It is the `Outlet` that its `Conversation` gets.
 
     It is `writable` until the first close frame, ours or the peer's. What the peer sends after ours
@@ -61,14 +61,14 @@ class WebSocket(Spout, asyncio.Protocol):
         "_conversation",
         "_ending",
         "_endpoint",
-        "_guest",
         "_held",
-        "_is_stranger",
+        "_is_unauthenticated",
         "_late_ping",
         "_local",
         "_neighbours",
         "_pinged_at",
         "_pings",
+        "_quota",
         "_reader",
         "_service",
         "heard_at",
@@ -90,9 +90,9 @@ class WebSocket(Spout, asyncio.Protocol):
         """None before the handshake and as soon as nothing the peer sends matters."""
         self._conversation: Conversation | None = None
         self._endpoint: Endpoint | None = None
-        self._guest: Guest | None = None
+        self._quota: AddressQuota | None = None
         """Who is counted for this connection, while it is."""
-        self._is_stranger = False
+        self._is_unauthenticated = False
         """Whether it has yet to prove who it is."""
         self._close_code = ABNORMAL
         """Code of the first close frame, sent or received."""
@@ -127,10 +127,10 @@ class WebSocket(Spout, asyncio.Protocol):
         self.detach()
         self._neighbours.discard(self)
         self._reader = None
-        self._service.strangers.note(self, 0)
-        if self._guest is not None:
-            self._guest.leave()
-            self._guest = None
+        self._service.unauthenticated.note(self, 0)
+        if self._quota is not None:
+            self._quota.leave()
+            self._quota = None
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
             self._service.sockets.remove(self)
@@ -146,7 +146,7 @@ class WebSocket(Spout, asyncio.Protocol):
             self._service.sockets.received_bytes += len(data)
             self._reader.feed(data)
             self._read()
-            if self._is_stranger:
+            if self._is_unauthenticated:
                 self._note_held()
         elif self._endpoint is None:
             self._open(data)
@@ -160,22 +160,22 @@ class WebSocket(Spout, asyncio.Protocol):
         """Send what was pushed, then a close frame; later pushes are dropped."""
         if self.writable:
             failed = self._endpoint.unauthenticated_codes if self._endpoint is not None else ()
-            if code in failed and self._guest is not None:
-                self._guest.failed()
+            if code in failed and self._quota is not None:
+                self._quota.failed()
             self._send_close(code, close_frame(code, reason))
             if self._held:
                 self.resume_reading()
 
     def admit(self) -> None:
         """Take messages as large as the endpoint takes them."""
-        self._is_stranger = False
-        self._service.strangers.note(self, 0)
+        self._is_unauthenticated = False
+        self._service.unauthenticated.note(self, 0)
         if self._reader is not None and self._endpoint is not None:
             self._reader.max_message_bytes = self._endpoint.max_message_bytes
 
     def _note_held(self) -> None:
         held = 0 if self._reader is None else self._reader.held_bytes
-        self._service.strangers.note(self, held)
+        self._service.unauthenticated.note(self, held)
 
     def give_way(self) -> None:
         """End, because all connections together hold too much that may be anybody's."""
@@ -231,10 +231,10 @@ class WebSocket(Spout, asyncio.Protocol):
             self._transport.write(handshake.encode(answer))
             self._transport.close()
             return
-        self._endpoint, self._conversation, self._guest, response = answer
+        self._endpoint, self._conversation, self._quota, response = answer
         limit = self._endpoint.max_message_bytes
         if self._endpoint.unauthenticated_codes:
-            self._is_stranger = True
+            self._is_unauthenticated = True
             limit = min(limit, self._service.limits.unauthenticated_body_bytes)
         self._reader = FrameReader(limit)
         self.heard_at = self._service.loop.time()
@@ -379,13 +379,15 @@ class WebSocketService:
         metrics: Metrics,
         limits: Limits,
         addresses: Addresses | None = None,
-        strangers: Strangers | None = None,
+        unauthenticated: Unauthenticated | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.fanout = fanout
         self.limits = limits
         self._addresses = addresses
-        self.strangers = strangers or Strangers(limits.unauthenticated_total_bytes, metrics)
+        self.unauthenticated = unauthenticated or Unauthenticated(
+            limits.unauthenticated_total_bytes, metrics
+        )
         self.sockets = Sockets(self.loop, metrics, limits)
         self.metrics = metrics
         self._paths: Paths[Endpoint] = Paths()
@@ -394,7 +396,7 @@ class WebSocketService:
 
     def admit(
         self, request: bytes, peer: str, local: tuple[str, int] | None
-    ) -> tuple[Endpoint, Conversation, Guest, bytes] | HttpResponse:
+    ) -> tuple[Endpoint, Conversation, AddressQuota, bytes] | HttpResponse:
         """Judge an upgrade request: a conversation and the answer to send, or a refusal."""
         opening = handshake.parse(request)
         if opening is None:
@@ -411,10 +413,10 @@ class WebSocketService:
             return self._refused(
                 "connections", handshake.refuse(503, "too many connections", retry_after)
             )
-        guest = ANYBODY
+        quota = NO_QUOTA
         if self._addresses is not None:
-            guest = self._addresses.guest(peer, opening.headers)
-        if endpoint.unauthenticated_codes and (wait := guest.wait_seconds()):
+            quota = self._addresses.quota(peer, opening.headers)
+        if endpoint.unauthenticated_codes and (wait := quota.wait_seconds()):
             retry_after = (b"retry-after", b"%d" % wait)
             refusal = handshake.refuse(429, handshake.TOO_MANY_FAILURES, retry_after)
             return self._refused("address_failures", refusal)
@@ -425,7 +427,7 @@ class WebSocketService:
             peer=peer,
             params=params,
             local=local,
-            guest=guest,
+            quota=quota,
         )
         try:
             conversation = endpoint.accept(upgrade)
@@ -434,13 +436,13 @@ class WebSocketService:
             return self._refused("failure", handshake.refuse(500, "Internal server error"))
         if isinstance(conversation, HttpResponse):
             if conversation.status == UNAUTHORIZED:
-                guest.failed()
+                quota.failed()
             return self._refused("endpoint", conversation)
-        if not guest.enter():
+        if not quota.enter():
             retry_after = (b"retry-after", _RETRY_AFTER_SECONDS)
             refusal = handshake.refuse(429, handshake.TOO_MANY_CONNECTIONS, retry_after)
             return self._refused("address_connections", refusal)
-        return endpoint, conversation, guest, response
+        return endpoint, conversation, quota, response
 
     def _refused(self, reason: str, response: HttpResponse) -> HttpResponse:
         self.metrics.refusals.labels(reason).inc()

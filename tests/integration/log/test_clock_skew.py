@@ -80,7 +80,7 @@ async def test_a_node_that_starts_with_a_wrong_clock(
     Once the clock is right, writes are taken again, and that is said too.
     """
     wall = Wall(ahead_seconds)
-    caplog.set_level(logging.INFO, logger="tidelog.log.skew")
+    caplog.set_level(logging.INFO, logger="tidelog.log.clock_skew")
     async with running_node(postgresql_url, clock=wall.clock, limits=QUICK) as node:
         for key in ("a", "b"):
             item = put_item("s", key)
@@ -129,7 +129,9 @@ async def test_a_jump_between_two_writes_dates_nothing(postgresql_url: str) -> N
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The levels of what was said of the clock itself."""
-    return [record.levelname for record in caplog.records if record.name == "tidelog.log.skew"]
+    return [
+        record.levelname for record in caplog.records if record.name == "tidelog.log.clock_skew"
+    ]
 
 
 def database_ms(url: str) -> int:

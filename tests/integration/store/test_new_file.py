@@ -15,8 +15,8 @@ from support.nodes import put_item, running_node
 from support.other_user import as_nobody, can_change_user
 from tidelog.base.errors import StoreUnavailable
 from tidelog.config.schema import SCHEMA
+from tidelog.store.atomic_file import new_file
 from tidelog.store.backup import back_up, restore
-from tidelog.store.newfile import new_file
 
 SECONDS = 60.0
 VALUE = b'"' + b"x" * 2000 + b'"'
@@ -211,7 +211,7 @@ def test_without_hard_links_nothing_is_overwritten_either(
         partial.write_bytes(b"whole")
     assert target.read_bytes() == b"whole"
     target.unlink()
-    monkeypatch.setattr("tidelog.store.newfile.require_free", lambda *_: None)
+    monkeypatch.setattr("tidelog.store.atomic_file.require_free", lambda *_: None)
 
     def come_late() -> None:
         with new_file(target, "") as partial:

@@ -11,7 +11,7 @@ import pytest
 from tidelog.base.errors import StoreUntrustworthy
 from tidelog.config.schema import SCHEMA
 from tidelog.log.draft import Draft, to_entry
-from tidelog.store import pace
+from tidelog.store import disk_speed as pace
 from tidelog.store.rows import Effects, Names
 from tidelog.store.sqlite import SqliteStore
 
@@ -68,24 +68,24 @@ async def test_commits_leave_the_loop_while_the_disk_is_slow(disk: Disk) -> None
     """The first are waited for on the loop; later ones, while the average says so, in a thread."""
     await disk.write()
     assert not disk.is_beside_the_loop()
-    disk.store.writer._pace.average_seconds = 0.0  # whatever the machine took for it
+    disk.store.writer._disk_speed.average_seconds = 0.0  # whatever the machine took for it
     disk.seconds = 3 * pace.SLOW_SECONDS
     for _ in range(20):
         await disk.write()
     assert disk.is_beside_the_loop()
     assert len(set(disk.threads)) == 2
     assert await disk.positions() == list(range(1, 22))
-    disk.store.writer._pace.average_seconds = pace.SLOW_SECONDS / 2  # as after many fast ones
+    disk.store.writer._disk_speed.average_seconds = pace.SLOW_SECONDS / 2  # as after many fast ones
     await disk.write()
     assert not disk.is_beside_the_loop()
 
 
 async def test_a_large_batch_leaves_the_loop_on_a_fast_disk_too(disk: Disk) -> None:
     """What it takes is its size; it says nothing about how soon a small one is confirmed."""
-    disk.store.writer._pace.average_seconds = 0.0
+    disk.store.writer._disk_speed.average_seconds = 0.0
     await disk.write(bytes(pace.LARGE_BYTES))
     assert disk.is_beside_the_loop()
-    assert disk.store.writer._pace.average_seconds == 0.0
+    assert disk.store.writer._disk_speed.average_seconds == 0.0
     await disk.write()
     assert not disk.is_beside_the_loop()
     assert await disk.positions() == [1, 2]
@@ -93,7 +93,7 @@ async def test_a_large_batch_leaves_the_loop_on_a_fast_disk_too(disk: Disk) -> N
 
 async def test_the_loop_turns_while_a_commit_waits(disk: Disk) -> None:
     """What others ask for is done meanwhile; the COMMIT itself waits for them, in this test."""
-    disk.store.writer._pace.average_seconds = 1.0
+    disk.store.writer._disk_speed.average_seconds = 1.0
     loop = asyncio.get_running_loop()
     turned = threading.Event()
 
@@ -108,7 +108,7 @@ async def test_the_loop_turns_while_a_commit_waits(disk: Disk) -> None:
 
 async def test_who_gives_up_waits_for_the_commit_under_way(disk: Disk) -> None:
     """A cancelled writer leaves a connection that is free, and a log that has the entry."""
-    disk.store.writer._pace.average_seconds = 1.0
+    disk.store.writer._disk_speed.average_seconds = 1.0
     begun, may_go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -134,7 +134,7 @@ async def test_who_gives_up_waits_for_the_commit_under_way(disk: Disk) -> None:
 
 async def test_a_disk_that_fails_beside_the_loop_is_not_trusted(disk: Disk) -> None:
     """The failure of a COMMIT means the same wherever it ran."""
-    disk.store.writer._pace.average_seconds = 1.0
+    disk.store.writer._disk_speed.average_seconds = 1.0
     disk.fails = OSError(5, "input/output error")
     with pytest.raises(StoreUntrustworthy):
         await disk.write()
@@ -142,7 +142,7 @@ async def test_a_disk_that_fails_beside_the_loop_is_not_trusted(disk: Disk) -> N
 
 def test_a_busy_loop_does_not_make_a_fast_disk_slow() -> None:
     """The wait for the interpreter lock is not the disk's; a slow disk stays slow."""
-    measured = pace.SyncPace()
+    measured = pace.DiskSpeed()
     measured.average_seconds = 0.01
     for _ in range(100):
         measured.note(0.005, loop_busy_seconds=0.0049)

@@ -169,7 +169,7 @@ async def test_an_app_that_asks_too_often_is_told_when_to_come_back() -> None:
     assert (await server.ask("GET", "/apps/a1/channels")).status == 200
 
 
-async def test_strangers_do_not_use_up_an_allowance() -> None:
+async def test_unauthenticated_do_not_use_up_an_allowance() -> None:
     """Only signed requests count."""
     app = App(id="a1", key="k1", secret="s1", max_api_requests_per_minute=1)
     server = Server(app=app)

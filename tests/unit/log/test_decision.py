@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog.base.data.digest import entry_digest
 from tidelog.log.decision import Accept, RowChange, View
-from tidelog.log.dedupe import DedupeRow, Seen, seen
+from tidelog.log.dedupe import DedupeRow, KeyUse, key_use
 from tidelog.log.draft import Draft
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
 from tidelog.store.engine import GENESIS_DIGEST
@@ -129,16 +129,16 @@ def test_a_change_without_entries_keeps_the_position() -> None:
 
 @pytest.mark.parametrize(
     ("known", "expected"),
-    [(None, Seen.NEW), (row("k", b"f"), Seen.REPEATED), (row("k", b"g"), Seen.CONFLICTING)],
+    [(None, KeyUse.NEW), (row("k", b"f"), KeyUse.REPEATED), (row("k", b"g"), KeyUse.CONFLICTING)],
 )
-def test_what_a_known_key_means(known: DedupeRow | None, expected: Seen) -> None:
+def test_what_a_known_key_means(known: DedupeRow | None, expected: KeyUse) -> None:
     """No row: new. Same fingerprint: the stored answer. Another fingerprint: a conflict."""
-    assert seen(known, b"f") is expected
+    assert key_use(known, b"f") is expected
 
 
 def test_an_expired_key_still_counts() -> None:
     """A row that is present counts until a sweep removes it."""
-    assert seen(row("k")._replace(expires_at=0), b"f") is Seen.REPEATED
+    assert key_use(row("k")._replace(expires_at=0), b"f") is KeyUse.REPEATED
 
 
 def test_a_prune_is_bounded() -> None:

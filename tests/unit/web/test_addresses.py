@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidelog.base.errors import ConfigError
-from tidelog.base.serving.guest import ANYBODY
+from tidelog.base.serving.address_quota import NO_QUOTA
 from tidelog.base.settings.limits import PerAddress
 from tidelog.web import addresses as module
 from tidelog.web.addresses import Addresses
@@ -38,13 +38,13 @@ def made(clock: Clock | None = None, **limits: Any) -> Addresses:
 def test_connections_of_one_address() -> None:
     """As many as there may be, again when one has gone, and none of another address."""
     addresses = made()
-    ana, bob = addresses.guest("192.0.2.1"), addresses.guest("192.0.2.2")
+    ana, bob = addresses.quota("192.0.2.1"), addresses.quota("192.0.2.2")
     assert [ana.enter(), ana.enter(), ana.enter()] == [True, True, False]
     assert bob.enter()
     ana.leave()
     assert ana.enter()
-    for guest in (ana, ana, bob):
-        guest.leave()
+    for quota in (ana, ana, bob):
+        quota.leave()
     assert len(addresses) == 0
 
 
@@ -63,58 +63,58 @@ def test_connections_of_one_address() -> None:
 def test_what_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
     """IPv4 as it is, in whatever clothes; IPv6 by its network."""
     addresses = made()
-    assert addresses.guest(one).enter()
-    assert addresses.guest(one).enter()
-    assert addresses.guest(other).enter() is not is_same
+    assert addresses.quota(one).enter()
+    assert addresses.quota(one).enter()
+    assert addresses.quota(other).enter() is not is_same
 
 
 def test_failures_come_back_evenly() -> None:
     """Three at once, then one in twenty seconds."""
     clock = Clock()
-    guest = made(clock).guest("192.0.2.1")
+    quota = made(clock).quota("192.0.2.1")
     for _ in range(3):
-        assert guest.wait_seconds() == 0
-        guest.failed()
-    assert guest.wait_seconds() == 20
+        assert quota.wait_seconds() == 0
+        quota.failed()
+    assert quota.wait_seconds() == 20
     clock.now = 19.5
-    assert guest.wait_seconds() == 1
+    assert quota.wait_seconds() == 1
     clock.now = 20.0
-    assert guest.wait_seconds() == 0
-    guest.failed()
-    assert guest.wait_seconds() == 20
+    assert quota.wait_seconds() == 0
+    quota.failed()
+    assert quota.wait_seconds() == 20
 
 
 def test_tries_to_join() -> None:
     """Each counts, whatever came of it; those that were refused do not make the wait longer."""
     clock = Clock()
-    guest = made(clock).guest("192.0.2.1")
-    assert [guest.join_wait_seconds() for _ in range(4)] == [0, 0, 30, 30]
+    quota = made(clock).quota("192.0.2.1")
+    assert [quota.join_wait_seconds() for _ in range(4)] == [0, 0, 30, 30]
     clock.now = 30.0
-    assert guest.join_wait_seconds() == 0
+    assert quota.join_wait_seconds() == 0
 
 
 def test_subscriptions_outlive_connections() -> None:
     """They are given back one by one, some after their connection."""
     addresses = made()
-    guest = addresses.guest("192.0.2.1")
-    assert guest.enter()
-    assert [guest.subscribe() for _ in range(4)] == [True, True, True, False]
-    guest.leave()
-    assert not guest.subscribe()
-    guest.unsubscribe()
-    assert guest.subscribe()
+    quota = addresses.quota("192.0.2.1")
+    assert quota.enter()
+    assert [quota.subscribe() for _ in range(4)] == [True, True, True, False]
+    quota.leave()
+    assert not quota.subscribe()
+    quota.unsubscribe()
+    assert quota.subscribe()
     for _ in range(3):
-        guest.unsubscribe()
+        quota.unsubscribe()
     assert len(addresses) == 0
 
 
 def test_this_machine_is_exempt_and_need_not_be() -> None:
     """The default spares the loopback; the setting can be empty."""
-    assert made().guest("127.0.0.1") is ANYBODY
-    assert made().guest("::1") is ANYBODY
-    assert made().guest("") is ANYBODY
-    assert made(exempt="").guest("127.0.0.1") is not ANYBODY
-    assert made(exempt=["10.0.0.0/8"]).guest("10.1.2.3") is ANYBODY
+    assert made().quota("127.0.0.1") is NO_QUOTA
+    assert made().quota("::1") is NO_QUOTA
+    assert made().quota("") is NO_QUOTA
+    assert made(exempt="").quota("127.0.0.1") is not NO_QUOTA
+    assert made(exempt=["10.0.0.0/8"]).quota("10.1.2.3") is NO_QUOTA
 
 
 @pytest.mark.parametrize(
@@ -141,22 +141,22 @@ def test_who_a_trusted_proxy_speaks_for(forwarded: list[str], counted: str | Non
     """The nearest address that is no proxy; what a client wrote in front of it means nothing."""
     addresses = made(trusted_proxies="10.0.0.0/8")
     headers = [(b"x-forwarded-for", each.encode()) for each in forwarded]
-    guest = addresses.guest("10.0.0.1", headers)
+    quota = addresses.quota("10.0.0.1", headers)
     if counted is None:
-        assert guest is ANYBODY
+        assert quota is NO_QUOTA
         return
-    assert guest.enter()
-    assert addresses.guest(counted).enter()
-    assert not guest.enter()
+    assert quota.enter()
+    assert addresses.quota(counted).enter()
+    assert not quota.enter()
 
 
 def test_nobody_else_says_who_he_is() -> None:
     """The header of a peer that is no proxy is not read."""
     addresses = made()
-    guest = addresses.guest("192.0.2.1", [(b"x-forwarded-for", b"127.0.0.1")])
-    assert guest.enter()
-    assert guest.enter()
-    assert not addresses.guest("192.0.2.1").enter()
+    quota = addresses.quota("192.0.2.1", [(b"x-forwarded-for", b"127.0.0.1")])
+    assert quota.enter()
+    assert quota.enter()
+    assert not addresses.quota("192.0.2.1").enter()
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,23 +165,23 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 10)
     clock = Clock()
     addresses = made(clock)
-    connected = addresses.guest("198.51.100.1")
+    connected = addresses.quota("198.51.100.1")
     assert connected.enter()
     start = int(ipaddress.ip_address("192.0.2.0"))
     names = [str(ipaddress.ip_address(start + number)) for number in range(100)]
     for name in names:
         for _ in range(3):
-            addresses.guest(name).failed()
+            addresses.quota(name).failed()
     assert len(addresses) == 11
     assert len(addresses._known) <= 10
-    assert addresses.guest(names[-1]).wait_seconds()
-    assert not addresses.guest(names[0]).wait_seconds()
+    assert addresses.quota(names[-1]).wait_seconds()
+    assert not addresses.quota(names[0]).wait_seconds()
     assert connected.enter()
     clock.now = 60.0
-    addresses.guest(names[-1]).failed()
+    addresses.quota(names[-1]).failed()
     clock.now = 120.0
-    addresses.guest(names[-1]).enter()
-    addresses.guest(names[-1]).leave()
+    addresses.quota(names[-1]).enter()
+    addresses.quota(names[-1]).leave()
     assert len(addresses) == 10
 
 

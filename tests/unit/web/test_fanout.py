@@ -11,14 +11,14 @@ from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
-from tidelog.web.fanout import Fanout, Spout
+from tidelog.web.fanout import Fanout, FrameWriter
 from unit.web.recording import RecordingTransport
 
 LIMITS = Limits(send_buffer_bytes=1000, send_buffer_messages=10)
 
 
-class LosableSpout(Spout):
-    """A spout that is told when its connection is lost."""
+class LosableSpout(FrameWriter):
+    """A writer that is told when its connection is lost."""
 
     __slots__ = ()
 
@@ -28,12 +28,12 @@ class LosableSpout(Spout):
 
 
 def connected(fanout: Fanout, room: int | None = None) -> tuple[LosableSpout, RecordingTransport]:
-    """A spout on a transport that takes `room` bytes."""
+    """A writer on a transport that takes `room` bytes."""
     transport = RecordingTransport(room)
-    spout = LosableSpout(fanout)
-    transport.protocol = spout
-    spout.attach(transport)
-    return spout, transport
+    writer = LosableSpout(fanout)
+    transport.protocol = writer
+    writer.attach(transport)
+    return writer, transport
 
 
 def sample(metrics: Metrics, name: str) -> float:
@@ -57,13 +57,13 @@ async def fanout(metrics: Metrics) -> Fanout:
 
 async def test_one_write_per_turn(fanout: Fanout, metrics: Metrics) -> None:
     """Everything pushed in one turn of the loop leaves in one write, in order."""
-    spout, transport = connected(fanout)
+    writer, transport = connected(fanout)
     for frame in (b"a", b"b", b"c"):
-        spout.push(frame)
+        writer.push(frame)
     assert transport.writes == []
     await asyncio.sleep(0)
     assert transport.writes == [b"abc"]
-    spout.push(b"d")
+    writer.push(b"d")
     await asyncio.sleep(0)
     assert transport.writes == [b"abc", b"d"]
     assert sample(metrics, "tidelog_sent_bytes_total") == 4
@@ -71,13 +71,13 @@ async def test_one_write_per_turn(fanout: Fanout, metrics: Metrics) -> None:
 
 async def test_receivers_of_equal_batches_share_one_buffer(fanout: Fanout) -> None:
     """Different batches go to their own receivers; equal ones are joined once."""
-    spouts = [connected(fanout) for _ in range(4)]
+    writers = [connected(fanout) for _ in range(4)]
     for frame in (b"x", b"y"):
-        for spout, _ in spouts:
-            spout.push(frame)
-    spouts[2][0].push(b"z")
+        for writer, _ in writers:
+            writer.push(frame)
+    writers[2][0].push(b"z")
     await asyncio.sleep(0)
-    assert [transport.writes for _, transport in spouts] == [[b"xy"], [b"xy"], [b"xyz"], [b"xy"]]
+    assert [transport.writes for _, transport in writers] == [[b"xy"], [b"xy"], [b"xyz"], [b"xy"]]
 
 
 async def test_nothing_is_written_after_the_connection_is_gone(fanout: Fanout) -> None:
@@ -95,27 +95,27 @@ async def test_nothing_is_written_after_the_connection_is_gone(fanout: Fanout) -
 
 async def test_too_many_bytes_untaken(fanout: Fanout, metrics: Metrics) -> None:
     """A peer that leaves more bytes than allowed, not just as many, is counted and dropped."""
-    spout, transport = connected(fanout, room=500)
-    spout.push(bytes(1500))
+    writer, transport = connected(fanout, room=500)
+    writer.push(bytes(1500))
     await asyncio.sleep(0)
     assert transport.ended == []
-    spout.push(b"x")
+    writer.push(b"x")
     await asyncio.sleep(0)
     assert transport.ended == ["abort"]
     assert sample(metrics, "tidelog_slow_consumers_total") == 1
-    spout.push(b"y")
+    writer.push(b"y")
     await asyncio.sleep(0)
     assert transport.writes == [bytes(1500), b"x"]
 
 
 async def test_too_many_messages_untaken(fanout: Fanout, metrics: Metrics) -> None:
     """A peer that leaves more messages than allowed is dropped, however small they are."""
-    spout, transport = connected(fanout, room=0)
+    writer, transport = connected(fanout, room=0)
     for _ in range(10):
-        spout.push(b"x")
+        writer.push(b"x")
     await asyncio.sleep(0)
     assert transport.ended == []
-    spout.push(b"x")
+    writer.push(b"x")
     await asyncio.sleep(0)
     assert transport.ended == ["abort"]
     assert sample(metrics, "tidelog_slow_consumers_total") == 1
@@ -125,12 +125,12 @@ async def test_an_answer_is_not_counted(
     fanout: Fanout, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was asked for may be of any size; what is pushed beside it is judged as ever."""
-    spout, transport = connected(fanout, room=0)
-    spout.answer(bytes(5000))
-    spout.push(bytes(1000))
+    writer, transport = connected(fanout, room=0)
+    writer.answer(bytes(5000))
+    writer.push(bytes(1000))
     await asyncio.sleep(0)
     assert transport.ended == []
-    spout.push(b"x")
+    writer.push(b"x")
     await asyncio.sleep(0)
     assert transport.ended == ["abort"]
     assert sample(metrics, "tidelog_slow_consumers_total") == 1
@@ -139,36 +139,36 @@ async def test_an_answer_is_not_counted(
 
 async def test_only_the_last_answer_is_not_counted(fanout: Fanout) -> None:
     """Who asks without reading is a slow consumer, and one that has read starts anew."""
-    spout, transport = connected(fanout, room=0)
-    spout.answer(bytes(5000))
+    writer, transport = connected(fanout, room=0)
+    writer.answer(bytes(5000))
     await asyncio.sleep(0)
     transport.drain(transport.waiting)
     transport.room = 0
-    spout.push(bytes(1001))
+    writer.push(bytes(1001))
     await asyncio.sleep(0)
     assert transport.ended == ["abort"]
-    spout, transport = connected(fanout, room=0)
-    spout.answer(bytes(900))
-    spout.answer(bytes(900))
+    writer, transport = connected(fanout, room=0)
+    writer.answer(bytes(900))
+    writer.answer(bytes(900))
     await asyncio.sleep(0)
     assert transport.ended == []
-    spout.answer(bytes(900))
+    writer.answer(bytes(900))
     await asyncio.sleep(0)
     assert transport.ended == ["abort"]
 
 
 async def test_messages_that_were_taken_are_not_counted(fanout: Fanout, metrics: Metrics) -> None:
     """A peer that keeps reading stays, however much passes through its buffer in total."""
-    spout, transport = connected(fanout, room=0)
+    writer, transport = connected(fanout, room=0)
     for _ in range(50):
         for _ in range(5):
-            spout.push(b"x" * 20)
+            writer.push(b"x" * 20)
         await asyncio.sleep(0)
         if transport.waiting > 100:
             transport.drain(100)
     assert transport.ended == []
     transport.drain(transport.waiting)
-    assert not spout.attention
+    assert not writer.attention
     assert sample(metrics, "tidelog_slow_consumers_total") == 0
 
 
@@ -182,11 +182,11 @@ async def test_a_failing_connection_is_dropped_alone(
             raise RuntimeError("handle is closed")
 
     broken = Broken()
-    spout = LosableSpout(fanout)
-    broken.protocol = spout
-    spout.attach(broken)
+    writer = LosableSpout(fanout)
+    broken.protocol = writer
+    writer.attach(broken)
     neighbour, transport = connected(fanout)
-    spout.push(b"a")
+    writer.push(b"a")
     neighbour.push(b"a")
     await asyncio.sleep(0)
     assert broken.ended == ["abort"]
@@ -198,7 +198,7 @@ async def test_a_flush_that_fails_drops_its_connections(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Frames that cannot be sent break the order, so their receivers are dropped, others not."""
-    spout, transport = connected(fanout)
+    writer, transport = connected(fanout)
     other, other_transport = connected(fanout)
 
     def fail(point: FaultPoint) -> None:
@@ -207,7 +207,7 @@ async def test_a_flush_that_fails_drops_its_connections(
 
     with monkeypatch.context() as armed:
         armed.setattr(faultpoint, "reach", fail)
-        spout.push(b"a")
+        writer.push(b"a")
         await asyncio.sleep(0)
     assert transport.ended == ["abort"]
     assert "flush failed" in caplog.text
@@ -226,8 +226,8 @@ from unit.web.recording import RecordingTransport
 RecordingTransport.write = lambda self, data: print("written", flush=True)
 
 async def main():
-    spout, _ = connected(Fanout(asyncio.get_running_loop(), Metrics(), LIMITS))
-    spout.push(b"a")
+    writer, _ = connected(Fanout(asyncio.get_running_loop(), Metrics(), LIMITS))
+    writer.push(b"a")
     await asyncio.sleep(0)
 
 asyncio.run(main())

@@ -1,6 +1,6 @@
 """The digest chain: what makes any change to a stored entry visible.
 
-`body_digest` covers the content, `digest` covers the place and everything else together with the
+`body_digest` covers the content, `digest` covers the position and everything else together with the
 digest before it. Pruning empties the content and keeps both, so the chain still verifies.
 
 This module is pure and imports nothing of ours: the pipeline verifies the chain with it too.
@@ -31,7 +31,7 @@ def entry_digest(
     committed_at: int,
     content: bytes,
 ) -> bytes:
-    """Digest of an entry's place; `content` is its `body_digest`.
+    """Digest of an entry's position; `content` is its `body_digest`.
 
     The lengths come first, so no two different entries give the same bytes, whatever characters
     their texts hold.

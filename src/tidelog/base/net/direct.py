@@ -48,12 +48,12 @@ def advice(error: urllib.error.HTTPError) -> str:
 
 
 def instead(location: str) -> str:
-    """What to do about a redirection to some place.
+    """What to do about a redirection to `location`.
 
     Without its query, which may repeat a token of ours, and without a user's name and password.
     """
-    place = re.sub(r"(?<=//)[^/?#]*@", "", re.split(r"[?#]", location, maxsplit=1)[0])
+    target = re.sub(r"(?<=//)[^/?#]*@", "", re.split(r"[?#]", location, maxsplit=1)[0])
     return (
-        f"It sends on to {printable(place)[:300] or 'nowhere'}, and nothing was sent there. If "
+        f"It sends on to {printable(target)[:300] or 'nowhere'}, and nothing was sent there. If "
         "that is the server, name its address instead."
     )

@@ -49,7 +49,7 @@ class Parameter(Struct, frozen=True):
     description: str
     schema: Schema = field(default_factory=lambda: TEXT)
     is_required: bool = False
-    place: str = "query"
+    location: str = "query"
 
 
 class Security(Struct, frozen=True):
@@ -145,7 +145,7 @@ def _entry(
             *(
                 {
                     "name": parameter.name,
-                    "in": parameter.place,
+                    "in": parameter.location,
                     "description": parameter.description,
                     "required": parameter.is_required,
                     "schema": parameter.schema,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
 from tidelog.base.serving.openapi import Operation
 
 
@@ -29,7 +29,7 @@ class HttpRequest(Struct, frozen=True):
     """Path parameters of the matched route, percent-decoded once."""
     local: tuple[str, int] | None = None
     """Address and port of this machine that the connection came in at."""
-    guest: Guest = ANYBODY
+    quota: AddressQuota = NO_QUOTA
     """Who `peer` counts as where limits are each address's."""
 
     def header(self, name: bytes) -> bytes | None:
@@ -148,7 +148,7 @@ class Upgrade(Struct, frozen=True):
     params: Mapping[str, str] = {}
     local: tuple[str, int] | None = None
     """Address and port of this machine that the connection came in at."""
-    guest: Guest = ANYBODY
+    quota: AddressQuota = NO_QUOTA
     """Who `peer` counts as where limits are each address's."""
 
 

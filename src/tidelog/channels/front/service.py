@@ -210,7 +210,7 @@ class ChannelsService:
         if isinstance(options, HttpResponse):
             return options
         app = self._apps_by_key.get(upgrade.params["key"])
-        return Connection(self, app, options, self._new_socket_id(app), upgrade.guest)
+        return Connection(self, app, options, self._new_socket_id(app), upgrade.quota)
 
     def _new_socket_id(self, app: App | None) -> str:
         while True:

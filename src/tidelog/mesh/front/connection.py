@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.net.frame import text_frame
+from tidelog.base.serving.message_queue import MessageQueue
 from tidelog.base.serving.surface import Outlet
-from tidelog.base.serving.waiting import Waiting
 from tidelog.mesh.front.peers import SETTINGS_CHANGED
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.identity import CHALLENGE_BYTES
@@ -52,7 +52,7 @@ class Connection:
         self._public_hosts = public_hosts
         self._session: Session | None = None
         self._outlet: Outlet | None = None
-        self._inbox = Waiting()
+        self._inbox = MessageQueue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_busy = True
         """Whether something is under way that later frames wait for: first, finding the mesh."""

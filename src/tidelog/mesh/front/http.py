@@ -195,7 +195,7 @@ class MeshHttp:
         mesh = await self._mesh(request)
         member = await self._service.member(mesh, claims.public_hex)
         if member is None:
-            request.guest.failed()
+            request.quota.failed()
             raise Refused(replies.not_a_member())
         self._check_host(request, claims, mesh, member)
         return mesh, member, claims
@@ -302,7 +302,7 @@ class MeshHttp:
     # What is asked by others.
 
     async def _join(self, request: HttpRequest) -> Reply:
-        if wait := request.guest.join_wait_seconds():
+        if wait := request.quota.join_wait_seconds():
             return refusal(429, "rate_limited", _TOO_MANY_JOINS, wait)
         mesh = await self._mesh(request)
         return await self._service.join(mesh, read_object(request.body))

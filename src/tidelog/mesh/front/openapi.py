@@ -127,7 +127,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body=_SEND,
         parameters=(
             Parameter(
-                "Idempotency-Key", "The client_message_id; wins over the body's.", place="header"
+                "Idempotency-Key", "The client_message_id; wins over the body's.", location="header"
             ),
         ),
     ),

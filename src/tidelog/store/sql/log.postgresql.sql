@@ -109,7 +109,7 @@ JOIN tidelog.log l ON l.stream = named.stream AND l.stream_serial = named.stream
 WHERE l.committed_id < named.before;
 
 -- name: empty_bodies
--- Prune: the content goes, the place, the digests and everything else stay (L8).
+-- Prune: the content goes; the position, the digests and everything else stay (L8).
 UPDATE tidelog.log SET body = NULL, data = NULL
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS range (name, after, through)
 WHERE stream = range.name AND stream_serial > range.after AND stream_serial <= range.through;

@@ -25,7 +25,7 @@ SELECT scope, key, committed_id, fingerprint, owner, outcome, available, first_s
 FROM dedupe WHERE scope = ? AND key = ?;
 
 -- name: insert_entry
--- One entry at its place.
+-- One entry at its position.
 INSERT INTO log (committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
                  body, data, body_digest, digest)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -53,7 +53,7 @@ FROM log WHERE stream = ? AND stream_serial > ? ORDER BY stream_serial LIMIT ?;
 SELECT stream_serial FROM log WHERE stream = ? AND stream_serial = ? AND committed_id < ?;
 
 -- name: empty_bodies
--- Prune: the content goes, the place, the digests and everything else stay (L8).
+-- Prune: the content goes; the position, the digests and everything else stay (L8).
 UPDATE log SET body = NULL, data = NULL WHERE stream = ? AND stream_serial > ? AND stream_serial <= ?;
 
 -- name: forget_keys

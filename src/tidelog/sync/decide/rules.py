@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.log.decision import Accept, Refuse, RowChange, View
-from tidelog.log.dedupe import DedupeRow, Seen, seen
+from tidelog.log.dedupe import DedupeRow, KeyUse, key_use
 from tidelog.log.draft import Draft
 from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.fault import Fault
@@ -61,8 +61,8 @@ class SubmitItem(Struct, frozen=True):
             reason, faults = item.refused
             return Refuse(Rejected(item.id, reason, faults, view.now_ms))
         row = view.dedupe(SCOPE, item.id)
-        verdict = seen(row, item.fingerprint)
-        if row is not None and verdict is not Seen.NEW:
+        verdict = key_use(row, item.fingerprint)
+        if row is not None and verdict is not KeyUse.NEW:
             return Refuse(_known(item, row, verdict, view.now_ms))
         if item.invalid:
             return Refuse(Rejected(item.id, "validation_failed", item.invalid, view.now_ms))
@@ -98,9 +98,11 @@ class SubmitItem(Struct, frozen=True):
         )
 
 
-def _known(item: PreparedItem, row: DedupeRow, verdict: Seen, now_ms: int) -> Committed | Rejected:
+def _known(
+    item: PreparedItem, row: DedupeRow, verdict: KeyUse, now_ms: int
+) -> Committed | Rejected:
     outcome = msgspec.json.decode(row.outcome, type=Outcome)
-    if verdict is Seen.REPEATED:
+    if verdict is KeyUse.REPEATED:
         return Committed(item.id, outcome.committed_id, outcome.status_updated_at)
     field = "partitions" if outcome.event_hash == item.event_hash else "event"
     return Rejected(item.id, "validation_failed", (Fault(field, REUSED),), now_ms)

@@ -5,7 +5,7 @@ from msgspec import Struct, json
 from tidelog.base.data import strictjson
 from tidelog.base.data.canonical import fingerprint
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
-from tidelog.log.dedupe import DedupeRow, Seen, seen
+from tidelog.log.dedupe import DedupeRow, KeyUse, key_use
 from tidelog.log.draft import Draft
 from tidelog.log.retention import empty_bodies
 from tidelog.store.rows import Becomes
@@ -41,12 +41,12 @@ class PutItem(Struct, frozen=True):
     def decide(self, view: View) -> Accept | Refuse:
         """Known key: the stored answer or a conflict. New key: append unless the sum says no."""
         row = view.dedupe(SCOPE, self.key)
-        match seen(row, self.fingerprint):
-            case Seen.REPEATED:
+        match key_use(row, self.fingerprint):
+            case KeyUse.REPEATED:
                 return Refuse(_repeated(row))
-            case Seen.CONFLICTING:
+            case KeyUse.CONFLICTING:
                 return Refuse(PutResult(self.key, "conflict", reason="key used for another put"))
-            case Seen.NEW:
+            case KeyUse.NEW:
                 return self._append(view)
 
     def _append(self, view: View) -> Accept | Refuse:

@@ -106,7 +106,7 @@ async def test_an_invite_expires(broker: Broker) -> None:
     slug = await broker.mesh()
     made = await broker.admin("POST", f"/mesh/{slug}/invites", {"expires_in": 1})
     invite = made.json()["invite"]
-    skew = broker.server.committer.skew
+    skew = broker.server.committer.clock_skew
     later = FakeClock(skew._clock.now_ms() + 2000)
     ana = Member(broker, slug, new_key(), "ana")
     with patch.object(skew, "_clock", later):

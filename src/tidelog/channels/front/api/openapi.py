@@ -54,7 +54,7 @@ _IDEMPOTENCY_KEY = Parameter(
     "X-Idempotency-Key",
     "A request that comes again within two minutes gets the first one's answer.",
     TEXT | {"minLength": 1, "maxLength": 128},
-    place="header",
+    location="header",
 )
 _INFO = Parameter("info", "Comma-separated: subscription_count, user_count.")
 _CURSOR = Parameter("cursor", "next_cursor of the page before.")

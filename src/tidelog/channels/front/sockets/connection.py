@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.net.frame import PING, frame, text_frame
-from tidelog.base.serving.guest import ANYBODY, Guest
+from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
+from tidelog.base.serving.message_queue import MessageQueue
 from tidelog.base.serving.surface import Outlet
-from tidelog.base.serving.waiting import Waiting
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import (
     Action,
@@ -61,14 +61,14 @@ class Connection:
         app: App | None,
         options: Options,
         socket_id: str,
-        guest: Guest = ANYBODY,
+        quota: AddressQuota = NO_QUOTA,
     ) -> None:
         self._service = service
         self._frames = service.hub.frames
         self._app = app
         self._options = options
         self.socket_id = socket_id
-        self.guest = guest
+        self.quota = quota
         """Whose limits its subscriptions count against."""
         self.subscriptions: dict[str, Subscription] = {}
         """By channel name."""
@@ -77,7 +77,7 @@ class Connection:
         self.held_bytes = 0
         """Of all frames that its subscriptions hold back."""
         self._outlet: Outlet | None = None
-        self._inbox = Waiting()
+        self._inbox = MessageQueue()
         self._work: asyncio.Task[None] | None = None
         self._is_busy = False
 
@@ -111,7 +111,7 @@ class Connection:
         if code is not None or self._app is None:
             self._act_at_once(refusal(self._frames, self.version, code or wire.APP_UNKNOWN))
             return
-        if self._options.token is not None and self.guest.wait_seconds():
+        if self._options.token is not None and self.quota.wait_seconds():
             self._act_at_once(
                 refusal(self._frames, self.version, wire.OVER_CAPACITY, TOO_MANY_FAILURES)
             )
@@ -121,7 +121,7 @@ class Connection:
             if claims is not None and self._service.is_revoked(self._app, claims):
                 raise TokenRefused("the token was revoked")
         except TokenRefused as error:
-            self.guest.failed()
+            self.quota.failed()
             self._act_at_once(refusal(self._frames, self.version, wire.UNAUTHORIZED, str(error)))
             return
         options = self._options
@@ -208,8 +208,8 @@ class Connection:
 
     def _failed(self) -> None:
         """It could not prove what it said; whoever does so too often comes back later."""
-        self.guest.failed()
-        if self.guest.wait_seconds() and not self.session.closed:
+        self.quota.failed()
+        if self.quota.wait_seconds() and not self.session.closed:
             self._act_at_once(self.session.end(wire.OVER_CAPACITY, TOO_MANY_FAILURES))
 
     def _act_at_once(self, actions: list[Action]) -> list[Action]:

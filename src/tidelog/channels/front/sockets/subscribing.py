@@ -202,7 +202,7 @@ class Subscribing:
         if is_new and self._hub.channel_count(connection.app.id) > settings.max_channels_per_app:
             text = "the app has as many channels as it may have"
             return _Refusal(text, "channels.max_channels_per_app")
-        if not connection.guest.subscribe():
+        if not connection.quota.subscribe():
             text = "too many subscriptions from your address"
             return _Refusal(text, "per_address.max_subscriptions")
         return None
@@ -251,7 +251,7 @@ class Subscribing:
         connection.resumed.pop(name, None)
         subscription = connection.subscriptions.pop(name, None)
         if subscription is not None and subscription.is_counted:
-            connection.guest.unsubscribe()
+            connection.quota.unsubscribe()
         channel = self._hub.channel(stream_name(connection.app.id, name))
         if channel is None:
             return

@@ -1,4 +1,4 @@
-"""How a server process looks for garbage in cycles."""
+"""When a server process searches for objects that only refer to each other."""
 
 import gc
 
@@ -7,7 +7,7 @@ YOUNG_OBJECTS = 20_000
 be garbage."""
 
 
-def spare_what_stays() -> None:
+def leave_startup_out() -> None:
     """Leave everything made so far out of later searches, and search less often.
 
     Call it when a process is ready: what its start has made stays until its end. Going through all

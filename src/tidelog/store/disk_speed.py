@@ -21,7 +21,7 @@ LOG_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
-class SyncPace:
+class DiskSpeed:
     """The moving average of what a COMMIT waits for the disk."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ MAX_BYTES = 65_536
 asking for something and not reading the answer."""
 
 
-class Waiting:
+class MessageQueue:
     """The messages, first come first served. Whoever fills it reads no more until some are gone."""
 
     __slots__ = ("_bytes", "_messages")

@@ -1,4 +1,4 @@
-"""What a node has seen of its log, by which it knows the log again.
+"""Digests that a node has seen in its log, by which it knows the log again.
 
 The digest of an entry covers everything before it, so a log that has the same digest at a position
 is the same log up to there.
@@ -13,42 +13,42 @@ from tidelog.log.draft import digest_after
 from tidelog.store.rows import Entry
 
 RECENT = 32
-"""The last places, all of them."""
+"""The last positions, all of them."""
 STEP, EACH, LEVELS = 4, 4, 8
 """Of those before: every 32nd, every 128th and so on, four of each, two million back with eight
-levels. So a log that was taken back far still has a place in common with what was seen. All in all
-some 10 kB."""
+levels. So a log that was taken back far still has a position in common with what was seen. All in
+all some 10 kB."""
 
 
-class Place(NamedTuple):
+class DigestAt(NamedTuple):
     """A position and the digest of the entry there."""
 
     position: int
     digest: bytes
 
     def is_missing_from(self, position: int, digest: bytes) -> bool:
-        """Whether a log that ends at `position` with this digest does not have this place.
+        """Whether a log that ends at `position` with this digest does not have this entry.
 
-        Of a log that goes on after the place it is not known: its next entry tells.
+        Of a log that goes on after the position it is not known: its next entry tells.
         """
         return position < self.position or (position == self.position and digest != self.digest)
 
 
-class Seen:
-    """The places of the log that a node has seen."""
+class KnownDigests:
+    """The digests of the log that a node has seen, at some of its positions."""
 
     __slots__ = ("_count", "_first", "_levels", "_recent", "last")
 
     def __init__(self, position: int, digest: bytes) -> None:
-        self.last = self._first = Place(position, digest)
+        self.last = self._first = DigestAt(position, digest)
         """Where the log ended as far as this node knows."""
-        self._recent: deque[Place] = deque(maxlen=RECENT)
-        self._levels = tuple(deque[Place](maxlen=EACH) for _ in range(LEVELS))
+        self._recent: deque[DigestAt] = deque(maxlen=RECENT)
+        self._levels = tuple(deque[DigestAt](maxlen=EACH) for _ in range(LEVELS))
         self._count = 0
 
     def note(self, position: int, digest: bytes) -> None:
         """The log goes on to here."""
-        self.last = Place(position, digest)
+        self.last = DigestAt(position, digest)
         self._recent.append(self.last)
         self._count += 1
         if self._count % RECENT == 0:
@@ -62,7 +62,7 @@ class Seen:
                 break
 
     @property
-    def places(self) -> Sequence[Place]:
+    def kept(self) -> Sequence[DigestAt]:
         """Those that are remembered, in their order; the first one always is."""
         return sorted({self._first, *self._recent, *chain.from_iterable(self._levels)})
 

@@ -1,12 +1,12 @@
-"""Whoever is at the other end, as far as limits of one address go.
+"""What the address of a peer may still do: the limits that count by address.
 
 Surfaces and the web room ask it and tell it; what is counted, and for whom, is the web room's
 (`tidelog.web.addresses`).
 """
 
 
-class Guest:
-    """A peer without limits: one that is exempt, or has no address, as in a test."""
+class AddressQuota:
+    """One without limits: of a peer that is exempt, or has no address, as in a test."""
 
     __slots__ = ()
 
@@ -36,4 +36,4 @@ class Guest:
         """Count a subscription out."""
 
 
-ANYBODY = Guest()
+NO_QUOTA = AddressQuota()

@@ -43,7 +43,7 @@ def new_file(target: Path, remedy: str) -> Iterator[Path]:
     """Where to write; if the block ends well, what is there is synced and becomes `target`.
 
     Raises:
-        StoreUnavailable: the name is taken, from the start or meanwhile, or the place cannot be
+        StoreUnavailable: the name is taken, from the start or meanwhile, or the directory cannot be
             written to.
     """
     require_free(target, remedy)
@@ -65,7 +65,7 @@ def replacement(target: Path) -> Iterator[Path]:
     """Where to write; if the block ends well, what is there is synced and replaces `target`.
 
     Raises:
-        StoreUnavailable: the place cannot be written to.
+        StoreUnavailable: the directory cannot be written to.
     """
     with _directory(target) as directory:
         partial = directory / target.name

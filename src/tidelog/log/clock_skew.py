@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 MAX_SKEW_MS = 5000
 
 
-class Skew:
+class ClockSkew:
     """How far the two clocks are apart, as of the last comparison."""
 
     def __init__(self, clock: ServerClock, metrics: Metrics) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.log.draft import Draft, to_entry
-from tidelog.log.seen import EACH, LEVELS, RECENT, Seen
+from tidelog.log.known_digests import EACH, LEVELS, RECENT, KnownDigests
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Entry
 
@@ -18,22 +18,22 @@ def log_of(count: int, text: str = "a") -> list[Entry]:
     return entries
 
 
-def seen_of(entries: list[Entry]) -> Seen:
+def seen_of(entries: list[Entry]) -> KnownDigests:
     """What a node has seen that followed a log from its beginning."""
-    seen = Seen(0, GENESIS_DIGEST)
+    seen = KnownDigests(0, GENESIS_DIGEST)
     for entry in entries:
         seen.note(entry.committed_id, entry.digest)
     return seen
 
 
 def test_only_the_next_entry_of_the_same_log_follows() -> None:
-    """Not one that is further, earlier, or at the right place of another log."""
+    """Not one that is further, earlier, or at the right position of another log."""
     entries, others = log_of(5), log_of(5, "b")
     seen = seen_of(entries[:3])
     assert seen.is_followed_by(entries[3])
     for entry in (entries[4], entries[2], others[3]):
         assert not seen.is_followed_by(entry)
-    assert Seen(0, GENESIS_DIGEST).is_followed_by(entries[0])
+    assert KnownDigests(0, GENESIS_DIGEST).is_followed_by(entries[0])
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_a_log_that_ends_earlier_or_otherwise_is_another(
 
 
 def test_the_last_places_are_all_kept_and_ever_fewer_before_them() -> None:
-    """However far back the log was taken, a place about as far back is known; few are kept."""
-    seen = Seen(0, bytes(16))
+    """However far back the log was taken, a position about as far back is known; few are kept."""
+    seen = KnownDigests(0, bytes(16))
     for position in range(1, 200_001):
         seen.note(position, position.to_bytes(16, "big"))
-    positions = [place.position for place in seen.places]
+    positions = [each.position for each in seen.kept]
     assert positions[0] == 0
     assert positions[-RECENT:] == list(range(200_001 - RECENT, 200_001))
     assert len(positions) <= RECENT + EACH * LEVELS + 1
-    assert all(place.digest == place.position.to_bytes(16, "big") for place in seen.places)
+    assert all(each.digest == each.position.to_bytes(16, "big") for each in seen.kept)
     for lost in (1, 31, 32, 100, 1000, 10_000, 40_000):
         common = max(position for position in positions if position <= 200_000 - lost)
         assert 200_000 - common <= max(RECENT, 5 * lost)
