@@ -1,8 +1,8 @@
 """The sync client as a process for the conformance fixtures: JSON lines in, JSON lines out.
 
-`python -m tidelog.testing.sync_driver` reads one operation per line and answers each with one line;
-tests/conformance/sync/README.md lists them. The transport is the fixture itself: what the client
-would send is given out by `outbox`, what a server would say comes in by `deliver`.
+It reads one operation per line and answers each with one line; README.md lists them. The transport
+is the fixture itself: what the client would send is given out by `outbox`, what a server would say
+comes in by `deliver`.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """Runs the sync fixtures against a real server process and the client driver.
 
-`python -m tidelog.testing.sync_conformance run [--engine sqlite|postgresql] [paths...]` is what
+`python tests/conformance/sync/harness.py run [--engine sqlite|postgresql] [paths...]` is what
 `scripts/conformance sync` calls. The fixtures' runner restarts the server through `restart`, which
 leaves the new process running and returns when it is ready, and steers it through `admin`.
 """
@@ -23,7 +23,8 @@ from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 from tidelog.base.net import direct
 from tidelog.testing.process import CREDENTIALS
 
-SECRET = "conformance-secret-at-least-32-bytes"  # noqa: S105 - the fixtures' own
+FIXTURES = Path(__file__).parent
+SECRET = "conformance-secret-at-least-32-bytes"
 HOME_VARIABLE = "TIDELOG_TEST_CONFORMANCE_HOME"
 START_SECONDS = 20.0
 
@@ -39,7 +40,6 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run_parser = commands.add_parser("run", help="run fixtures")
     run_parser.add_argument("--engine", choices=("sqlite", "postgresql"), default="sqlite")
-    run_parser.add_argument("--fixtures", type=Path, required=True, help="where run.py is")
     run_parser.add_argument("paths", nargs="*", help="files or directories; default all")
     commands.add_parser("restart", help="used by the runner")
     admin_parser = commands.add_parser("admin", help="used by the runner")
@@ -47,7 +47,7 @@ def main() -> int:
     admin_parser.add_argument("value")
     arguments = parser.parse_args()
     if arguments.command == "run":
-        return run(arguments.engine, arguments.fixtures, arguments.paths)
+        return run(arguments.engine, arguments.paths)
     home = Path(os.environ[HOME_VARIABLE])
     if arguments.command == "restart":
         config = json.loads(Path(os.environ["SYNC_CONFIG"]).read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def main() -> int:
     return 0
 
 
-def run(engine: str, fixtures: Path, paths: list[str]) -> int:
+def run(engine: str, paths: list[str]) -> int:
     """Start a server with the baseline configuration, run the runner, end the server."""
     import asyncio
 
@@ -74,18 +74,18 @@ def run(engine: str, fixtures: Path, paths: list[str]) -> int:
         home = Path(directory)
         store = asyncio.run(create_database(database)) if database else ""
         (home / "store").write_text(store, encoding="utf-8")
-        baseline = yaml.safe_load((fixtures / "baseline.yaml").read_text(encoding="utf-8"))
+        baseline = yaml.safe_load((FIXTURES / "baseline.yaml").read_text(encoding="utf-8"))
         os.environ[HOME_VARIABLE] = directory
-        me = f"{shlex.quote(sys.executable)} -m tidelog.testing.sync_conformance"
-        driver = f"{shlex.quote(sys.executable)} -m tidelog.testing.sync_driver"
+        me = shlex.join([sys.executable, __file__])
+        driver = shlex.join([sys.executable, str(FIXTURES / "client_driver.py")])
         try:
             port = restart(home, baseline, "graceful")
             command = [
-                *(sys.executable, str(fixtures / "run.py"), "--no-skip"),
+                *(sys.executable, str(FIXTURES / "run.py"), "--no-skip"),
                 *("--url", f"ws://127.0.0.1:{port}/sync", "--secret", SECRET),
                 *("--restart-cmd", f"{me} restart", "--admin-cmd", f"{me} admin"),
                 *("--client-cmd", driver),
-                *(paths or [str(fixtures)]),
+                *(paths or [str(FIXTURES)]),
             ]
             return subprocess.run(command, check=False).returncode
         finally:
