@@ -23,7 +23,7 @@ from support.channels_peer import (
     unique,
 )
 from tidelog.base.errors import StoreUnavailable
-from tidelog.channels.decide import floors
+from tidelog.channels.decide import erasures
 from tidelog.channels.decide.erasures import Erasure
 from tidelog.channels.upkeep import erasing
 from tidelog.channels.upkeep.erasing import Erasing
@@ -296,7 +296,7 @@ async def test_the_floor_of_a_long_channel(
     api: Api, node: ChannelsNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the last version of what is purged lies too far back, replay ends not far from it."""
-    monkeypatch.setattr(floors, "NEWEST_ENTRIES", 4)
+    monkeypatch.setattr(erasures, "NEWEST_ENTRIES", 4)
     channel = unique()
     for n in range(9):
         await api.publish(channel, str(n))

@@ -29,9 +29,8 @@ from support.channels_peer import (
 )
 from support.channels_raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
 from tidelog.channels.decide import state
-from tidelog.channels.front.reads import version_data as texts
-from tidelog.channels.front.sockets import delivery
-from tidelog.channels.front.sockets import subscribing as attaching
+from tidelog.channels.front.reads import message_reader, version_data
+from tidelog.channels.front.sockets import connection, delivery, subscribing
 from tidelog.channels.upkeep import erasing, stored
 from tidelog.cli.verification import verify_store
 from tidelog.testing.clock import FakeClock
@@ -414,12 +413,13 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
         (stored, "VERSIONS_PER_READ", 4),
         (state, "MAX_IDLE_MESSAGES", 4),
         (state, "MAX_IDLE_CHANNELS", 1),
-        (texts, "VERSIONS_PER_READ", 3),
-        (texts, "KNOWN_BYTES", 60),
-        (texts, "PAGE_BYTES", 200),
+        (message_reader, "VERSIONS_PER_READ", 3),
+        (version_data, "KNOWN_BYTES", 60),
+        (message_reader, "PAGE_BYTES", 200),
         (delivery, "PACED_BYTES", 40),
         (delivery, "MADE_BYTES", 1000),
-        (attaching, "PUSHED_FRAMES", 3),
+        (connection, "PUSHED_FRAMES", 3),
+        (subscribing, "PUSHED_FRAMES", 3),
         (erasing, "PRUNE_ENTRIES", 3),
         (erasing, "MESSAGES_PER_STEP", 2),
     ):

@@ -37,9 +37,8 @@ from support.channels_raw import (
 )
 from support.channels_world import World, check_requests, fold_of, status_of
 from tidelog.channels.decide import state
-from tidelog.channels.front.reads import version_data as texts
-from tidelog.channels.front.sockets import delivery
-from tidelog.channels.front.sockets import subscribing as attaching
+from tidelog.channels.front.reads import version_data
+from tidelog.channels.front.sockets import connection, delivery, subscribing
 from tidelog.channels.upkeep import stored
 from tidelog.testing.clock import FakeClock
 
@@ -176,10 +175,11 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "VERSIONS_PER_READ", 4)
     monkeypatch.setattr(state, "MAX_IDLE_MESSAGES", 4)
     monkeypatch.setattr(state, "MAX_IDLE_CHANNELS", 1)
-    monkeypatch.setattr(texts, "KNOWN_BYTES", 60)
+    monkeypatch.setattr(version_data, "KNOWN_BYTES", 60)
     monkeypatch.setattr(delivery, "PACED_BYTES", 40)
     monkeypatch.setattr(delivery, "MADE_BYTES", 1000)
-    monkeypatch.setattr(attaching, "PUSHED_FRAMES", 3)
+    monkeypatch.setattr(connection, "PUSHED_FRAMES", 3)
+    monkeypatch.setattr(subscribing, "PUSHED_FRAMES", 3)
 
 
 class Everybody:

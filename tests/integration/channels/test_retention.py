@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.channels_peer import ChannelsNode, channels_server, message_path
-from tidelog.channels.front.reads import version_data as texts
+from tidelog.channels.front.reads import message_reader
 from tidelog.channels.upkeep import retention as module
 from tidelog.channels.upkeep import stored
 from tidelog.store.rows import Row
@@ -233,7 +233,7 @@ async def test_what_is_read_while_versions_go_is_right(
 ) -> None:
     """Whichever of its reads a purge comes after: no version shows another one's data."""
     monkeypatch.setattr(stored, "VERSIONS_PER_READ", 2)
-    monkeypatch.setattr(texts, "VERSIONS_PER_READ", 2)
+    monkeypatch.setattr(message_reader, "VERSIONS_PER_READ", 2)
     clock = FakeClock()
     async with server(tmp_path, store_location, clock) as node:
         for at in range(1, 9):

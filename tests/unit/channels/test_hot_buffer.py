@@ -1,6 +1,6 @@
 """The last versions of channels, in memory."""
 
-from tidelog.channels.front.sockets.delivery import HotBuffer
+from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.protocol.verbs import CREATE
 from tidelog.channels.protocol.version import Version
 

@@ -21,7 +21,7 @@ from tidelog.channels.decide.state import Changed, ChannelState, Created, Messag
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.capabilities import Actor, Denied, grant
 from tidelog.channels.protocol.fault import AI_LIMIT, Fault
-from tidelog.channels.protocol.requests import Change, Mutation, MutationResult, Publication
+from tidelog.channels.protocol.requests import OK, Change, Mutation, MutationResult, Publication
 from tidelog.channels.protocol.verbs import APPEND, CREATE, KIND_PREFIX
 from tidelog.channels.protocol.version import (
     EVENT,
@@ -42,7 +42,6 @@ from tidelog.store.rows import DedupeRow
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
-OK = b'{"ok":true}'
 NO_RESULT = b"null"
 """Outcome of an item of a batch that has no entry in the answer."""
 

@@ -26,7 +26,8 @@ from tidelog.channels.front.reads.history_reader import HistoryReader
 from tidelog.channels.front.reads.message_reader import MessageReader
 from tidelog.channels.front.sockets.connection import Connection
 from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
-from tidelog.channels.front.sockets.delivery import Delivery, HotBuffer, live_version
+from tidelog.channels.front.sockets.delivery import Delivery, live_version
+from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import Hub
 from tidelog.channels.front.sockets.leaving import Leaving
 from tidelog.channels.front.sockets.occupancy import Occupancy

@@ -25,6 +25,9 @@ from tidelog.channels.protocol.query import Direction, HistoryQuery
 from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import Channels, set_by
 
+OK = b'{"ok":true}'
+"""The answer where there is nothing else to say."""
+
 MAX_OP_ID_BYTES = 64
 
 MAX_SERIAL_BYTES = 128

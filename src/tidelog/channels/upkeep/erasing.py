@@ -20,12 +20,12 @@ from tidelog.channels.decide.erasures import (
     ERASED,
     Doomed,
     EmptyVersions,
-    Erase,
+    EraseActor,
+    EraseHistory,
     EraseMessages,
     Erasure,
     TakeStep,
 )
-from tidelog.channels.decide.floors import Floors
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
@@ -117,13 +117,13 @@ class Erasing:
             if not await self._store.rows("channels_create", created):
                 raise fault.not_found(target.message_serial or "", target.channel or "")
         if actor:
-            await self._commit(Erase(stream, actor, asked))
+            await self._commit(EraseActor(stream, actor, asked))
         elif message:
             await self._forget_message(stream, message, asked)
         else:
             channel = await self._states.load_channel(stream)
             try:
-                item = Floors(channel, history_floor=MAX_INTEGER, is_reset=False, asked=asked)
+                item = EraseHistory(channel, history_floor=MAX_INTEGER, is_reset=False, asked=asked)
                 _, _, through = await self._commit(item)
             finally:
                 self._states.release(channel)
@@ -321,7 +321,7 @@ class Erasing:
 
     async def _commit(
         self,
-        item: "Floors | Erase | EraseMessages | EmptyVersions | TakeStep",
+        item: "EraseHistory | EraseActor | EraseMessages | EmptyVersions | TakeStep",
         size_bytes: int = 512,
     ) -> Any:
         answers = await submit_and_wait(self._committer, item.names(), size_bytes, (item,))

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UnsetType
 
 from tidelog.channels.front.reads.history_reader import HistoryReader, Window, pages_of
-from tidelog.channels.front.reads.version_data import read_version_page
+from tidelog.channels.front.reads.message_reader import read_version_page
 from tidelog.channels.protocol.names import split_stream, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import Projector, Version, position_of

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidelog.base.clock import Clock
-from tidelog.channels.decide.floors import Floors
+from tidelog.channels.decide.erasures import EraseHistory
 from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader
 from tidelog.channels.front.sockets.continuity import StreamIds
@@ -103,7 +103,9 @@ class HistoryApi:
         try:
             before = await self._reader.continuity(ref, state, self._clock.now_ms())
             asked = Asked(told["reason"], told["requested_by"])
-            item = Floors(state, history_floor=floor or 0, is_reset=floor is None, asked=asked)
+            item = EraseHistory(
+                state, history_floor=floor or 0, is_reset=floor is None, asked=asked
+            )
             answers = await submit_and_wait(self._committer, item.names(), 256, (item,))
             [(old_epoch, new_epoch, through)] = without_failure(answers)
             await self._erasing.erased_through(state.stream, through)

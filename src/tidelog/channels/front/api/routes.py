@@ -21,6 +21,7 @@ from tidelog.channels.protocol.capabilities import history_off, versions_off
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import ChannelKind, kind_of
 from tidelog.channels.protocol.requests import (
+    OK,
     Mutation,
     MutationResult,
     Publication,
@@ -30,8 +31,6 @@ from tidelog.channels.protocol.signatures import Signed, signed_by
 from tidelog.channels.protocol.verbs import MUTATION_VERBS, MutationVerb
 from tidelog.channels.settings import App, Channels
 from tidelog.channels.upkeep.erasing import Erasing
-
-OK = b'{"ok":true}'
 
 NOT_OFFERED = (
     ("GET", f"{CHANNEL}/presence/history", "Presence history"),

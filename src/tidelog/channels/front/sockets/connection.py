@@ -40,6 +40,12 @@ TOO_MANY_FAILURES = "too many failed authentications from your address" + set_by
     "per_address.max_failed_authentications_per_minute"
 )
 
+PUSHED_BYTES = 1_048_576
+PUSHED_FRAMES = 256
+"""Pushed to a socket at once, or a single frame; then it is waited until the socket has taken them:
+a healthy peer that is sent a long past must not look like one that does not read. Well below
+`limits.send_buffer_bytes` and `send_buffer_messages`."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -288,3 +294,22 @@ class Connection:
             refused = Fault(503, "backpressure", str(error))
         if refused is not None:
             self.send(self._frames.error(self.version, wire.CLIENT_EVENT_REJECTED, refused.error))
+
+
+class Sending:
+    """Frames of the past on their way to one connection, no faster than its socket takes them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._bytes = 0
+        self._frames = 0
+
+    async def push(self, frame: bytes) -> None:
+        """Send the next one."""
+        is_full = self._bytes + len(frame) > PUSHED_BYTES or self._frames == PUSHED_FRAMES
+        if self._frames and is_full:
+            self._bytes = self._frames = 0
+            await self._connection.drained()
+        self._connection.push(frame)
+        self._bytes += len(frame)
+        self._frames += 1

@@ -1,16 +1,19 @@
 """From the tail to the subscribers: every version becomes a frame once per wire form."""
 
+import asyncio
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from tidelog.base.errors import StoreError
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.rules import LiveEvent
 from tidelog.channels.front.reads.version_data import DataFollower
+from tidelog.channels.front.sockets.connection import Sending
 from tidelog.channels.front.sockets.continuity import StreamIds
+from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
@@ -23,81 +26,15 @@ from tidelog.store.rows import Entry
 
 _log = logging.getLogger(__name__)
 
-HOT_BYTES = 33_554_432
-"""Of all hot buffers together; what is beyond is read from the store, which is only slower."""
-
 PACED_BYTES = 65_536
 """Data beyond which a message that is sent as a whole for a small change waits until the socket has
 taken what was sent before: otherwise a few small requests would overrun every healthy reader."""
 
 MADE_BYTES = 16_777_216
-"""Of the last such frames: readers that wait wait for about the same ones, and share them."""
+"""Of the last such frames: those that wait mostly wait for the same ones, and share them."""
 
 MAX_LIVE_CACHED = 1000
 """Cache channels without a history whose last event is kept in memory, 100 KiB at most each."""
-
-
-class HotBuffer:
-    """The last versions of channels, so that a short absence costs no read."""
-
-    def __init__(self, max_versions: int, ttl_seconds: float) -> None:
-        self._max_versions = max_versions
-        self._ttl_ms = ttl_seconds * 1000
-        self._channels: OrderedDict[str, deque[tuple[int, Version]]] = OrderedDict()
-        """Sizes and versions, the oldest first; the channel last written to comes last."""
-        self._bytes = 0
-
-    def add(self, stream: str, version: Version, size: int) -> None:
-        """Keep a version that has just been delivered; `size` is what it weighs."""
-        recent = self._channels.setdefault(stream, deque())
-        self._channels.move_to_end(stream)
-        recent.append((size, version))
-        self._bytes += size
-        too_old = version.committed_at - self._ttl_ms
-        while len(recent) > self._max_versions or recent[0][1].committed_at < too_old:
-            self._bytes -= recent.popleft()[0]
-        while (oldest := next(iter(self._channels))) != stream:
-            if self._channels[oldest][-1][1].committed_at >= too_old:
-                break
-            self.forget(oldest)  # most channels are written to for a while and never again
-        while self._bytes > HOT_BYTES:
-            oldest, versions = next(iter(self._channels.items()))
-            self._bytes -= versions.popleft()[0]
-            if not versions:
-                del self._channels[oldest]
-
-    def forget(self, stream: str) -> None:
-        """Keep nothing of a channel; what is asked for is read from the store."""
-        self._bytes -= sum(size for size, _ in self._channels.pop(stream, ()))
-
-    def after(
-        self, stream: str, serial: int, through: int, now_ms: int
-    ) -> Sequence[Version] | None:
-        """Every version after `serial` up to `through`; None if one of them is not here."""
-        if serial == through:
-            return ()
-        recent = self._channels.get(stream)
-        newest = recent[-1][1].delivery_serial if recent else 0
-        if not recent or newest < through:
-            return None
-        # From the end: whoever comes back has missed the last of it.
-        missed = islice(reversed(recent), newest - through, newest - serial)
-        found = [version for _, version in missed]
-        found.reverse()
-        is_whole = [version.delivery_serial for version in found] == [
-            *range(serial + 1, through + 1)
-        ]
-        is_young = is_whole and found[0].committed_at >= now_ms - self._ttl_ms
-        return found if is_young else None
-
-    def at(self, stream: str, serial: int) -> Version | None:
-        """The version with this serial, if it is here."""
-        recent = self._channels.get(stream)
-        if not recent:
-            return None
-        offset = serial - recent[0][1].delivery_serial
-        found = recent[offset][1] if 0 <= offset < len(recent) else None
-        return found if found is not None and found.delivery_serial == serial else None
 
 
 class Delivery:
@@ -123,9 +60,8 @@ class Delivery:
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         """Large frames by `stream_id` and position."""
         self._made_bytes = 0
-        self.fill: Callable[[Subscription], None] = lambda _: None
-        """Called for a subscription that now holds frames, or will, until its socket has taken what
-        was sent."""
+        self._senders: dict[Subscription, asyncio.Task[None]] = {}
+        """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
 
     def sink(self, entries: Sequence[Entry]) -> None:
         """See `tidelog.log.tail.Sink`."""
@@ -183,7 +119,7 @@ class Delivery:
                 subscription.deliver(whole, version)
                 if is_large and subscription.held is None:
                     subscription.wait()
-                    self.fill(subscription)
+                    self._send_held(subscription)
             else:
                 delta = delta or text_frame(self.frame(channel, version))
                 subscription.deliver(delta, version)
@@ -198,7 +134,59 @@ class Delivery:
         is_first = subscription.held is None
         subscription.hold(HeldFrame(None, version))
         if is_first:
-            self.fill(subscription)
+            self._send_held(subscription)
+
+    # Held frames.
+
+    def _send_held(self, subscription: Subscription) -> None:
+        """Send what it holds, or will, as soon as its socket has taken what was sent."""
+        task = asyncio.create_task(self._send_safely(subscription))
+        self._senders[subscription] = task
+
+        def is_done(task: asyncio.Task[None]) -> None:
+            if self._senders.get(subscription) is task:  # it may have begun to wait again
+                del self._senders[subscription]
+
+        task.add_done_callback(is_done)
+
+    def sender_of(self, subscription: Subscription) -> "asyncio.Task[None] | None":
+        """Whoever sends what a subscription holds, if it is not the subscribe or resume itself."""
+        return self._senders.get(subscription)
+
+    async def _send_safely(self, subscription: Subscription) -> None:
+        try:
+            await subscription.connection.drained()
+            await self.release(subscription)
+        except StoreError as error:
+            _log.warning("a whole text could not be read: %s", error)
+            subscription.connection.end(wire.RECONNECT)
+
+    async def release(self, subscription: Subscription) -> int:
+        """Send what is held, then deliver live again; returns how many versions that were."""
+        sent = 0
+        channel, connection = subscription.channel, subscription.connection
+        sending = Sending(connection)
+        passed, follower = subscription.held, self.follow_data(channel.stream)
+        while subscription.held and subscription.is_there:
+            if subscription.held is not passed:  # some were dropped: not every version is passed
+                passed, follower = subscription.held, self.follow_data(channel.stream)
+            held = subscription.held.popleft()
+            frame, version = held.frame, held.version
+            connection.held_bytes -= held.size
+            if frame is not None:
+                if version is not None:
+                    follower.follow(version)
+            elif version is not None:
+                frame = await self.replayed_frame(
+                    channel.name, self.stream_id(channel), version, follower, is_full=True
+                )
+            if frame is None:
+                connection.end(wire.RECONNECT)  # its message is gone: a resume will say so
+                break
+            await sending.push(frame)
+            sent += version is not None
+        subscription.release()
+        return sent
 
     # Frames.
 

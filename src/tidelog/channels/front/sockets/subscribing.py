@@ -16,9 +16,10 @@ from tidelog.base.net.frame import text_frame
 from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader, Window, pages_of
 from tidelog.channels.front.reads.version_data import DataFollower
-from tidelog.channels.front.sockets.connection import Connection, ResumedTo
+from tidelog.channels.front.sockets.connection import PUSHED_FRAMES, Connection, ResumedTo, Sending
 from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
-from tidelog.channels.front.sockets.delivery import Delivery, HotBuffer
+from tidelog.channels.front.sockets.delivery import Delivery
+from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import Channel, Hub, Subscription
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import Position, ReadHistory, Resume, Rewind, Subscribe
@@ -34,32 +35,6 @@ from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 
 _log = logging.getLogger(__name__)
-
-
-PUSHED_BYTES = 1_048_576
-PUSHED_FRAMES = 256
-"""Pushed to a socket at once, or a single frame; then it is waited until the socket has taken them:
-a healthy peer that is sent a long past must not look like one that does not read. Well below
-`limits.send_buffer_bytes` and `send_buffer_messages`."""
-
-
-class Sending:
-    """Frames of the past on their way to one connection, no faster than its socket takes them."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._bytes = 0
-        self._frames = 0
-
-    async def push(self, frame: bytes) -> None:
-        """Send the next one."""
-        is_full = self._bytes + len(frame) > PUSHED_BYTES or self._frames == PUSHED_FRAMES
-        if self._frames and is_full:
-            self._bytes = self._frames = 0
-            await self._connection.drained()
-        self._connection.push(frame)
-        self._bytes += len(frame)
-        self._frames += 1
 
 
 class _Refusal(NamedTuple):
@@ -103,9 +78,6 @@ class Subscribing:
         self._delivery = delivery
         self._history = history
         self._hot = hot
-        self._filling: dict[Subscription, asyncio.Task[None]] = {}
-        """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
-        delivery.fill = self._fill
 
     # Subscribe.
 
@@ -161,7 +133,7 @@ class Subscribing:
             try:
                 await self._send_past(subscription, resumed, wanted.rewind)
             finally:
-                await self._release(subscription)
+                await self._delivery.release(subscription)
 
     def _lost_since(self, channel: Channel, resumed: ResumedTo) -> wire.Failed | None:
         """Why what was resumed before the subscribe cannot be continued, if it cannot."""
@@ -427,54 +399,7 @@ class Subscribing:
         subscription.drop_held(
             lambda version: version.delivery_serial <= shown.get(version.message_serial, 0)
         )
-        return await self._release(subscription)
-
-    # Held frames.
-
-    def _fill(self, subscription: Subscription) -> None:
-        task = asyncio.create_task(self._fill_safely(subscription))
-        self._filling[subscription] = task
-
-        def is_done(task: asyncio.Task[None]) -> None:
-            if self._filling.get(subscription) is task:  # it may have begun to wait again
-                del self._filling[subscription]
-
-        task.add_done_callback(is_done)
-
-    async def _fill_safely(self, subscription: Subscription) -> None:
-        try:
-            await subscription.connection.drained()
-            await self._release(subscription)
-        except StoreError as error:
-            _log.warning("a whole text could not be read: %s", error)
-            subscription.connection.end(wire.RECONNECT)
-
-    async def _release(self, subscription: Subscription) -> int:
-        """Send what is held, then deliver live again; returns how many versions that were."""
-        sent = 0
-        channel, connection = subscription.channel, subscription.connection
-        sending = Sending(connection)
-        passed, follower = subscription.held, self._delivery.follow_data(channel.stream)
-        while subscription.held and subscription.is_there:
-            if subscription.held is not passed:  # some were dropped: not every version is passed
-                passed, follower = subscription.held, self._delivery.follow_data(channel.stream)
-            held = subscription.held.popleft()
-            frame, version = held.frame, held.version
-            connection.held_bytes -= held.size
-            if frame is not None:
-                if version is not None:
-                    follower.follow(version)
-            elif version is not None:
-                frame = await self._delivery.replayed_frame(
-                    channel.name, self._delivery.stream_id(channel), version, follower, is_full=True
-                )
-            if frame is None:
-                connection.end(wire.RECONNECT)  # its message is gone: a resume will say so
-                break
-            await sending.push(frame)
-            sent += version is not None
-        subscription.release()
-        return sent
+        return await self._delivery.release(subscription)
 
     # Resume.
 
@@ -499,8 +424,8 @@ class Subscribing:
                 subscription = connection.subscriptions.get(position.channel)
                 if subscription is not None:
                     # What is being sent came live before the resume, and goes first.
-                    while (filling := self._filling.get(subscription)) is not None:
-                        await asyncio.wait([filling])
+                    while (sender := self._delivery.sender_of(subscription)) is not None:
+                        await asyncio.wait([sender])
                     subscription.wait()
                     holding.append(subscription)
                 outcome = await self._resume_channel(connection, position, subscription)
@@ -513,7 +438,7 @@ class Subscribing:
             connection.send(self._frames.resume_success(recovered, failed))
         finally:
             for subscription in holding:
-                await self._release(subscription)
+                await self._delivery.release(subscription)
 
     async def _resume_channel(
         self, connection: Connection, position: Position, subscription: Subscription | None
