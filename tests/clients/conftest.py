@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.channels_process import channels_process
+from support.channels.process import channels_process
 from tidelog.testing.postgresql import create_database
 from tidelog.testing.process import ServerProcess
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     Api,
     ChannelsNode,

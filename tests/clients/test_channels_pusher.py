@@ -10,8 +10,8 @@ from sockudo_http_python import ChannelsParams, MessageMutation, TriggerOptions
 
 from support import node
 from support.balancer import Balancer
-from support.channels_peer import APP, unique
-from support.channels_process import WAIT_SECONDS, Listening, answer, http_sdk
+from support.channels.peer import APP, unique
+from support.channels.process import WAIT_SECONDS, Listening, answer, http_sdk
 from tidelog.testing.process import ServerProcess
 
 Line = dict[str, Any]

@@ -36,8 +36,8 @@ from sockudo_python import (
 )
 
 from support.balancer import Balancer
-from support.channels_peer import APP, token, unique
-from support.channels_process import (
+from support.channels.peer import APP, token, unique
+from support.channels.process import (
     WAIT_SECONDS,
     Heard,
     answer,

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from support.channels_peer import APP, channel_path, message_path
-from support.channels_raw import (
+from support.channels.peer import APP, channel_path, message_path
+from support.channels.raw import (
     LOST,
     Follower,
     Json,

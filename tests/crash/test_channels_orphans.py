@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from support.channels_peer import APP, message_path
-from support.channels_raw import RawClient
+from support.channels.peer import APP, message_path
+from support.channels.raw import RawClient
 from support.command import tidelog
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.testing.process import ServerProcess

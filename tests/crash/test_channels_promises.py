@@ -10,7 +10,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from support.channels_peer import APP, Api, ok, refused, token
+from support.channels.peer import APP, Api, ok, refused, token
 from tidelog.testing.process import ServerProcess
 
 WAIT_SECONDS = 30.0

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import httpx
 
-from support.channels_peer import Api, message_path, ok
+from support.channels.peer import Api, message_path, ok
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.channels.settings import App
 from tidelog.testing.process import CREDENTIALS, ServerProcess

@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from support.balancer import Balancer
-from support.channels_peer import APP, V2_QUERY, Api, Peer, handshake
-from support.channels_process import channels_process
+from support.channels.peer import APP, V2_QUERY, Api, Peer, handshake
+from support.channels.process import channels_process
 from support.command import tidelog
 from support.mesh.broker_process import ADMIN_TOKEN, TOPIC, RealMesh
 from support.mesh.daemon_process import DaemonProcess, eventually

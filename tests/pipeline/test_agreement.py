@@ -21,7 +21,7 @@ import pytest
 from msgspec import UnsetType
 
 from support import mixed_log
-from support.channels_peer import APP
+from support.channels.peer import APP
 from support.lake_rows import frame_of
 from support.store_copy import copy_to_postgresql
 from support.sync.peer import ADMIN_TOKEN, MODEL

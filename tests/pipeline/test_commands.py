@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 
 from support import mixed_log
 from support.backups import silent
-from support.channels_peer import APP, channels_server, ok
+from support.channels.peer import APP, channels_server, ok
 from support.log_writer import draft, write_log
 from support.pipeline_process import END_SECONDS, completed
 from support.sync.peer import ADMIN_TOKEN, MODEL, write_model

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.channels_peer import channels_server, ok
+from support.channels.peer import channels_server, ok
 from support.killed_job import run_killed
 from support.lake_bytes import files_with
 from support.log_writer import draft, read_log, write_log

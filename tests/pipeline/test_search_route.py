@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.channels_peer import Api
+from support.channels.peer import Api
 from support.search_shard import publish, put
 from tidelog.channels.settings import App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.channels_peer import PLAIN, Api, channels_server, ok
+from support.channels.peer import PLAIN, Api, channels_server, ok
 from support.mesh.peer import Member, envelope, running_broker, unique
 from support.sync.admin import admin
 from support.sync.peer import connected, note, push

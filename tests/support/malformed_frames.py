@@ -7,9 +7,9 @@ import json
 import random
 from typing import Any, NamedTuple
 
-from support.attacked_channels import PRIVATE, ROOM
-from support.channels_peer import APP
-from support.channels_raw import Json
+from support.channels.attacked import PRIVATE, ROOM
+from support.channels.peer import APP
+from support.channels.raw import Json
 from support.malformed_json import BROKEN
 
 WRONG: list[Any] = [None, True, 7, -1.5, "text", [], {}, [1], {"a": 1}, [[]], [None]]

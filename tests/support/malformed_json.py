@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Callable
 
-from support.channels_raw import Json
+from support.channels.raw import Json
 
 POISON = [
     *("NaN", "Infinity", "-Infinity", "1e999", "-1e400", "9" * 4301, "01", "1.", ".5", "+1"),

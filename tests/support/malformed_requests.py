@@ -7,9 +7,9 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from support.attacked_channels import PRIVATE, ROOM
-from support.channels_peer import APP, PLAIN, channel_path, message_path
-from support.channels_raw import Json, signed_target
+from support.channels.attacked import PRIVATE, ROOM
+from support.channels.peer import APP, PLAIN, channel_path, message_path
+from support.channels.raw import Json, signed_target
 from support.malformed_json import BROKEN
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import uvloop
 
-from support import channel_bodies
-from support.channels_peer import APP
+from support.channels import bodies as channel_bodies
+from support.channels.peer import APP
 from support.sync.peer import ADMIN_TOKEN, MODEL, SECRET, write_model
 from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.metrics import Metrics

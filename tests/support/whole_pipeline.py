@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from support.channels_peer import APP
+from support.channels.peer import APP
 from support.sync.peer import MODEL
 from tidelog.pipeline.as_of import Kind, as_of
 from tidelog.pipeline.checks.run import run_checks

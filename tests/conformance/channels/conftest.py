@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from support.channels_peer import Api, ChannelsNode, channels_server
+from support.channels.peer import Api, ChannelsNode, channels_server
 from tidelog.testing.postgresql import create_database
 
 Stores = Callable[[str], Awaitable[str]]

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     PLAIN,
     Api,
     ChannelsNode,

@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     CLOSED,
     UUID4,

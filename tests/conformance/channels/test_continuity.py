@@ -10,7 +10,7 @@ import pytest
 from sockudo_http_python import AsyncSockudo, Config
 from sockudo_python import ChannelAuthorizationData, ChannelAuthorizationOptions, ConnectionState
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     UUID4,
     Api,
@@ -26,7 +26,7 @@ from support.channels_peer import (
     unique,
     until,
 )
-from support.channels_sdk import sdk_client
+from support.channels.sdk import sdk_client
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     Api,
     ChannelsNode,
     Peer,

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     Api,
     ChannelsNode,
     Peer,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     UUID4,
     VERSION_SERIAL,
     Api,
@@ -16,7 +16,7 @@ from support.channels_peer import (
     refused,
     unique,
 )
-from support.channels_sdk import sdk_client
+from support.channels.sdk import sdk_client
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sockudo_http_python import AsyncSockudo, Config
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     UUID4,
     Api,

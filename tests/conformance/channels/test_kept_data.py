@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import Api, ChannelsNode, Peer, channels_server, unique
+from support.channels.peer import Api, ChannelsNode, Peer, channels_server, unique
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.upkeep.verifier import verify_channels
 from tidelog.testing.clock import FakeClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import Api, ChannelsNode, channels_server, unique
+from support.channels.peer import Api, ChannelsNode, channels_server, unique
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     Api,
     ChannelsNode,
     channels_server,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from support.channels_peer import (
+from support.channels.peer import (
     ChannelsNode,
     channel_path,
     channels_server,

@@ -17,7 +17,7 @@ from sockudo_http_python import (
     TriggerOptions,
 )
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     PLAIN,
     UUID4,

@@ -21,8 +21,8 @@ from sockudo_python import (
     VersionedMessageOptions,
 )
 
-from support.channels_peer import APP, Api, ChannelsNode, channels_server, token, unique, until
-from support.channels_sdk import sdk_client
+from support.channels.peer import APP, Api, ChannelsNode, channels_server, token, unique, until
+from support.channels.sdk import sdk_client
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

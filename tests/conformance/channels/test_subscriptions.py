@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     PLAIN,
     UUID4,
     Api,

@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     PLAIN,
     V1_QUERY,

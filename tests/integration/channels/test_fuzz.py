@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from support.attacked_channels import PRIVATE, ROOM, prepared
-from support.channels_peer import APP, ChannelsNode, Peer, handshake
-from support.channels_raw import RawClient, signed_target
-from support.channels_refusals import ERRORS, LEAK, check_answer, check_frame
+from support.channels.attacked import PRIVATE, ROOM, prepared
+from support.channels.peer import APP, ChannelsNode, Peer, handshake
+from support.channels.raw import RawClient, signed_target
+from support.channels.refusals import ERRORS, LEAK, check_answer, check_frame
 from support.malformed_frames import Frame, damaged_frame, known_frame
 from support.malformed_requests import Requests
 

@@ -16,8 +16,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from support.balancer import Balancer
-from support.channels_peer import APP, V2_QUERY, Api, Peer, handshake, ok, refused, until
-from support.channels_process import channels_process, sdk_client, subscribed
+from support.channels.peer import APP, V2_QUERY, Api, Peer, handshake, ok, refused, until
+from support.channels.process import channels_process, sdk_client, subscribed
 from support.command import tidelog
 from tidelog.base.sql import sqlitefile
 from tidelog.client import ChannelClient

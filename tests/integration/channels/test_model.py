@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from support.channel_bodies import MAKERS
-from support.channels_peer import (
+from support.channels.bodies import MAKERS
+from support.channels.peer import (
     APP,
     V2_QUERY,
     ChannelsNode,
@@ -27,7 +27,7 @@ from support.channels_peer import (
     message_path,
     unique,
 )
-from support.channels_raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
+from support.channels.raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
 from tidelog.channels.decide import state
 from tidelog.channels.front.reads import message_reader, version_data
 from tidelog.channels.front.sockets import connection, delivery, subscribing

@@ -17,7 +17,7 @@ from typing import Self
 import pytest
 from websockets.asyncio.client import connect
 
-from support.channels_peer import (
+from support.channels.peer import (
     APP,
     V2_QUERY,
     ChannelsNode,
@@ -25,7 +25,7 @@ from support.channels_peer import (
     channels_server,
     message_path,
 )
-from support.channels_raw import (
+from support.channels.raw import (
     Follower,
     Json,
     RawClient,
@@ -35,7 +35,7 @@ from support.channels_raw import (
     of_item,
     signed_target,
 )
-from support.channels_world import World, check_requests, fold_of, status_of
+from support.channels.world import World, check_requests, fold_of, status_of
 from tidelog.channels.decide import state
 from tidelog.channels.front.reads import version_data
 from tidelog.channels.front.sockets import connection, delivery, subscribing

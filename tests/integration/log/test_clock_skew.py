@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.channels_peer import channels_server, ok
+from support.channels.peer import channels_server, ok
 from support.nodes import Witness, put_item, running_node
 from tidelog.base.clock import SystemClock
 from tidelog.base.errors import ClockSkewed

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support.catalogue import Database
-from support.channels_peer import channels_server
+from support.channels.peer import channels_server
 from support.full_store import fill
 from tidelog.base.errors import StoreDamaged
 from tidelog.channels.upkeep import erasing

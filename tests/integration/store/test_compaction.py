@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.backups import silent
-from support.channels_peer import channels_server, ok, unique
+from support.channels.peer import channels_server, ok, unique
 from support.command import run as run_command
 from support.command import tidelog
 from tidelog.base.errors import StoreInUse, StoreUnavailable

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.channels_peer import Api, message_path
+from support.channels.peer import Api, message_path
 from support.command import tidelog
 from tidelog.config.settings import DEVELOPMENT_APP
 from tidelog.testing.process import ServerProcess

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from support.channels_peer import APP, V2_QUERY
+from support.channels.peer import APP, V2_QUERY
 from support.sync.peer import SECRET
 from tidelog.base.settings.limits import PerAddress
 from tidelog.channels.settings import Channels

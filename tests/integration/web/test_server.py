@@ -11,8 +11,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from support import channels_peer
 from support.certificate import make_certificate
+from support.channels import peer as channels_peer
 from support.storm import HttpClient, read_log
 from tidelog.base.errors import ConfigError
 from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route

@@ -16,9 +16,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from support import channels_peer
-from support.channels_peer import APP
-from support.channels_raw import signed_target
+from support.channels import peer as channels_peer
+from support.channels.peer import APP
+from support.channels.raw import signed_target
 from support.sync.peer import SECRET, token
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.front.sockets.subscribing import Subscribing

@@ -25,7 +25,7 @@ from sockudo_python import (
     VersionedMessageOptions,
 )
 
-from support.channels_peer import APP
+from support.channels.peer import APP
 from tidelog.testing.process import ServerProcess
 
 WAIT_SECONDS = 10.0

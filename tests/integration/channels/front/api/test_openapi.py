@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from support.attacked_channels import ROOM, prepared
-from support.channels_peer import APP, ChannelsNode
-from support.channels_raw import Answer, Json, signed_target
-from support.channels_refusals import check_answer
+from support.channels.attacked import ROOM, prepared
+from support.channels.peer import APP, ChannelsNode
+from support.channels.raw import Answer, Json, signed_target
+from support.channels.refusals import check_answer
 
 CASES = 500
 """At least."""

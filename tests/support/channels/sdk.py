@@ -15,7 +15,7 @@ from sockudo_python import (
     UserAuthenticationOptions,
 )
 
-from support.channels_peer import APP, WAIT_SECONDS, ChannelsNode, channel_auth, signin_auth
+from support.channels.peer import APP, WAIT_SECONDS, ChannelsNode, channel_auth, signin_auth
 
 
 def sdk_options(node: ChannelsNode, user_data: str = "", **options: Any) -> SockudoOptions:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import ChannelsNode, channels_server, unique
+from support.channels.peer import ChannelsNode, channels_server, unique
 from support.command import run as run_command
 from support.command import tidelog
 from support.nodes import Witness

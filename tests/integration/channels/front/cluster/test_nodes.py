@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from support.channels_peer import (
+from support.channels.peer import (
     Api,
     ChannelsNode,
     Peer,

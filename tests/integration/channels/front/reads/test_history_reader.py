@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import channel_path, channels_server, ok, unique
+from support.channels.peer import channel_path, channels_server, ok, unique
 from tidelog.channels.front.reads.history_reader import PAGES_AT_ONCE
 from tidelog.store.sqlite import LANE_READERS
 

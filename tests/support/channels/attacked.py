@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from support.channels_peer import ChannelsNode, channels_server
+from support.channels.peer import ChannelsNode, channels_server
 
 ROOM, PRIVATE = "fuzz-room", "private-fuzz"
 

@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from support.channels.recording_service import APP, Recording
 from tidelog.base.serving.openapi import document
 from tidelog.base.serving.surface import Route
 from tidelog.channels.front.api.proxy import Proxy
@@ -14,7 +15,6 @@ from tidelog.channels.front.api.routes import NOT_OFFERED, ChannelsHttp
 from tidelog.channels.settings import Channels
 from tidelog.sync.front.openapi import OPERATIONS as SYNC_OPERATIONS
 from tidelog.testing.clock import FakeClock
-from unit.channels.recording_service import APP, Recording
 
 SETTINGS = Channels(proxy_enabled=True, proxy_token="p1")
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from support.channels.recording_service import APP, RESULT, Recording, call, signed_query
 from tidelog.base.allowance import Allowance
 from tidelog.base.errors import QueueFull
 from tidelog.base.serving.surface import HttpResponse
@@ -13,7 +14,6 @@ from tidelog.channels.protocol.query import HistoryQuery
 from tidelog.channels.protocol.requests import Change, Published, VersionsQuery
 from tidelog.channels.settings import App, Channels, History, VersionedMessages
 from tidelog.testing.clock import FakeClock
-from unit.channels.recording_service import APP, RESULT, Recording, call, signed_query
 
 VERSIONED = Channels(versioned_messages=VersionedMessages(enabled=True))
 MESSAGE = "/apps/a1/channels/room-7/messages/m1"

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from support.channels_peer import (
+from support.channels.peer import (
     ChannelsNode,
     channels_server,
     message_path,

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from support.channels_peer import APP, V2_QUERY, channel_auth
+from support.channels.peer import APP, V2_QUERY, channel_auth
 from tidelog.channels.settings import App
 
 LOST = (OSError, EOFError, asyncio.IncompleteReadError, WebSocketException, TimeoutError)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import channels_server, unique, until
+from support.channels.peer import channels_server, unique, until
 from tidelog.channels.front.sockets import leaving
 
 CHANNELS = 30

@@ -3,7 +3,7 @@
 import json
 import re
 
-from support.channels_raw import Answer, Json
+from support.channels.raw import Answer, Json
 
 CODES = {
     400: {"invalid_input", "missing_channel_info", "limit_exceeded", "ai_invalid_transport_header"},

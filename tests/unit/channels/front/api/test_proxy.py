@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from support.channels.recording_service import APP, RESULT, Recording, call
 from tidelog.base.serving.surface import HttpResponse
 from tidelog.channels.front.api.proxy import Proxy
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.query import HistoryQuery
 from tidelog.channels.protocol.requests import Change, Published
 from tidelog.channels.settings import App, Channels, History, VersionedMessages
-from unit.channels.recording_service import APP, RESULT, Recording, call
 
 VERSIONED = VersionedMessages(enabled=True)
 SETTINGS = Channels(proxy_enabled=True, proxy_token="p1", versioned_messages=VERSIONED)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.channels_peer import ChannelsNode, channels_server, message_path
+from support.channels.peer import ChannelsNode, channels_server, message_path
 from tidelog.channels.front.reads import message_reader
 from tidelog.channels.upkeep import retention as module
 from tidelog.channels.upkeep import stored

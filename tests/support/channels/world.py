@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.channel_bodies import MAKERS
-from support.channels_peer import ChannelsNode, channel_path, channels_server, message_path, unique
-from support.channels_raw import ABSENT, LOST, PAUSE_SECONDS, Json, RawClient, View, after, of_item
+from support.channels.bodies import MAKERS
+from support.channels.peer import ChannelsNode, channel_path, channels_server, message_path, unique
+from support.channels.raw import ABSENT, LOST, PAUSE_SECONDS, Json, RawClient, View, after, of_item
 from tidelog.testing.clock import FakeClock
 
 MAX_TEXT = 300

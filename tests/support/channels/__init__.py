@@ -1,0 +1,1 @@
+"""Clients, servers and bodies of the channels surface, for tests."""
