@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from tidelog.channels.protocol.verbs import Verb
+from tidelog.channels.protocol.verbs import MutationVerb, Verb
 
 PurgeMode = Literal["all", "before_serial", "before_time_ms"]
 
@@ -140,11 +140,16 @@ class ProxyHistoryBody(Struct):
     action: Literal["history"] = "history"
 
 
+MUTATIONS: dict[MutationVerb, tuple[type[AppendBody], str]] = {
+    "update": (UpdateBody, "Replace fields."),
+    "delete": (DeleteBody, "Mark as deleted."),
+    "append": (AppendBody, "Append to the data."),
+}
+"""By verb: the body of its route, and what it does, for the OpenAPI document."""
+
+read_mutation = {verb: msgspec.json.Decoder(body).decode for verb, (body, _) in MUTATIONS.items()}
 read_event = msgspec.json.Decoder(EventBody).decode
 read_batch = msgspec.json.Decoder(BatchBody).decode
-read_append = msgspec.json.Decoder(AppendBody).decode
-read_delete = msgspec.json.Decoder(DeleteBody).decode
-read_update = msgspec.json.Decoder(UpdateBody).decode
 read_reset = msgspec.json.Decoder(ResetBody).decode
 read_purge = msgspec.json.Decoder(PurgeBody).decode
 read_admin_forget = msgspec.json.Decoder(AdminForgetBody).decode

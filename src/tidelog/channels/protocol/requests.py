@@ -223,18 +223,9 @@ def parse_mutation(verb: MutationVerb, channel: str, message_serial: str, body: 
         Fault: The body is not such a mutation.
     """
     _strict(body)
-    given: bodies.AppendBody
-    name: str | None = None
-    cleared: list[str] = []
-    match verb:
-        case "append":
-            given = _typed(bodies.read_append, body)
-        case "update":
-            given = update = _typed(bodies.read_update, body)
-            name, cleared = update.name, update.clear_fields or []
-        case "delete":
-            given = delete = _typed(bodies.read_delete, body)
-            cleared = delete.clear_fields or []
+    given = _typed(bodies.read_mutation[verb], body)
+    name = given.name if isinstance(given, bodies.UpdateBody) else None
+    cleared = (given.clear_fields or []) if isinstance(given, bodies.DeleteBody) else []
     extras = read_extras(given.extras)
     data, data_bytes = _given_data(given.data)
     if verb == "append":

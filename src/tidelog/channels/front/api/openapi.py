@@ -262,9 +262,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         bodies.SocketBody,
         optional=True,
     ),
-    ("POST", f"{MESSAGE}/update"): _post("Replace fields.", _MUTATED, bodies.UpdateBody),
-    ("POST", f"{MESSAGE}/delete"): _post("Mark as deleted.", _MUTATED, bodies.DeleteBody),
-    ("POST", f"{MESSAGE}/append"): _post("Append to the data.", _MUTATED, bodies.AppendBody),
+    **{
+        ("POST", f"{MESSAGE}/{verb}"): _post(summary, _MUTATED, body)
+        for verb, (body, summary) in bodies.MUTATIONS.items()
+    },
     ("GET", f"{ADMIN}/streams"): Operation(
         summary="Messages that are being streamed, in the order of channels.",
         tag="channels administration",
