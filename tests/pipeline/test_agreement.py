@@ -27,8 +27,8 @@ from support.store_copy import copy_to_postgresql
 from support.sync.peer import ADMIN_TOKEN, MODEL
 from tidelog.channels.protocol.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
-from tidelog.pipeline.checks import agreement, answers, evidence
-from tidelog.pipeline.checks.answers import AppKey, Server
+from tidelog.pipeline.checks import agreement, evidence, served
+from tidelog.pipeline.checks.served import AppKey, Server
 from tidelog.pipeline.fill.ingest import IngestError, ingest
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.lake.lake import Lake, LakeError
@@ -358,8 +358,8 @@ def test_what_is_forgotten_is_no_disagreement(
 
 def test_a_server_that_is_not_there() -> None:
     """Nobody answers: the error says who, and is none of the findings."""
-    asking = answers.Asking(Server("http://127.0.0.1:9", admin_token="x"))
-    with pytest.raises(answers.ServerUnreachable, match="does not answer"):
+    asking = served.Asking(Server("http://127.0.0.1:9", admin_token="x"))
+    with pytest.raises(served.ServerUnreachable, match="does not answer"):
         asking.state("p")
 
 

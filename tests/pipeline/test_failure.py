@@ -23,7 +23,7 @@ During handling of the above exception, another exception occurred:
     [
         ("tidelog.pipeline.source.store_address.LogReplaced: it is another log", LogReplaced),
         ("tidelog.base.errors.StoreUnavailable: it is another log", StoreUnavailable),
-        ("tidelog.pipeline.checks.answers.ServerUnreachable: it is another log", TidelogError),
+        ("tidelog.pipeline.checks.served.ServerUnreachable: it is another log", TidelogError),
     ],
 )
 def test_an_error_of_ours_is_found_in_what_java_says(last: str, kind: type[TidelogError]) -> None:

@@ -103,8 +103,8 @@ def _line(entry: "Entry", *, as_json: bool) -> str:
     body = "(pruned)" if entry.body is None else entry.body.decode("utf-8", "replace")
     if len(body) > _SHOWN_BODY_CHARACTERS:
         body = body[: _SHOWN_BODY_CHARACTERS - 1] + "…"
-    place = f"{entry.stream}#{entry.stream_serial}"
-    line = f"{entry.committed_id:>8}  {at}Z  {place}  {entry.kind}  {entry.entity}  {body}"
+    position = f"{entry.stream}#{entry.stream_serial}"
+    line = f"{entry.committed_id:>8}  {at}Z  {position}  {entry.kind}  {entry.entity}  {body}"
     return f"{printable(line)}\n"
 
 

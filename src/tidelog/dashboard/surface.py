@@ -165,8 +165,8 @@ class DashboardSurface:
             },
         }
         return (
-            *(Route(*place, handle, OPERATIONS[place]) for place, handle in open_to_all.items()),
-            *(guarded(*place, admit, OPERATIONS[place]) for place, admit in judged.items()),
+            *(Route(*route, handle, OPERATIONS[route]) for route, handle in open_to_all.items()),
+            *(guarded(*route, admit, OPERATIONS[route]) for route, admit in judged.items()),
         )
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -347,5 +347,5 @@ def _text(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpResponse
     return HttpResponse(status, text.encode(), "text/plain; charset=utf-8", kept)
 
 
-def _redirect(place: str, *headers: tuple[bytes, bytes]) -> HttpResponse:
-    return _text(303, "", (b"location", place.encode()), *headers)
+def _redirect(location: str, *headers: tuple[bytes, bytes]) -> HttpResponse:
+    return _text(303, "", (b"location", location.encode()), *headers)

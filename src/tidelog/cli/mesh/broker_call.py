@@ -19,7 +19,7 @@ UrlOption = Annotated[
 SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
 
 
-def place_of(base: str, slug: str) -> str:
+def mesh_url(base: str, slug: str) -> str:
     """The address of a mesh at a broker."""
     return f"{base}/mesh/{quote(slug, safe='')}"
 
@@ -29,7 +29,7 @@ def call_as_admin(
 ) -> dict[str, Any]:
     """Ask for something of a mesh with the broker's admin token."""
     base, token = administration(settings_from(config), url)
-    return call(f"{place_of(base, slug)}/{resource}", method, None, token)
+    return call(f"{mesh_url(base, slug)}/{resource}", method, None, token)
 
 
 def call_as_member(directory: Path, method: str, resource: str, body: object) -> dict[str, Any]:

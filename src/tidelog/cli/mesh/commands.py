@@ -11,7 +11,7 @@ from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import counted, printable
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.mesh import invites, topics
-from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, place_of
+from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, mesh_url
 from tidelog.cli.shared.options import (
     ConfigOption,
     DataDirOption,
@@ -70,8 +70,8 @@ def invite(
     Example: tidelog mesh invite harbour
     """
     base, token = administration(settings_from(config), url)
-    answer = call(f"{place_of(base, slug)}/invites", "POST", {}, token)
-    link = f"{place_of(base, slug)}#{answer['invite']}"
+    answer = call(f"{mesh_url(base, slug)}/invites", "POST", {}, token)
+    link = f"{mesh_url(base, slug)}#{answer['invite']}"
     _show({**answer, "link": link}, link, as_json=as_json)
 
 
@@ -95,8 +95,8 @@ def join(
     invite = joining.read_invite(link)
     directory = daemon_dir(data_dir, invite.slug)
     key, answer = joining.join(directory, directory / KEY_NAME, invite, name)
-    place = "" if data_dir is None else f" --data-dir {data_dir}"
-    text = f"{name} is {key.public_hex}. Next: tidelog daemon up{place}"
+    option = "" if data_dir is None else f" --data-dir {data_dir}"
+    text = f"{name} is {key.public_hex}. Next: tidelog daemon up{option}"
     _show({**answer, "data_dir": str(directory)}, text, as_json=as_json)
 
 
@@ -148,7 +148,7 @@ def settings(
     if message_retention_days == 0:
         change["message_retention_days"] = None
     method = "PATCH" if change else "GET"
-    answer = call(place_of(base, slug), method, change or None, token)
+    answer = call(mesh_url(base, slug), method, change or None, token)
     text = "\n".join(f"{name}: {json.dumps(value)}" for name, value in answer.items())
     _show(answer, text, as_json=as_json)
 

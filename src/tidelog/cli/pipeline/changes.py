@@ -12,9 +12,9 @@ from tidelog.cli.pipeline.workspace import (
     LakeOption,
     MasterOption,
     conf_pairs,
-    pipeline_at,
     print_json,
     spark_for,
+    workspace_at,
 )
 from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.shared.progress import progress_bar
@@ -23,7 +23,7 @@ from tidelog.cli.shared.running_server import administration
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.cli.pipeline.workspace import Place
+    from tidelog.cli.pipeline.workspace import Workspace
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
@@ -66,26 +66,28 @@ def forget(
     Example: tidelog pipeline forget --actor alice --dry-run
     """
     conf_pairs(conf)
-    with pipeline_at(config, data_dir, store, lake) as place:
+    with workspace_at(config, data_dir, store, lake) as workspace:
         from tidelog.pipeline.forget import forget as run_forget
         from tidelog.pipeline.forget import is_unfinished
 
         is_named = bool(messages or actors)
-        erased = _erased_in_store(place, is_needed=not is_named and not is_unfinished(place.lake))
+        erased = _erased_in_store(
+            workspace, is_needed=not is_named and not is_unfinished(workspace.lake)
+        )
         has_erased = erased is not None and erased.num_rows > 0
-        if not is_named and not has_erased and not is_unfinished(place.lake):
+        if not is_named and not has_erased and not is_unfinished(workspace.lake):
             raise ConfigError(f"{_NAME_IT}: the store has erased nothing")
         if not dry_run and not yes:
-            typer.confirm(f"Forget it in {place.lake.root}? It cannot be undone.", abort=True)
-        size = place.lake.through("log")
+            typer.confirm(f"Forget it in {workspace.lake.root}? It cannot be undone.", abort=True)
+        size = workspace.lake.through("log")
         with (
-            place.lake.writing(),
+            workspace.lake.writing(),
             spark_for(master, conf, size) as spark,
             progress_bar("forgetting"),
         ):
             done = run_forget(
                 spark,
-                place.lake,
+                workspace.lake,
                 messages=messages or (),
                 actors=actors or (),
                 erased_in_store=erased,
@@ -105,13 +107,13 @@ def forget(
         typer.echo(f"{done.deleted_files} files deleted")
 
 
-def _erased_in_store(place: "Place", *, is_needed: bool) -> "pa.Table | None":
+def _erased_in_store(workspace: "Workspace", *, is_needed: bool) -> "pa.Table | None":
     """What the store of this lake has erased; None, with a warning, if it cannot be read."""
     from tidelog.pipeline.source.relations import read_relations
 
     try:
-        place.require_same_log()
-        return read_relations(place.store, ("channel_erasure",)).tables["channel_erasure"]
+        workspace.require_same_log()
+        return read_relations(workspace.store, ("channel_erasure",)).tables["channel_erasure"]
     except TidelogError as error:
         if is_needed:
             raise ConfigError(f"{_NAME_IT}: {error}") from error
@@ -134,12 +136,12 @@ def publish(
 
     Example: tidelog pipeline publish --url http://127.0.0.1:8080
     """
-    with pipeline_at(config, data_dir, None, lake) as place:
+    with workspace_at(config, data_dir, None, lake) as workspace:
         from tidelog.pipeline.publish import publish_snapshots
 
-        server, token = administration(place.settings, url)
+        server, token = administration(workspace.settings, url)
         with progress_bar("publishing"):
-            done = publish_snapshots(place.lake, server, token)
+            done = publish_snapshots(workspace.lake, server, token)
     if as_json:
         print_json(msgspec.to_builtins(done))
     else:

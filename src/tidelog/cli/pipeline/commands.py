@@ -17,11 +17,11 @@ from tidelog.cli.pipeline.workspace import (
     ConfOption,
     LakeOption,
     MasterOption,
-    Place,
+    Workspace,
     conf_pairs,
-    pipeline_at,
     print_json,
     spark_for,
+    workspace_at,
 )
 from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.shared.progress import progress_bar
@@ -74,32 +74,32 @@ def ingest(
     Example: tidelog pipeline ingest --follow --data-dir ./data
     """
     conf_pairs(conf)
-    with pipeline_at(config, data_dir, store, lake) as place:
+    with workspace_at(config, data_dir, store, lake) as workspace:
         from tidelog.pipeline.fill.ingest import catch_up
 
-        head = place.store.head().committed_id
-        with place.lake.writing():
-            rolled = _roll_back(place, is_shown=not as_json) if roll_back else {}
-            place.require_same_log()
-            began, before = time.monotonic(), place.lake.through("log")
-        is_done = before == head or (master is None and catch_up(place.store, place.lake))
+        head = workspace.store.head().committed_id
+        with workspace.lake.writing():
+            rolled = _roll_back(workspace, is_shown=not as_json) if roll_back else {}
+            workspace.require_same_log()
+            began, before = time.monotonic(), workspace.lake.through("log")
+        is_done = before == head or (master is None and catch_up(workspace.store, workspace.lake))
         if follow or not is_done:
             tell = print_json if as_json and follow else None
             # However many they are, their rows do not go through the JVM.
             with spark_for(master, conf, rows=0) as spark:
-                _ingest(spark, place, follow=follow, tell=tell)
-        done = _ingested(place, before, time.monotonic() - began)
+                _ingest(spark, workspace, follow=follow, tell=tell)
+        done = _ingested(workspace, before, time.monotonic() - began)
     if as_json:
         print_json(done | rolled)
     else:
         typer.echo(f"{done['rows']:,} entries ingested; the lake is at {done['through']:,}")
 
 
-def _roll_back(place: Place, *, is_shown: bool) -> dict[str, int]:
+def _roll_back(workspace: Workspace, *, is_shown: bool) -> dict[str, int]:
     from tidelog.pipeline.fill.ingest import roll_back
 
-    was = place.lake.through("log")
-    now = roll_back(place.store, place.lake)
+    was = workspace.lake.through("log")
+    now = roll_back(workspace.store, workspace.lake)
     if is_shown and now < was:
         typer.echo(f"rolled back from {was:,} to {now:,}; the next build makes the tables anew")
     elif is_shown:
@@ -107,14 +107,14 @@ def _roll_back(place: Place, *, is_shown: bool) -> dict[str, int]:
     return {"rolled_back_from": was, "rolled_back_to": now}
 
 
-def _ingested(place: Place, before: int, seconds: float) -> dict[str, Any]:
-    through = place.lake.through("log")
+def _ingested(workspace: Workspace, before: int, seconds: float) -> dict[str, Any]:
+    through = workspace.lake.through("log")
     return {"through": through, "rows": through - before, "seconds": round(seconds, 3)}
 
 
 def _ingest(
     spark: "SparkSession",
-    place: Place,
+    workspace: Workspace,
     *,
     follow: bool = False,
     tell: Callable[[Any], None] | None = None,
@@ -131,8 +131,8 @@ def _ingest(
 
         run_ingest(
             spark,
-            place.store,
-            place.lake,
+            workspace.store,
+            workspace.lake,
             follow=follow,
             stop=stop,
             progress=progress,
@@ -177,16 +177,16 @@ def build(
     Example: tidelog pipeline build message activity
     """
     conf_pairs(conf)
-    with pipeline_at(config, data_dir, store, lake) as place:
+    with workspace_at(config, data_dir, store, lake) as workspace:
         names = _require_tables(tables)
-        head = place.store.head().committed_id
-        with place.lake.writing():
-            place.require_same_log()
+        head = workspace.store.head().committed_id
+        with workspace.lake.writing():
+            workspace.require_same_log()
             with spark_for(master, conf, head) as spark:
-                built = _build(spark, place, names, full=full)
+                built = _build(spark, workspace, names, full=full)
                 updated = None
                 if not tables or SEARCH in tables:
-                    updated = _index(spark, place, rebuild=full)
+                    updated = _index(spark, workspace, rebuild=full)
     if as_json:
         print_json({"tables": [each._asdict() for each in built], "index": _plain_index(updated)})
         return
@@ -214,7 +214,7 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _build(
-    spark: "SparkSession", place: Place, names: tuple[str, ...], *, full: bool
+    spark: "SparkSession", workspace: Workspace, names: tuple[str, ...], *, full: bool
 ) -> list["Built"]:
     from tidelog.pipeline.fill.derived_tables import build as run_build
     from tidelog.pipeline.fill.derived_tables import planned
@@ -231,11 +231,11 @@ def _build(
         show(0, total)
         return run_build(
             spark,
-            place.lake,
-            place.store,
+            workspace.lake,
+            workspace.store,
             names,
             full=full,
-            model=place.model(),
+            model=workspace.model(),
             progress=progress,
         )
 
@@ -256,11 +256,11 @@ def _show_built(built: list["Built"]) -> None:
             typer.echo(printable(f"{each.name}: {note}"))
 
 
-def _index(spark: "SparkSession", place: Place, *, rebuild: bool) -> "Updated":
+def _index(spark: "SparkSession", workspace: Workspace, *, rebuild: bool) -> "Updated":
     from tidelog.pipeline.search.index_build import update_index
 
     with progress_bar("indexing"):
-        return update_index(spark, place.lake, rebuild=rebuild)
+        return update_index(spark, workspace.lake, rebuild=rebuild)
 
 
 def _plain_index(updated: "Updated | None") -> Any:
@@ -302,14 +302,14 @@ def check(
     Example: tidelog pipeline check --against http://127.0.0.1:8080
     """
     conf_pairs(conf)
-    with pipeline_at(config, data_dir, store, lake) as place:
+    with workspace_at(config, data_dir, store, lake) as workspace:
         from tidelog.pipeline.checks.run import CHECKS
 
         if unknown := [name for name in names or () if name not in CHECKS]:
             raise ConfigError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
-        head = place.store.head().committed_id
-        with place.lake.writing(), spark_for(master, conf, head) as spark:
-            verdicts = _check(spark, place, names or (), against, is_shown=not as_json)
+        head = workspace.store.head().committed_id
+        with workspace.lake.writing(), spark_for(master, conf, head) as spark:
+            verdicts = _check(spark, workspace, names or (), against, is_shown=not as_json)
     if as_json:
         print_json([_plain_verdict(verdict) for verdict in verdicts])
     if not all(verdict.is_sound for verdict in verdicts):
@@ -318,7 +318,7 @@ def check(
 
 def _check(
     spark: "SparkSession",
-    place: Place,
+    workspace: Workspace,
     names: Sequence[str],
     against: str | None,
     *,
@@ -341,10 +341,10 @@ def _check(
         return run_checks(
             names,
             spark,
-            place.store,
-            place.lake,
-            server=place.server(against),
-            model=place.model_source(),
+            workspace.store,
+            workspace.lake,
+            server=workspace.server(against),
+            model=workspace.model_source(),
             told=told,
         )
 
@@ -373,25 +373,25 @@ def run(
     Example: tidelog pipeline run --data-dir ./data
     """
     conf_pairs(conf)
-    with pipeline_at(config, data_dir, store, lake) as place:
-        head = place.store.head().committed_id
-        with place.lake.writing():
-            place.require_same_log()
-            before, began = place.lake.through("log"), time.monotonic()
+    with workspace_at(config, data_dir, store, lake) as workspace:
+        head = workspace.store.head().committed_id
+        with workspace.lake.writing():
+            workspace.require_same_log()
+            before, began = workspace.lake.through("log"), time.monotonic()
             with spark_for(master, conf, head) as spark:
                 started = time.monotonic()
-                _ingest(spark, place)
-                ingested = _ingested(place, before, time.monotonic() - started)
+                _ingest(spark, workspace)
+                ingested = _ingested(workspace, before, time.monotonic() - started)
                 if not as_json:
                     typer.echo(f"{ingested['rows']:,} entries ingested")
-                built = _build(spark, place, _require_tables(None), full=False)
+                built = _build(spark, workspace, _require_tables(None), full=False)
                 if not as_json:
                     _show_built(built)
-                updated = _index(spark, place, rebuild=False)
+                updated = _index(spark, workspace, rebuild=False)
                 if not as_json:
                     _show_index(updated)
-                verdicts = _check(spark, place, (), against, is_shown=not as_json)
-        written = views.write_page(place, output)
+                verdicts = _check(spark, workspace, (), against, is_shown=not as_json)
+        written = views.write_page(workspace, output)
     is_sound = all(verdict.is_sound for verdict in verdicts)
     if as_json:
         print_json(

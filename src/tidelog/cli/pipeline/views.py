@@ -12,11 +12,11 @@ from tidelog.cli.pipeline.workspace import (
     ConfOption,
     LakeOption,
     MasterOption,
-    Place,
+    Workspace,
     conf_pairs,
-    pipeline_at,
     print_json,
     spark_for,
+    workspace_at,
 )
 from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 
@@ -58,12 +58,12 @@ def search(
 
     Example: tidelog pipeline search 'tide AND -low' --channel harbour
     """
-    with pipeline_at(config, data_dir, None, lake) as place:
+    with workspace_at(config, data_dir, None, lake) as workspace:
         import msgspec
 
         from tidelog.pipeline.search.index import search as find
 
-        found = find(place.lake.root, query, limit, app_id=app_id, channel=channel)
+        found = find(workspace.lake.root, query, limit, app_id=app_id, channel=channel)
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
@@ -78,11 +78,11 @@ def search(
 def _hit(hit: "Hit") -> tuple[Any, Any]:
     from rich.text import Text
 
-    place = Text(printable(f"{hit.app_id}/{hit.channel}/{hit.message_serial}"), style="dim")
+    name = Text(printable(f"{hit.app_id}/{hit.channel}/{hit.message_serial}"), style="dim")
     snippet = Text(printable(hit.snippet))
     for begin, end in hit.highlights:
         snippet.stylize("bold", begin, end)
-    return place, snippet
+    return name, snippet
 
 
 def as_of(
@@ -109,18 +109,18 @@ def as_of(
     """
     conf_pairs(conf)
     moment = _moment(at)
-    with pipeline_at(config, data_dir, store, lake) as place:
+    with workspace_at(config, data_dir, store, lake) as workspace:
         from tidelog.pipeline.as_of import as_of as look_back
 
-        through = place.lake.through("log")
+        through = workspace.lake.through("log")
         if isinstance(moment, int) and not 0 <= moment <= through:
             raise TidelogError(
                 f"position {moment} is not in the lake, which is complete through {through}. "
                 "Ingest first: `tidelog pipeline ingest`."
             )
-        model = place.model_source() if kind == "partition" else None
+        model = workspace.model_source() if kind == "partition" else None
         with spark_for(master, conf, through) as spark:
-            state = look_back(spark, place.lake, moment, kind, name, model)
+            state = look_back(spark, workspace.lake, moment, kind, name, model)
             rows = [row.asDict() for row in state.rows.limit(limit).collect()]
     if as_json:
         described = {"kind": kind, "name": name, "committed_id": state.committed_id}
@@ -178,20 +178,20 @@ def report(
 
     Example: tidelog pipeline report --output /tmp/report.html
     """
-    with pipeline_at(config, data_dir, store, lake) as place:
-        written = write_page(place, output)
+    with workspace_at(config, data_dir, store, lake) as workspace:
+        written = write_page(workspace, output)
     if as_json:
         print_json(written)
     else:
         show_page(written)
 
 
-def write_page(place: Place, output: Path | None) -> dict[str, Any]:
+def write_page(workspace: Workspace, output: Path | None) -> dict[str, Any]:
     """Write the page; returns where it is and its size."""
     from tidelog.pipeline.report import write_report
 
-    path = (output or place.lake.root / PAGE_NAME).absolute()
-    return {"path": str(path), "bytes": write_report(place.lake, place.store, path)}
+    path = (output or workspace.lake.root / PAGE_NAME).absolute()
+    return {"path": str(path), "bytes": write_report(workspace.lake, workspace.store, path)}
 
 
 def show_page(written: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.config.settings import Settings
-    from tidelog.pipeline.checks.answers import Server
+    from tidelog.pipeline.checks.served import Server
     from tidelog.pipeline.lake.lake import Lake
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
@@ -52,7 +52,7 @@ LIBRARIES = ("adbc_driver_sqlite", "deltalake", "matplotlib", "pyarrow", "pyspar
 """Of the extra `pipeline`; whoever lacks one of them lacks the extra."""
 
 
-class Place(NamedTuple):
+class Workspace(NamedTuple):
     """Where a command reads and writes."""
 
     settings: "Settings"
@@ -75,7 +75,7 @@ class Place(NamedTuple):
         """A server to compare with, and what the settings know to open it."""
         if url is None:
             return None
-        from tidelog.pipeline.checks.answers import AppKey, Server
+        from tidelog.pipeline.checks.served import AppKey, Server
 
         apps = tuple(AppKey(app.id, app.key, app.secret) for app in self.settings.configured_apps)
         return Server(url, apps, self.settings.administration_token)
@@ -91,10 +91,10 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def pipeline_at(
+def workspace_at(
     config: Path | None, data_dir: str | None, store: str | None, lake: Path | None
-) -> Iterator[Place]:
-    """The place that the options name; what goes wrong in the block is told in one line."""
+) -> Iterator[Workspace]:
+    """The workspace that the options name; what goes wrong in the block is told in one line."""
     settings = settings_from(config, data_dir=data_dir, store=store)
     require_libraries()
     from tidelog.pipeline.lake.lake import Lake
@@ -104,7 +104,7 @@ def pipeline_at(
     root = settings.lake_path if lake is None else lake
     try:
         # Executors have other working directories.
-        yield Place(settings, Lake(root.absolute()), StoreAddress(_absolute(settings)))
+        yield Workspace(settings, Lake(root.absolute()), StoreAddress(_absolute(settings)))
     except Exception as error:
         meant = explained(error)
         if meant is None or meant is error:

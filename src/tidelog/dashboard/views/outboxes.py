@@ -43,7 +43,7 @@ class OutboxView:
 
         return self._home or daemon_directory.home()
 
-    def _places(self) -> dict[str, Path]:
+    def _directories(self) -> dict[str, Path]:
         """The directories of daemons by their names."""
         from tidelog.client.mesh.daemon_directory import KEY_NAME
 
@@ -58,18 +58,18 @@ class OutboxView:
         from tidelog.client.mesh.daemon_directory import SOCKET_NAME
 
         return tuple(
-            (name, _changed_at(place / _WRITTEN), _changed_at(place / SOCKET_NAME))
-            for name, place in self._places().items()
+            (name, _changed_at(directory / _WRITTEN), _changed_at(directory / SOCKET_NAME))
+            for name, directory in self._directories().items()
         )
 
     async def daemons(self) -> dict[str, Any]:
         """Every daemon, with its health or why it does not answer."""
-        places = self._places()
-        answers = await asyncio.gather(*(self._health(name) for name in places))
+        directories = self._directories()
+        answers = await asyncio.gather(*(self._health(name) for name in directories))
         return {
             "home": str(self._found_in()),
             "daemons": [
-                {"name": name, **answer} for name, answer in zip(places, answers, strict=True)
+                {"name": name, **answer} for name, answer in zip(directories, answers, strict=True)
             ],
         }
 
@@ -100,12 +100,12 @@ class OutboxView:
         from tidelog.client.mesh import daemon_directory
         from tidelog.client.mesh.http import DaemonUnavailable
 
-        place = self._places().get(name)
-        if place is None:
+        directory = self._directories().get(name)
+        if directory is None:
             raise NoDaemon("there is no daemon of this name")
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                return await daemon_directory.endpoint(place).ask(method, path, body)
+                return await daemon_directory.endpoint(directory).ask(method, path, body)
         except TimeoutError:
             raise NoDaemon("the daemon does not answer") from None
         except DaemonUnavailable as error:

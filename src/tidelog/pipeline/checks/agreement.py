@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidelog.base.data.digest import body_digest
-from tidelog.pipeline.checks import answers
-from tidelog.pipeline.checks.answers import Server
+from tidelog.pipeline.checks import served
 from tidelog.pipeline.checks.evidence import Evidence, take
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
+from tidelog.pipeline.checks.served import Server
 from tidelog.pipeline.forget import is_unfinished
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 from tidelog.pipeline.spark.frames import frame_of_rows
@@ -89,7 +89,7 @@ def check(
     return whole
 
 
-_PLACE = tuple(
+_WITHOUT_CONTENT = tuple(
     column.name
     for column in LOG.columns
     if column.name not in ("body", "data", "body_digest", "digest")
@@ -99,14 +99,14 @@ _PLACE = tuple(
 def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
     from pyspark.sql import functions as sql
 
-    def placed(frame: "DataFrame", *more: str) -> "DataFrame":
+    def with_hashes(frame: "DataFrame", *more: str) -> "DataFrame":
         content = sql.when(sql.col("body").isNotNull(), sql.xxhash64("body", "data"))
         return frame.select(
             "committed_id",
             sql.struct(
                 "digest",
                 "body_digest",
-                sql.xxhash64(*_PLACE).alias("place"),
+                sql.xxhash64(*_WITHOUT_CONTENT).alias("header"),
                 content.alias("content"),
                 *more,
             ).alias("found"),
@@ -116,8 +116,8 @@ def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
         sql.col("committed_id") > lake.through("log")
     )
     rows = lake.frame(evidence.spark, "log").where(is_judged)
-    kept = placed(_with_forgotten(lake, rows), "is_forgotten")
-    stored = placed(evidence.log(*(column.name for column in LOG.columns)))
+    kept = with_hashes(_with_forgotten(lake, rows), "is_forgotten")
+    stored = with_hashes(evidence.log(*(column.name for column in LOG.columns)))
     both = (
         stored.where(sql.col("committed_id") <= through)
         .withColumnRenamed("found", "stored")
@@ -140,7 +140,7 @@ def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
             sql.col("stored.body_digest") != sql.col("kept.body_digest"),
             "has another digest of its content",
         )
-        .when(sql.col("stored.place") != sql.col("kept.place"), "says something else")
+        .when(sql.col("stored.header") != sql.col("kept.header"), "says something else")
         .when(sql.col("stored.content") != sql.col("kept.content"), "has other content")
         .when(
             sql.col("kept.is_forgotten") & sql.col("kept.content").isNotNull() & finished,
@@ -230,7 +230,7 @@ def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> V
         .persist()
     )
     channels = ours.select("app_id", "channel").distinct().coalesce(1).repartition(ASKERS)
-    told = channels.mapInArrow(answers.histories(server), answers.MESSAGE_DDL).persist()
+    told = channels.mapInArrow(served.histories(server), served.MESSAGE_DDL).persist()
     told.count()
     before = take(evidence.spark, evidence.address, ("channel_messages", "channels"))
     hidden = (
@@ -240,12 +240,12 @@ def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> V
         .select(*key, "message_serial", "published_at_ms")
         .repartition(ASKERS)
     )
-    singly = hidden.mapInArrow(answers.messages(server), answers.MESSAGE_DDL).persist()
+    singly = hidden.mapInArrow(served.messages(server), served.MESSAGE_DDL).persist()
     singly.count()
     after = take(evidence.spark, evidence.address, ("channel_messages",))
     both = (
         ours.join(_there(after), "first_committed_id", "left")
-        # Of a message of which all is forgotten, only the store knows the place.
+        # Of a message of which all is forgotten, only the store knows the position.
         .withColumn("history_serial", sql.coalesce("history_serial", "stored_serial"))
         .join(_floors(before), ["app_id", "channel"], "left")
         .join(told.unionByName(singly).withColumnRenamed("shown", "told"), key, "full")
@@ -312,21 +312,21 @@ def _shown_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
                 "action": row["action"],
                 "delivery_serial": row["delivery_serial"],
                 "name": row["name"],
-                "data": answers.json_value(row["data"]),
-                "extras": answers.json_value(row["extras"]),
+                "data": served.json_value(row["data"]),
+                "extras": served.json_value(row["extras"]),
                 "client_id": row["client_id"],
             }
             if row["action"] == "event":
-                fields["tags"] = answers.json_value(row["tags"])
+                fields["tags"] = served.json_value(row["tags"])
             else:
                 fields |= {
                     "message_serial": row["message_serial"],
                     "description": row["description"],
-                    "metadata": answers.json_value(row["metadata"]),
+                    "metadata": served.json_value(row["metadata"]),
                     "at_ms": row["at_ms"],
                 }
             place = {name: row[name] for name in _OURS_SCHEMA.names if name != "shown"}
-            rows.append({**place, "shown": answers.shown(**fields)})
+            rows.append({**place, "shown": served.shown(**fields)})
         yield pa.RecordBatch.from_pylist(rows, schema=_OURS_SCHEMA)
 
 
@@ -436,7 +436,7 @@ def _stored_states(evidence: Evidence, lake: Lake, model: "ModelSource", through
         {
             "partition": row["partition"],
             "position": row["committed_id"],
-            "shown": answers.canonical(answers.json_value(row["state"].decode())),
+            "shown": served.canonical(served.json_value(row["state"].decode())),
         }
         for row in evidence.tables["snapshots"].to_pylist()
         if row["model_version"] == model.model_version and row["committed_id"] <= through
@@ -445,8 +445,8 @@ def _stored_states(evidence: Evidence, lake: Lake, model: "ModelSource", through
         return Verdict(NAME, through, 0)
     told = frame_of_rows(
         evidence.spark,
-        pa.Table.from_pylist(found, schema=answers.STATE_SCHEMA),
-        answers.STATE_DDL,
+        pa.Table.from_pylist(found, schema=served.STATE_SCHEMA),
+        served.STATE_DDL,
     )
     return _compared_states(lake, told, model, through, "snapshot")
 
@@ -476,7 +476,7 @@ def _answered_states(
 
     log = lake.frame(evidence.spark, "log").where(sql.col("surface") == "sync")
     partitions = events(log).select("partition").distinct().coalesce(1).repartition(ASKERS)
-    told = partitions.mapInArrow(answers.states(server), answers.STATE_DDL).persist()
+    told = partitions.mapInArrow(served.states(server), served.STATE_DDL).persist()
     at_least = sql.greatest(sql.col("position"), sql.lit(through).cast("bigint"))
     try:
         return _compared_states(
@@ -530,7 +530,7 @@ def _compare_states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         ):
             if state is None:
                 texts.append(_UNTOLD)
-            elif answers.canonical(answers.json_value(state)) == told:
+            elif served.canonical(served.json_value(state)) == told:
                 texts.append(None)
             else:
                 texts.append("is not what the reducer makes of its events")

@@ -1,7 +1,7 @@
 """Continuity: no position of the log and no serial of a stream is missing or there twice (L1, L2).
 
-Reads the store. Pruned entries keep their place, so pruning is never a gap. What is missing at the
-end of a stream leaves no gap in it; it leaves one in the log.
+Reads the store. Pruned entries keep their position, so pruning is never a gap. What is missing at
+the end of a stream leaves no gap in it; it leaves one in the log.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ BUCKET = 100_000
 
 
 def check(evidence: Evidence) -> Verdict:
-    """Look at the places of all entries."""
+    """Look at the positions of all entries."""
     from pyspark.sql import functions as sql
 
     log = evidence.log("committed_id", "stream", "stream_serial")
@@ -89,8 +89,8 @@ def breaks(log: "DataFrame", head: int) -> "DataFrame":
             sql.when(sql.col("stream").isNull(), "committed_id")
             .otherwise("stream_serial")
             .alias("rule"),
-            sql.when(sql.col("stream").isNull(), sql.concat(sql.lit("entry "), _place()))
-            .otherwise(sql.concat(sql.col("stream"), sql.lit(" serial "), _place()))
+            sql.when(sql.col("stream").isNull(), sql.concat(sql.lit("entry "), _position()))
+            .otherwise(sql.concat(sql.col("stream"), sql.lit(" serial "), _position()))
             .alias("where"),
             sql.when(is_twice, sql.lit("there twice, or less than 1"))
             .otherwise(
@@ -101,7 +101,7 @@ def breaks(log: "DataFrame", head: int) -> "DataFrame":
     )
 
 
-def _place() -> "Column":
+def _position() -> "Column":
     from pyspark.sql import functions as sql
 
     is_gap = sql.col("n") > sql.col("before") + 1

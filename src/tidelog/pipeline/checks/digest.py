@@ -30,13 +30,13 @@ COLUMNS = (
     *("committed_id", "stream", "stream_serial", "surface", "kind", "entity", "ref", "actor"),
     *("committed_at", "body", "data", "body_digest", "digest"),
 )
-_PLACE = tuple(name for name in COLUMNS if name not in ("body", "data"))
+_WITHOUT_CONTENT = tuple(name for name in COLUMNS if name not in ("body", "data"))
 
 _KINDS = {"committed_id": "bigint", "stream_serial": "bigint", "committed_at": "bigint"} | {
     "body_digest": "binary",
     "digest": "binary",
 }
-_FIRST = {name: _KINDS.get(name, "string") for name in _PLACE}
+_FIRST = {name: _KINDS.get(name, "string") for name in _WITHOUT_CONTENT}
 
 RANGE_DDL = (
     f"first struct<{', '.join(f'{name}: {kind}' for name, kind in _FIRST.items())}>, "
@@ -75,7 +75,7 @@ def joined(ranges: "list[Row]", evidence: Evidence) -> Verdict:
     examined = total = 0
     for each in ranges:
         first = each["first"]
-        _, problem = _follow(link, tuple(first[name] for name in _PLACE))
+        _, problem = _follow(link, tuple(first[name] for name in _WITHOUT_CONTENT))
         if problem:
             found.append((first["committed_id"], _finding(first["committed_id"], CHAIN, problem)))
         found += [(f["at"], _finding(f["at"], f["rule"], f["text"])) for f in each["findings"]]
@@ -103,12 +103,12 @@ def _finding(at: int, rule: str, text: str) -> Finding:
     return Finding(rule, f"entry {at}", text)
 
 
-def _follow(link: _Link | None, place: tuple[Any, ...]) -> tuple[_Link, str | None]:
+def _follow(link: _Link | None, row: tuple[Any, ...]) -> tuple[_Link, str | None]:
     """The link that an entry makes, and what is wrong with it; None: nobody knows what is before.
 
-    `place` are the columns of `_PLACE` in their order.
+    `row` has the columns of `_WITHOUT_CONTENT` in their order.
     """
-    *columns, content, digest = place
+    *columns, content, digest = row
     at, committed_at = columns[0], columns[8]
     if link is None:
         return _Link((digest,), at, committed_at), None
@@ -126,23 +126,23 @@ def _verify_range(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     entries = found = 0
     for batch in batches:
         columns = {name: batch.column(name).to_pylist() for name in COLUMNS}
-        places = zip(*(columns[name] for name in _PLACE), strict=True)
+        rows = zip(*(columns[name] for name in _WITHOUT_CONTENT), strict=True)
         contents = zip(columns["body"], columns["data"], strict=True)
-        for place, (body, data) in zip(places, contents, strict=True):
-            first = first or dict(zip(_PLACE, place, strict=True))
-            link, problem = _follow(link, place)
+        for row, (body, data) in zip(rows, contents, strict=True):
+            first = first or dict(zip(_WITHOUT_CONTENT, row, strict=True))
+            link, problem = _follow(link, row)
             rules = [(CHAIN, problem)] if problem else []
             if body is None and data is not None:
                 rules.append((CONTENT, "data without a body"))
-            elif body is not None and body_digest(body, data) != place[-2]:
+            elif body is not None and body_digest(body, data) != row[-2]:
                 rules.append((CONTENT, "is not what was committed"))
             entries += 1
             for rule, text in rules:
                 found += 1
                 if len(findings) < FIRST_FINDINGS:
-                    findings.append({"at": place[0], "rule": rule, "text": text})
+                    findings.append({"at": row[0], "rule": rule, "text": text})
     if link is not None:
-        row = {
+        summary = {
             "first": first,
             "last": link.at,
             "digests": list(link.digests),
@@ -151,7 +151,7 @@ def _verify_range(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             "found": found,
             "findings": findings,
         }
-        yield pa.RecordBatch.from_pylist([row], schema=_RANGE_SCHEMA)
+        yield pa.RecordBatch.from_pylist([summary], schema=_RANGE_SCHEMA)
 
 
 _TYPES = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}

@@ -67,8 +67,8 @@ def check(evidence: Evidence, now_ms: int | None = None) -> Verdict:
         *("committed_at", "body"),
     )
     facts = facts_of(_Relations.of(evidence), log, now_ms)
-    places = evidence.log("stream", "stream_serial", "surface", "committed_id")
-    findings = broken(facts).unionByName(mesh_breaks(places))
+    positions = evidence.log("stream", "stream_serial", "surface", "committed_id")
+    findings = broken(facts).unionByName(mesh_breaks(positions))
     named, total = first_of(findings)
     beside = sum(evidence.tables[name].num_rows for name in _Relations._fields)
     examined = evidence.entries + beside

@@ -10,14 +10,14 @@ from tidelog.base.errors import ConfigError
 from tidelog.pipeline.checks import agreement, continuity, digest, orphans, retention, tables
 from tidelog.pipeline.checks.evidence import confirmed, take
 from tidelog.pipeline.checks.finding import Verdict
-from tidelog.pipeline.fill.ingest import noted_place
+from tidelog.pipeline.fill.ingest import noted_position
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.spark.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.pipeline.checks.answers import Server
+    from tidelog.pipeline.checks.served import Server
     from tidelog.pipeline.lake.lake import Lake
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
@@ -65,8 +65,8 @@ def run_checks(
 
     def of_the_same_log(name: str, look: Callable[[], Verdict]) -> Verdict:
         """A lake of another history differs in everything, which is not what a finding is for."""
-        place = noted_place(lake)
-        other = place and address.other_history(place)
+        noted = noted_position(lake)
+        other = noted and address.other_history(noted)
         return Verdict(name, 0, 0, uncompared=(str(other),)) if other else look()
 
     looks: dict[str, Callable[[], Verdict]] = {

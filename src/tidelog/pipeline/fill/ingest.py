@@ -176,7 +176,7 @@ def settled(lake: Lake, address: StoreAddress) -> tuple[Position, StoreHead]:
     return known._replace(incarnation=head.incarnation), head
 
 
-def noted_place(lake: Lake) -> Position | None:
+def noted_position(lake: Lake) -> Position | None:
     """What a lake says about the log it was made from, without its entries; None if nothing."""
     log_id = lake.property_of("log", LOG_ID)
     incarnation = lake.property_of("log", INCARNATION) or ""
@@ -195,7 +195,7 @@ def table_position(lake: Lake, address: StoreAddress) -> Position:
             f"table log in {lake.root} says it is complete through {through} and has that entry "
             f"{len(digests)} times. Remove {lake.path('log')} and ingest anew."
         )
-    noted = noted_place(lake) or Position("", through, b"")
+    noted = noted_position(lake) or Position("", through, b"")
     return noted._replace(digest=digests[0])
 
 
@@ -293,16 +293,16 @@ class _Batches:
         through = min(through, head.committed_id)
         if through <= has:
             return Progress(has, has, 0, 0.0)
-        place = {LOG_ID: self._known.log_id, INCARNATION: self._known.incarnation}
+        identity = {LOG_ID: self._known.log_id, INCARNATION: self._known.incarnation}
         if self._lake.files("forgotten"):
             # What is forgotten must be in no file, also not for the moment until it is erased.
             assert self._spark is not None  # noqa: S101 - as was promised
             remembered = self._remembered(self._spark, has, through)
-            self._lake.append("log", remembered, through, place, self._confirm)
+            self._lake.append("log", remembered, through, identity, self._confirm)
         else:
             folder = self._lake.new_folder("log")
             files = write_entries(self._spark, self._address, has, through, folder)
-            self._lake.append_files("log", files, through, place, self._confirm)
+            self._lake.append_files("log", files, through, identity, self._confirm)
         self._lake.compact("log")
         rows = through - has
         return Progress(through, through, rows, rows / (time.monotonic() - began))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 80
 _OTHER = 6
-"""Place in the palette of what has no colour of its own."""
+"""Slot in the palette of what has no colour of its own."""
 _PERCENTILES = (7, 8, 9)
 """Places of the palette from faint to strong."""
 _STATE_SERIES = {"visible": 1, "deleted": 4, "purged": 5}
@@ -114,8 +114,8 @@ def _tile(name: str, value: str, kind: str = "") -> str:
 
 def _legend(names: Sequence[str], series: Sequence[int]) -> str:
     items = (
-        f'<li><i style="background:var(--series-{place})"></i>{_name(name)}</li>'
-        for name, place in zip(names, series, strict=True)
+        f'<li><i style="background:var(--series-{slot})"></i>{_name(name)}</li>'
+        for name, slot in zip(names, series, strict=True)
     )
     return f'<ul class="legend">{"".join(items)}</ul>'
 
@@ -128,7 +128,7 @@ def _activity(figures: Figures) -> str:
     frame = figures.activity
     if frame.empty:
         return _nothing("The table <code>activity</code> has not been built or is empty.")
-    series = [min(place, _OTHER) for place, _ in enumerate(frame.columns, 1)]
+    series = [min(slot, _OTHER) for slot, _ in enumerate(frame.columns, 1)]
     label = f"Entries over time: {', '.join(f'{n} {frame[n].sum():,}' for n in frame.columns)}"
     return _legend(list(frame.columns), series) + plots.stacked(frame, label, series)
 
@@ -174,11 +174,11 @@ def _bars(bars: Sequence[Bars], series: Sequence[int], kind: str = "") -> str:
     most = max((bar.number for bar in bars), default=0) or 1
     rows = (
         f'<tr><th scope="row">{_name(bar.name)}</th><td class="bar">'
-        f'<i style="width:{100 * bar.number / most:.2f}%;background:var(--series-{place})"></i>'
+        f'<i style="width:{100 * bar.number / most:.2f}%;background:var(--series-{slot})"></i>'
         f'</td><td class="number">{bar.number:,}</td>'
         + (f'<td class="number quiet">{bar.note}</td>' if bar.note else "")
         + "</tr>"
-        for bar, place in zip(bars, series, strict=True)
+        for bar, slot in zip(bars, series, strict=True)
     )
     return f'<table class="bars {kind}">{"".join(rows)}</table>'
 

@@ -1,6 +1,6 @@
 """Plots as SVG whose colours the page decides, so that one plot is right in light and in dark.
 
-matplotlib draws with colours that only stand for a place in the page's palette; they are replaced
+matplotlib draws with colours that only stand for a slot in the page's palette; they are replaced
 by the palette's variables. Nothing of a stranger's text gets into a plot: names of streams are text
 of the page. Every plot is drawn twice, for a wide window and for a phone, and the page shows one.
 """
@@ -61,19 +61,19 @@ def stacked(frame: "pd.DataFrame", label: str, series: Sequence[int]) -> str:
     Args:
         frame: a row for each bucket.
         label: what the plot shows, for those who cannot see it.
-        series: place of each column in the palette, from 1.
+        series: slot of each column in the palette, from 1.
     """
 
     def draw(axes: "Axes") -> None:
         width = _bar_days(frame)
         below = frame.iloc[:, 0] * 0
-        for place, name in zip(series, frame.columns, strict=True):
+        for slot, name in zip(series, frame.columns, strict=True):
             axes.bar(
                 frame.index,
                 frame[name],
                 width=width,
                 bottom=below,
-                color=_SERIES[place - 1],
+                color=_SERIES[slot - 1],
                 linewidth=0,
                 align="edge",
             )
@@ -90,12 +90,12 @@ def lines(frame: "pd.DataFrame", label: str, series: Sequence[int]) -> str:
     """
 
     def draw(axes: "Axes") -> None:
-        for place, name in zip(series, frame.columns, strict=True):
+        for slot, name in zip(series, frame.columns, strict=True):
             # What takes no measurable time has no place on such a scale.
             axes.plot(
                 frame.index,
                 frame[name].clip(lower=0.1),
-                color=_SERIES[place - 1],
+                color=_SERIES[slot - 1],
                 linewidth=1.8,
                 marker="o",
                 markersize=5,
@@ -167,7 +167,7 @@ def _pattern(times: "pd.Index[pd.Timestamp]") -> str:
     return "%m-%d %H:%M" if days < _DAYS_WITH_HOURS else "%Y-%m-%d"
 
 
-def _number(value: float, _place: Any) -> str:
+def _number(value: float, _position: Any) -> str:
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:g}{unit}"

@@ -1,7 +1,7 @@
 """The log as a source of Spark: `spark.read.format("tidelog")` and `spark.readStream`.
 
 A row is an entry, a partition a range of ids: ids are gapless, so ranges of equal length hold
-equally many rows. A stream's offset is a place in one particular incarnation of a log, with the
+equally many rows. A stream's offset is a position in one particular incarnation of a log, with the
 digest of the entry there; a store that has another history there is refused, at every batch.
 
 The head is read after it was committed, and ids are given in the order of commits. So everything
@@ -54,12 +54,12 @@ _CONTENT = frozenset({"body", "data"})
 
 
 def offset_of(position: Position) -> dict[str, Any]:
-    """A place as Spark writes it into a checkpoint."""
+    """A position as Spark writes it into a checkpoint."""
     return {**position._asdict(), "digest": position.digest.hex()}
 
 
 def position_of(offset: dict[str, Any]) -> Position:
-    """The place an offset names."""
+    """The position an offset names."""
     return Position(
         offset["log_id"],
         offset["committed_id"],
@@ -288,7 +288,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where an available-now query ends, whatever is committed meanwhile."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The beginning of the log, or the place the option names."""
+        """The beginning of the log, or the position the option names."""
         if self._starting is not None:
             self._address.require(self._starting)
             return offset_of(self._starting)

@@ -49,12 +49,12 @@ class LogReplaced(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 class Position(NamedTuple):
-    """A place in one particular log."""
+    """A position in one particular log."""
 
     log_id: str
     """Which log: an id minted with it."""
     committed_id: int
-    """Last entry before the place; 0 at the beginning."""
+    """Last entry before it; 0 at the beginning."""
     digest: bytes
     """Digest of that entry. It vouches for every entry before it."""
     incarnation: str = ""
@@ -74,7 +74,7 @@ class StoreHead(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """The end as a place."""
+        """The end as a position."""
         return Position(self.log_id, self.committed_id, self.digest, self.incarnation)
 
 
@@ -120,7 +120,7 @@ class StoreAddress:
             return _digest_at(reading, committed_id)
 
     def require(self, *known: Position) -> StoreHead:
-        """The head of the log, if it still is the log in which these places are.
+        """The head of the log, if it still is the log in which these positions are.
 
         Raises:
             LogReplaced: it is not.
@@ -136,7 +136,7 @@ class StoreAddress:
         return head
 
     def other_history(self, known: Position) -> LogReplaced | None:
-        """Why a place is not in this log, told without looking at entries; None if it may be."""
+        """Why a position is not in this log, told without looking at entries; None if it may be."""
         with self._reading() as reading, reading.at_one_moment():
             head = _head(reading)
             why = _other_history(reading, head, known)
@@ -346,7 +346,7 @@ def _head(reading: Reading) -> StoreHead:
 
 
 def _other_history(reading: Reading, head: StoreHead, known: Position) -> str | None:
-    """Why a place is not in a log; None if it may be, as far as the log and its head tell."""
+    """Why a position is not in a log; None if it may be, as far as the log and its head tell."""
     if known.log_id != head.log_id:
         return f"it is log {head.log_id}, not {known.log_id}"
     if known.incarnation and known.incarnation != head.incarnation:
@@ -380,7 +380,9 @@ def _pages(
             if size <= PAGE_BYTES:
                 break
             upto = (after + upto) // 2
-        yield reading.table("entries" if with_content else "places", (after, upto, surface))
+        yield reading.table(
+            "entries" if with_content else "entries_without_content", (after, upto, surface)
+        )
         after = upto
 
 

@@ -60,10 +60,10 @@ class _Archive:
     """The archive of one Java and one Spark."""
 
     def __init__(self, jvm: Jvm) -> None:
-        places = f"{jvm.runtime} {Path(pyspark.__file__).parent}"
+        locations = f"{jvm.runtime} {Path(pyspark.__file__).parent}"
         name = (
             f"java-{jvm.version}-spark-{pyspark.__version__}-"
-            f"{hashlib.sha256(places.encode()).hexdigest()[:12]}"
+            f"{hashlib.sha256(locations.encode()).hexdigest()[:12]}"
         )
         folder = cache_directory() / "classes"
         folder.mkdir(exist_ok=True)

@@ -72,8 +72,8 @@ class Jvm(NamedTuple):
 
     def _wrapper_home(self) -> Path:
         """A home whose `java` is the script."""
-        place = hashlib.sha256(str(self.runtime).encode()).hexdigest()[:12]
-        script = cache_directory() / f"java-{place}" / "bin" / "java"
+        digest = hashlib.sha256(str(self.runtime).encode()).hexdigest()[:12]
+        script = cache_directory() / f"java-{digest}" / "bin" / "java"
         text = _WRAPPER.format(java=self.runtime / "bin" / "java")
         if not (script.is_file() and script.read_text(encoding="utf-8") == text):
             script.parent.mkdir(parents=True, exist_ok=True)

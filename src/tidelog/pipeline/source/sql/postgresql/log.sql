@@ -36,7 +36,7 @@ SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, c
 FROM tidelog.log WHERE committed_id > $1 AND committed_id <= $2 AND ($3::text = '' OR surface = $3::text)
 ORDER BY committed_id;
 
--- name: places
+-- name: entries_without_content
 -- The same without their content.
 SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
        body_digest, digest
@@ -60,7 +60,7 @@ SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, c
 FROM tidelog.log JOIN page USING (committed_id)
 WHERE coalesce(before, 0) <= $6::bigint ORDER BY stream_serial;
 
--- name: places_of_stream
+-- name: entries_without_content_of_stream
 -- The same without their content, which is then not counted.
 SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
        body_digest, digest

@@ -40,7 +40,7 @@ SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, c
 FROM log WHERE committed_id > ?1 AND committed_id <= ?2 AND (?3 = '' OR surface = ?3)
 ORDER BY committed_id;
 
--- name: places
+-- name: entries_without_content
 -- The same without their content.
 SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
        body_digest, digest
@@ -64,7 +64,7 @@ SELECT log.committed_id, stream, stream_serial, surface, kind, entity, ref, acto
 FROM page CROSS JOIN log USING (committed_id)
 WHERE coalesce(before, 0) <= ?6 ORDER BY stream_serial;
 
--- name: places_of_stream
+-- name: entries_without_content_of_stream
 -- The same without their content, which is then not counted.
 SELECT committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
        body_digest, digest
