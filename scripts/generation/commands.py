@@ -12,7 +12,7 @@ from tidelog.cli.main import app
 
 INTRODUCTION = """\
 `tidelog COMMAND --help` shows the same in a terminal. Every command prints JSON with `--json`.
-Exit codes: 0 done, 1 it did not work, 2 the command or the configuration is wrong."""
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration."""
 
 
 def page() -> str:

@@ -13,9 +13,9 @@ from scripts.generation.markdown import NOTE, code, joined, table
 from tidelog.testing.process import ServerProcess
 
 INTRODUCTION = """\
-Every server answers `GET /openapi.json` with an OpenAPI 3.1 document of the routes it serves.
+Every server returns an OpenAPI 3.1 document of the routes it serves at `GET /openapi.json`.
 This page is made from a server that serves all surfaces; the whole document, with all schemas, is
-{download}`openapi.json`. What the routes mean together is said by the protocols:
+{download}`openapi.json`. The protocols say what the routes mean together:
 [channels](../protocol/channels.md), [sync](../protocol/sync.md), [mesh](../protocol/mesh.md)."""
 
 ABOUT = {
@@ -100,14 +100,15 @@ def _operation(
         if parameter["in"] != "path"
     ]
     if rows:
-        yield table(("parameter", "place", "type", "meaning"), rows)
+        yield table(("parameter", "in", "type", "meaning"), rows)
     if body := operation.get("requestBody"):
         [content] = body["content"].values()
         yield from _fields("Body", content["schema"], described)
     for status, response in operation["responses"].items():
         if status != "default":
             [(media_type, content)] = response["content"].items()
-            yield from _fields(f"Answer {status}, {code(media_type)}", content["schema"], described)
+            title = f"Response {status}, {code(media_type)}"
+            yield from _fields(title, content["schema"], described)
 
 
 def _fields(title: str, schema: Mapping[str, Any], described: Mapping[str, Any]) -> Iterator[str]:

@@ -125,7 +125,7 @@ def test_the_image_has_settings_and_no_secrets() -> None:
     assert settings.data_dir == last("server", "VOLUME") == last("server", "WORKDIR")
     assert last("server", "EXPOSE") == str(settings.port)
     assert not settings.dev
-    with pytest.raises(ConfigError, match="does not start before its secrets are set"):
+    with pytest.raises(ConfigError, match="starts only when its secrets are set"):
         require_credentials(settings)
     require_credentials(settings_with({**environment, **without_database(SECRETS)}))
 
@@ -319,7 +319,7 @@ def test_the_unit_fits_the_server(tmp_path: Path) -> None:
     environment = dict(pair.split("=", 1) for pair in keys["Environment"])
     settings = settings_with(environment)
     assert settings.data_dir == f"/var/lib/{keys['StateDirectory'][0]}"
-    with pytest.raises(ConfigError, match="does not start before its secrets are set"):
+    with pytest.raises(ConfigError, match="starts only when its secrets are set"):
         require_credentials(settings)
     command = shlex.split(keys["ExecStart"][0])
     assert command[0] == "/opt/tidelog/bin/tidelog"

@@ -78,7 +78,7 @@ def test_no_text_of_the_log_becomes_part_of_the_page(spark: "SparkSession", tmp_
     assert "\x1b" not in page.text
     assert "odd<i>" in page.text
     assert "1 finding" in page.text
-    assert "The store did not answer" in page.text
+    assert "The store could not be read" in page.text
 
 
 def test_colours_are_the_pages(spark: "SparkSession", tmp_path: Path) -> None:

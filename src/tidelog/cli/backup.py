@@ -84,7 +84,7 @@ def restore(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a store from a backup; never over an existing one. Works across engines.
+    """Create a store from a backup; never overwrites an existing one. Works across engines.
 
     Example: tidelog restore ./backups/monday.db --data-dir ./data
     """

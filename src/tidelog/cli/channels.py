@@ -42,7 +42,7 @@ def streams(
             "--silent-for",
             min=0,
             max=86_400,
-            help="Only those nobody wrote to for these seconds.",
+            help="Only those nobody has written to for so many seconds.",
         ),
     ] = 0.0,
     close: Annotated[
@@ -59,7 +59,7 @@ def streams(
 ) -> None:
     """List the messages that are being streamed, or end those whose writer is gone.
 
-    The server does so by itself after channels.ai_transport.orphan_timeout_seconds.
+    The server ends them by itself after channels.ai_transport.orphan_timeout_seconds.
 
     Example: tidelog channels streams --app shop --channel room-7 --silent-for 20 --close
     """
@@ -92,25 +92,28 @@ def forget(
         str | None, typer.Option("--channel", help="Everything in this channel.")
     ] = None,
     message: Annotated[
-        str | None, typer.Option("--message", help="Only the message of this serial in it.")
+        str | None,
+        typer.Option("--message", help="Only the message with this serial in the channel."),
     ] = None,
     actor: Annotated[
         str | None,
         typer.Option(
-            "--actor", help="Instead: every message this client wrote to, of any channel."
+            "--actor", help="Instead: every message, in any channel, that this client wrote to."
         ),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the order.")] = "forget",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; stored with the request.")
+    ] = "forget",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: UrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Erase content for good; positions, times, actors and digests stay.
 
-    The server serves nothing of it from the moment it accepts; the command returns when it is out
-    of the store, and the server goes on by itself if the command ends before that. What the lake
-    has of it goes with `tidelog pipeline forget`.
+    The server stops serving it as soon as it accepts the request; the command returns when it is
+    out of the store, and the server finishes by itself if the command is interrupted. To remove it
+    from the lake, run `tidelog pipeline forget`.
 
     Example: tidelog channels forget --app shop --channel room-7 --yes
     """

@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def config() -> None:
-    """Look at the settings."""
+    """Inspect the settings."""
 
 
 @app.command(epilog="Example: tidelog config check --config /etc/tidelog.toml --json")
@@ -42,10 +42,10 @@ def check(
 ) -> None:
     """Check the settings and show each value with its origin; secrets are masked.
 
-    Reads TIDELOG_* variables over the file over defaults, as the server does, and imports the
-    plug-in that sync.plugin names. Exits with 2 when a key is unknown or a value is not allowed; an
-    unknown variable is named on standard error.
-    Secrets that `tidelog serve` would not start with are named on standard error.
+    As in the server, TIDELOG_* variables override the file, which overrides the defaults. Imports
+    the plug-in that sync.plugin names. Exits with 2 if a key is unknown or a value is not allowed.
+    Unknown variables, and secrets that `tidelog serve` would not start with, are named on standard
+    error.
     """
     try:
         loaded = load({}, os.environ, file)

@@ -32,7 +32,7 @@ DaemonDirOption = Annotated[
     ),
 ]
 MeshOption = Annotated[
-    str | None, typer.Option("--mesh", help="Slug of the mesh; not needed where there is one only.")
+    str | None, typer.Option("--mesh", help="Slug of the mesh; not needed if there is only one.")
 ]
 
 PATIENCE_S = 2.0
@@ -81,7 +81,7 @@ def up(
         typer.Option(
             min=1,
             max=2,
-            help="1 for a broker that does not take 2; default from daemon.toml, or 2.",
+            help="1 for a broker that does not support 2; default from daemon.toml, or 2.",
         ),
     ] = None,
     invite: Annotated[
@@ -89,7 +89,7 @@ def up(
         typer.Option(envvar="TIDELOG_INVITE", help="Join first, with what `mesh invite` printed."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="With --invite: what the other members call this one.")
+        str | None, typer.Option(help="With --invite: the name of this member, as others see it.")
     ] = None,
     ephemeral: Annotated[
         bool | None,
@@ -103,7 +103,8 @@ def up(
         float | None, typer.Option(min=0.0, help="Seconds after which it stops by itself.")
     ] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="Least severe log line.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(help="Least severe level to log."),
     ] = "info",
     as_json: JsonOption = False,
 ) -> None:
@@ -177,9 +178,9 @@ def _join(data_dir: Path | None, link: str, name: str | None) -> str:
 def status(
     *, data_dir: DaemonDirOption = None, mesh: MeshOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show whether the daemon runs and is connected, or why not, and what waits in its outbox.
+    """Show whether the daemon is running and connected, or why not, and what waits in its outbox.
 
-    Exits with 1 when it does not answer.
+    Exits with 1 if it does not respond.
 
     Example: tidelog daemon status --data-dir ./alice
     """
@@ -239,10 +240,10 @@ def send(
     mesh: MeshOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a message through the daemon; when this returns it is on the disk.
+    """Send a message through the daemon; when this returns, the message is on the disk.
 
     With --wait it exits with 0 when the broker has the message, with 1 when it was refused, and
-    with 3 when neither is known in time: the message stays in the outbox and goes on.
+    with 3 when neither is known in time: the message then stays in the outbox and is still sent.
 
     Example: tidelog daemon send dm:bob "the tide is in" --key tide-17 --wait 10
     """
@@ -309,12 +310,14 @@ def _object(text: str) -> dict[str, Any]:
 @app.command()
 def inbox(
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep showing messages as they arrive.")
+    ] = False,
     after: Annotated[
-        str | None, typer.Option(help="Cursor to go on after; shown with --json.")
+        str | None, typer.Option(help="Only messages after this cursor; --json shows cursors.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="Of this topic only.")] = None,
-    limit: Annotated[int, typer.Option(help="Messages of one page, at most 1000.")] = 100,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    limit: Annotated[int, typer.Option(help="Messages per page, at most 1000.")] = 100,
     wait: Annotated[
         float, typer.Option(help="Seconds to wait for a message if there is none.")
     ] = 0.0,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def demo(
     *,
     exit_: Annotated[
-        bool, typer.Option("--exit", help="End the server when everything was shown.")
+        bool, typer.Option("--exit", help="Stop the server when everything has been shown.")
     ] = False,
     data_dir: Annotated[
         Path | None,
@@ -37,15 +37,18 @@ def demo(
         ),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port; another one if it is taken.")
+        int, typer.Option(min=0, max=65_535, help="Port; a free one is chosen if it is taken.")
     ] = 8080,
-    seed: Annotated[int, typer.Option(help="Decides the words and when the broker dies.")] = 7,
+    seed: Annotated[
+        int, typer.Option(help="Seed for the words and for when the broker is killed.")
+    ] = 7,
     as_json: JsonOption = False,
 ) -> None:
-    """Show everything once: channels, sync, mesh and the Spark pipeline, with a real server.
+    """Show everything once: channels, sync, mesh and the Spark pipeline, on a real server.
 
-    Takes about a minute. Ends with what was counted and proved, and leaves the server with its
-    dashboard running until Ctrl-C; with --exit it ends. Exit code 1 if a promise did not hold.
+    Takes about a minute. Ends with a summary of what was counted and proved, and leaves the server
+    and its dashboard running until Ctrl-C, unless --exit is given. Exit code 1 if a promise did not
+    hold.
 
     Example: tidelog demo --exit --data-dir ./demo
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.store.rows import Entry
 
 app = typer.Typer(
-    help="Look at the log: follow it, count it, verify it; write its files anew.",
+    help="Inspect the log: follow, count and verify it; compact its files.",
     no_args_is_help=True,
 )
 
@@ -49,16 +49,18 @@ async def open_reader(settings: "Settings") -> "Store":
 @app.command()
 def tail(
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing entries as they are committed.")
+    ] = False,
     start: Annotated[
-        int | None, typer.Option("--from", min=1, max=MAX_ID, help="Begin at this committed_id.")
+        int | None, typer.Option("--from", min=1, max=MAX_ID, help="Start at this committed_id.")
     ] = None,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print entries of the log in order, the last 20 unless told where to begin.
+    """Print entries of the log in order; the last 20 unless --from is given.
 
     Example: tidelog log tail --follow --from 1 --json
     """
@@ -172,7 +174,7 @@ def verify(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify every entry and every row beside the log; exit 1 and name what is damaged.
+    """Verify every entry and every row stored beside the log; exit 1 and show what is damaged.
 
     Example: tidelog log verify --data-dir ./data
     """
@@ -220,10 +222,10 @@ def compact(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the files of the store anew: they shrink, and no trace is left of what was removed.
+    """Rewrite the store's files: they shrink, and no trace is left of what was removed.
 
-    SQLite: stop the server first; it takes room for a second copy of the file, which then replaces
-    it. PostgreSQL: this is VACUUM FULL of tidelog's tables, for which every server waits.
+    SQLite: stop the server first; a second copy of the file is written, which then replaces it.
+    PostgreSQL: this is VACUUM FULL of tidelog's tables; every server waits until it is done.
 
     Example: tidelog log compact --data-dir ./data
     """

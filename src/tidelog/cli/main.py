@@ -55,7 +55,7 @@ def tidelog_command(
 def main() -> None:
     """Run the command; a failure we understand is one line on standard error, not a traceback.
 
-    Exit codes: 0 done, 1 it did not work, 2 the command or the configuration is wrong.
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.
     """
     try:
         app()

@@ -45,24 +45,25 @@ def serve(
         bool,
         typer.Option(
             "--dev",
-            help="Development, on this machine only: serves an app that everybody knows "
-            "(app-id, app-key, app-secret), administers meshes with dev-admin-token, and accepts "
-            "a PostgreSQL that does not sync.",
+            help="Development mode, on this machine only: serves a publicly known app "
+            "(app-id, app-key, app-secret), accepts the admin token dev-admin-token, and accepts a "
+            "PostgreSQL that does not sync.",
         ),
     ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="Least severe log line."),
+        typer.Option(help="Least severe level to log."),
     ] = None,
     log_format: Annotated[
-        Literal["text", "json"] | None, typer.Option(help="Log lines for people or for collectors.")
+        Literal["text", "json"] | None,
+        typer.Option(help="Log lines as text for people, or as JSON for collectors."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C.
 
     Prints one line on standard output when it is ready; logs go to standard error. Without --dev it
-    does not start before TIDELOG_ADMIN_TOKEN and TIDELOG_APP_SECRET, or their settings, are set.
+    starts only if TIDELOG_ADMIN_TOKEN and TIDELOG_APP_SECRET, or their settings, are set.
 
     Example: tidelog serve --dev --data-dir ./data --port 8080
     """

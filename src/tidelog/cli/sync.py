@@ -41,7 +41,9 @@ def _write_new(path: Path, text: str) -> None:
 
 @app.command("model-version")
 def model_version(
-    version: Annotated[int | None, typer.Argument(help="The new one; without it, show it.")] = None,
+    version: Annotated[
+        int | None, typer.Argument(help="The version to set; without it, show the current one.")
+    ] = None,
     *,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -102,7 +104,7 @@ def snapshot(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the server store the state of a partition, so that a cold start need not replay it.
+    """Make the server store a snapshot of a partition, so that a cold start need not replay it.
 
     Example: tidelog sync snapshot team-7
     """
@@ -115,15 +117,15 @@ def snapshot(
 
 @app.command()
 def retention(
-    through: Annotated[int, typer.Argument(help="Last committed_id to look at.")],
+    through: Annotated[int, typer.Argument(help="Last committed_id to archive.")],
     *,
     url: UrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Archive events up to a position, where every partition of theirs has a snapshot beyond them.
+    """Archive events up to a position, if each of their partitions has a later snapshot.
 
-    Archived events are still synced; only the log's own copy of their content goes.
+    Archived events are still synced; only the log's own copy of their content is removed.
 
     Example: tidelog sync retention 100000
     """
@@ -133,16 +135,16 @@ def retention(
 
 @app.command()
 def drafts(
-    file: Annotated[Path, typer.Argument(help="The client's store, which no client has open.")],
+    file: Annotated[Path, typer.Argument(help="The client's file; no client may have it open.")],
     *,
     output: Annotated[
         Path | None, typer.Option("--output", help="Write them to this new file, as JSON.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Save the drafts in a client's file, also a damaged one, so that they can be submitted again.
+    """Save the drafts in a client's file, even a damaged one, so that they can be submitted again.
 
-    The JSON is a payload of submit_events; ids stay, so that nothing is committed twice.
+    The JSON is a payload of submit_events; ids are kept, so that nothing is committed twice.
 
     Example: tidelog sync drafts tasks.db.damaged-1763337600000 --output drafts.json
     """

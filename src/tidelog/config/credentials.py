@@ -67,7 +67,7 @@ def require_credentials(settings: Settings) -> None:
     problems = tuple(credential_problems(settings))
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
-        raise ConfigError(f"the server does not start before its secrets are set:{listed}\n{_HOW}")
+        raise ConfigError(f"the server starts only when its secrets are set:{listed}\n{_HOW}")
 
 
 def credential_problems(settings: Settings) -> Iterator[str]:

@@ -139,7 +139,7 @@ class Settings(Section, frozen=True, kw_only=True):
         if "://" in self.store and not self.is_postgresql:
             scheme = self.store.partition("://")[0]
             raise ConfigError(
-                f"store: no engine for {scheme[:40]}://; allowed is a path or a postgresql:// URL"
+                f"store: no engine for {scheme[:40]}://; use a path or a postgresql:// URL"
             )
         for name in ("id", "key"):
             taken = {getattr(self.app, name)} if self.app.secret else set()

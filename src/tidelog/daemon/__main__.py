@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hello-version",
         type=int,
         choices=(1, 2),
-        help="1 for a broker that does not take 2; default from daemon.toml, or 2",
+        help="1 for a broker that does not support 2; default from daemon.toml, or 2",
     )
     parser.add_argument("--tcp-port", type=int, help="also listen on 127.0.0.1; 0 takes any port")
     parser.add_argument("--container", action="store_true", help="Unix socket only")
@@ -87,10 +87,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="join with the invite in TIDELOG_INVITE, keep the key in memory, remove the directory",
     )
-    parser.add_argument("--name", help="with --ephemeral: what the others call this member")
+    parser.add_argument(
+        "--name", help="with --ephemeral: the name of this member, as others see it"
+    )
     parser.add_argument("--ttl", type=float, help="seconds after which it stops by itself")
     parser.add_argument(
-        "--text", action="store_true", help="say in words that it is ready, not as a line of JSON"
+        "--text", action="store_true", help="print the ready line as text, not as JSON"
     )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")

@@ -14,7 +14,7 @@ SESSION = Security(
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": "Set by the login; under dev the dashboard needs none.",
+        "description": "Set by the login; with --dev the dashboard needs none.",
     },
 )
 

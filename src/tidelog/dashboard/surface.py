@@ -311,7 +311,7 @@ class DashboardSurface:
         try:
             row_id = msgspec.json.decode(request.body, type=RowAction).id
         except msgspec.MsgspecError:
-            raise Refused(400, "the body is no row to change") from None
+            raise Refused(400, "the body names no row to change") from None
         return _of(await change(request.params["daemon"], row_id))
 
     async def _get_pipeline(self, request: HttpRequest, query: Query) -> object:
@@ -329,7 +329,7 @@ def _position(values: Mapping[str, Any], name: str) -> int | None:
     if not text:
         return None
     if not _POSITION.fullmatch(text):
-        raise Refused(400, f"{name} is no position")
+        raise Refused(400, f"{name} is not a position")
     return int(text)
 
 

@@ -66,13 +66,13 @@ class ClockSkew:
             way = "ahead of" if skew_ms > 0 else "behind"
             problem = (
                 f"this node's clock is {abs(skew_ms) / 1000:.1f} s {way} the database's; it writes "
-                f"nothing while they differ by more than {MAX_SKEW_MS // 1000} s. Set the clock "
-                "right that is wrong, on this machine or on the database's"
+                f"nothing while they differ by more than {MAX_SKEW_MS // 1000} s. Correct "
+                "whichever clock is wrong, this machine's or the database's"
             )
             if self.problem is None:
                 _log.error("%s", problem)
             self.problem = problem
         elif self.problem is not None:
             self.problem = None
-            _log.info("this node's clock agrees with the database's again; writes are taken")
+            _log.info("this node's clock agrees with the database's again; writes are accepted")
         return now_ms

@@ -354,8 +354,8 @@ class Committer:
             raise
         _log.error(
             "%s. Both have the entries up to %d; whatever was acknowledged after that, up to %d, "
-            "is lost. The log goes on as incarnation %s; all connections are closed now, and who "
-            "has seen what is lost is told so when it comes back",
+            "is lost. The log goes on as incarnation %s; all connections are closed now, and "
+            "clients that have seen what is lost are told so when they reconnect",
             error,
             began,
             self.tail.position,
@@ -418,7 +418,9 @@ class Committer:
 
     def _refuse_rest(self, reason: TidelogError | None = None) -> None:
         """The end: nobody may be left waiting."""
-        unknown = reason or OutcomeUnknown("the server stopped; a retry with the same key tells")
+        unknown = reason or OutcomeUnknown(
+            "the server stopped; retry with the same key to learn the outcome"
+        )
         if self.failed.done():
             unknown = self.failed.result()
         for request in tuple(self._unanswered):

@@ -102,7 +102,8 @@ class MeshSettings(Section, frozen=True, kw_only=True):
                 authority.read(listed)
             except ValueError:
                 raise ConfigError(
-                    f"mesh.public_hosts: {listed[:100]!r} is no address that daemons dial. Write "
+                    f"mesh.public_hosts: {listed[:100]!r} is not an address that daemons can "
+                    "dial. Write "
                     "broker.example, broker.example:8443 or [2001:db8::1]:8080, without https://"
                 ) from None
 

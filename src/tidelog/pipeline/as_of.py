@@ -121,8 +121,8 @@ def _partition(
 
     if model is None:
         raise LakeError(
-            "the state of a partition needs the model of the sync surface. "
-            "Name the server's configuration: `--config FILE`."
+            "the state of a partition needs the model of the sync surface. Name the server's "
+            "configuration with --config."
         )
     if name in forgotten_partitions(lake, position):
         raise LakeError(

@@ -102,7 +102,7 @@ def _put(url: str, admin_token: str, snapshot: dict[str, Any]) -> dict[str, Any]
         if error.code in (400, 413):
             return _said(text)
         advice = {
-            401: "Its admin_token is another one: set TIDELOG_ADMIN_TOKEN to that.",
+            401: "Its admin_token is a different one: set TIDELOG_ADMIN_TOKEN to it.",
             404: "It serves no sync: set [sync] in its settings.",
         }.get(error.code, direct.advice(error) or "Try again.")
         raise PublishError(f"{url} answered {error.code}: {text[:200]}. {advice}") from error

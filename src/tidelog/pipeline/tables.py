@@ -334,7 +334,7 @@ ACTIVITY = Table(
     (
         Column("stream", "string", "The stream."),
         Column("surface", "string", "Its surface."),
-        Column("minute", "timestamp", "Begin of the minute."),
+        Column("minute", "timestamp", "Start of the minute."),
         Column("writes", "bigint", "Entries committed."),
         Column("bytes", "bigint", "Bytes of their bodies and data, as far as they are here."),
         Column("actors", "bigint", "Number of different actors."),
@@ -350,7 +350,7 @@ LATENCY = Table(
     (
         Column("mesh_id", "string", "The mesh."),
         Column("channel", "string", "`push` or `webhook`."),
-        Column("minute", "timestamp", "Begin of the minute of the commits."),
+        Column("minute", "timestamp", "Start of the minute of the commits."),
         Column("deliveries", "bigint", "Deliveries acknowledged."),
         Column("p50_ms", "double", "Median, milliseconds."),
         Column("p95_ms", "double", "95th percentile."),

@@ -81,7 +81,7 @@ def cannot_write(target: Path, error: Exception) -> StoreUnavailable:
     reason = (error.strerror if isinstance(error, OSError) else None) or error
     return StoreUnavailable(
         f"{target} could not be written: {reason}. Check the name, the permissions and the free "
-        "space of the disk, or name another place."
+        "space of the disk, or name another file."
     )
 
 

@@ -427,7 +427,7 @@ async def _fill(
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
     names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
     if not names:
-        raise StoreError(f"this is no tidelog store: there is no table {table}")
+        raise StoreError(f"this is not a tidelog store: it has no table {table}")
     return names
 
 

@@ -33,7 +33,9 @@ Progress = Callable[[int, int], None]
 _STEPS_PER_LOOK = 100_000
 """Steps of SQLite's machine between two looks at how far a copy is: some milliseconds."""
 
-_IN_USE = "Its file can be written anew only while nobody serves it: stop that one, run this again."
+_IN_USE = (
+    "Its file can be compacted only while no server uses it: stop that one and run this again."
+)
 
 
 class Compacted(NamedTuple):
@@ -177,6 +179,6 @@ async def _compact_postgresql(schema: Schema, url: str, progress: Progress) -> C
         await connection.execute("VACUUM (FULL) pg_catalog.pg_statistic")
         return Compacted(before, await connection.fetchval(queries["size"]))
     except LOST as error:
-        raise StoreUnavailable(f"PostgreSQL could not write its tables anew: {error}") from error
+        raise StoreUnavailable(f"PostgreSQL could not rewrite its tables: {error}") from error
     finally:
         await connection.close()

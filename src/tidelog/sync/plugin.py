@@ -154,7 +154,7 @@ def load_plugin(setting: str) -> Plugin:
         ) from error
     if not isinstance(plugin, Plugin):
         raise ConfigError(
-            f"sync.plugin: {setting} is of type {type(plugin).__name__}; allowed is a subclass of "
+            f"sync.plugin: {setting} is of type {type(plugin).__name__}; must be a subclass of "
             "tidelog.sync.plugin.Plugin, or an object of one"
         )
     for method in ("authorize", "validate", "check"):

@@ -81,7 +81,7 @@ class HttpApp:
         bounded = methods.get(method)
         if bounded is None:
             allowed = ", ".join(sorted(methods)).encode()
-            return refuse(405, "this path does not take that method", (b"allow", allowed))
+            return refuse(405, "this path does not support that method", (b"allow", allowed))
         route, limit, _ = bounded
         is_whole = not cycle.more_body  # the body came with the headers, as it mostly does
         if (len(cycle.body) if is_whole else cycle.declared_bytes) > limit:

@@ -39,8 +39,8 @@ LOG_SECONDS = 1.0
 
 _REFUSAL = refuse(
     403,
-    "development mode answers only this machine: ask for 127.0.0.1 or localhost, from a page of "
-    "it. For others leave out --dev and set secrets",
+    "development mode serves only this machine: use 127.0.0.1 or localhost, also for the page. "
+    "To serve others, leave out --dev and set secrets",
     code="forbidden",
 )
 

@@ -66,7 +66,7 @@ OPERATION = Operation(
     parameters=(
         Parameter(
             "q",
-            'Words that all must be there, "phrases", AND, OR, -not, name: for the event name.',
+            'Words that must all occur,  "phrases", AND, OR, -not, name: for the event name.',
             TEXT | {"minLength": 1, "maxLength": MAX_QUERY_CHARACTERS},
             is_required=True,
         ),
@@ -78,7 +78,10 @@ OPERATION = Operation(
             {"type": "integer", "minimum": 1, "maximum": MAX_HITS, "default": _DEFAULT_HITS},
         ),
     ),
-    security=bearer("admin_token", "The setting admin_token; under dev none if there is none."),
+    security=bearer(
+        "admin_token",
+        "The setting admin_token; with --dev it may be left unset, and none is needed.",
+    ),
 )
 
 
@@ -190,7 +193,7 @@ def _asked(query_string: bytes) -> Asked:
     )
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise ValueError("a parameter is there twice")
+        raise ValueError("a parameter is given twice")
     unknown = given.keys() - _PARAMETERS
     if unknown:
         raise ValueError(f"there is no parameter {min(unknown)[:40]!r}")
@@ -199,5 +202,5 @@ def _asked(query_string: bytes) -> Asked:
     limit = given.get("limit", str(_DEFAULT_HITS))
     is_number = limit.isascii() and limit.isdigit() and len(limit) <= len(str(MAX_HITS))
     if not (is_number and 1 <= int(limit) <= MAX_HITS):
-        raise ValueError(f"limit is a number between 1 and {MAX_HITS}")
+        raise ValueError(f"limit must be a number between 1 and {MAX_HITS}")
     return Asked(given["q"], int(limit), given.get("app_id"), given.get("channel"))

@@ -239,12 +239,12 @@ class Server:
         health["properties"]["incarnation"] = TEXT
         health["properties"]["reason"] = TEXT
         ready = Operation(
-            summary="Whether the store answers and writes are taken.",
+            summary="Whether the store responds and writes are accepted.",
             tag="server",
             answer=health,
             error=health,
         )
-        live = Operation(summary="Whether the process answers.", tag="server", answer=health)
+        live = Operation(summary="Whether the process responds.", tag="server", answer=health)
         metrics = Operation(
             summary="Metrics for Prometheus.", tag="server", answer=TEXT, media_type="text/plain"
         )

@@ -43,7 +43,7 @@ def test_either_secret_alone_is_not_enough(tmp_path: Path, missing: str) -> None
     """An empty variable, as an unset one in a service file becomes, is none either."""
     ended = refused(tmp_path, environment={**CREDENTIALS, missing: ""})
     assert ended.returncode == 2
-    assert "does not start before its secrets are set" in ended.stderr
+    assert "starts only when its secrets are set" in ended.stderr
 
 
 def test_a_weak_secret_is_refused_and_not_shown(tmp_path: Path) -> None:

@@ -238,25 +238,25 @@ def test_section_is_no_flag() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('port = "80"', "port (tidelog.toml): '80' is not allowed; allowed is an integer"),
-        ("port = true", "port (tidelog.toml): True is not allowed; allowed is an integer"),
-        ("port = 80.5", "port (tidelog.toml): 80.5 is not allowed; allowed is an integer"),
-        ("port = 65536", "65536 is not allowed; allowed is an integer from 0 to 65535"),
-        ("port = -1", "-1 is not allowed; allowed is an integer from 0 to 65535"),
-        ("host = 1", "host (tidelog.toml): 1 is not allowed; allowed is text that is not empty"),
-        ('host = ""', "allowed is text that is not empty"),
-        ("tls_key = 1", "allowed is text"),
-        ('dev = "yes"', "dev (tidelog.toml): 'yes' is not allowed; allowed is true or false"),
+        ('port = "80"', "port (tidelog.toml): '80' is not allowed; must be an integer"),
+        ("port = true", "port (tidelog.toml): True is not allowed; must be an integer"),
+        ("port = 80.5", "port (tidelog.toml): 80.5 is not allowed; must be an integer"),
+        ("port = 65536", "65536 is not allowed; must be an integer from 0 to 65535"),
+        ("port = -1", "-1 is not allowed; must be an integer from 0 to 65535"),
+        ("host = 1", "host (tidelog.toml): 1 is not allowed; must be text that is not empty"),
+        ('host = ""', "must be text that is not empty"),
+        ("tls_key = 1", "must be text"),
+        ('dev = "yes"', "dev (tidelog.toml): 'yes' is not allowed; must be true or false"),
         (
             'log_format = "xml"',
-            "log_format (tidelog.toml): 'xml' is not allowed; allowed is one of",
+            "log_format (tidelog.toml): 'xml' is not allowed; must be one of",
         ),
         ("[limits]\nmax_headers = 7", "limits.max_headers (tidelog.toml): 7 is not allowed"),
         ("[limits]\nmax_headers = []", "limits.max_headers (tidelog.toml): [] is not allowed"),
         ("[postgresql]\npool_size = 0", "postgresql.pool_size (tidelog.toml): 0 is not allowed"),
-        ("[mesh]\npublic_hosts = 5", "5 is not allowed; allowed is text or a list of text"),
-        ("limits = 5", "limits (tidelog.toml): allowed is a table"),
-        ("[[limits]]", "limits (tidelog.toml): allowed is a table"),
+        ("[mesh]\npublic_hosts = 5", "5 is not allowed; must be text or a list of text"),
+        ("limits = 5", "limits (tidelog.toml): must be a table"),
+        ("[[limits]]", "limits (tidelog.toml): must be a table"),
         ('tls_key = "k.pem"', "tls_certificate and tls_key belong together"),
     ],
 )
@@ -269,8 +269,8 @@ def test_wrong_values_in_the_file(text: str, expected: str) -> None:
 def test_wrong_value_in_a_variable(value: str) -> None:
     """A wrong value of a variable is refused with the variable's name and the range."""
     assert refusal(environ={"TIDELOG_PORT": value}) == (
-        f"port (environment TIDELOG_PORT): {value!r} is not allowed; "
-        "allowed is an integer from 0 to 65535"
+        f"port (environment TIDELOG_PORT): {value!r} is not allowed; must be an integer from 0 "
+        "to 65535"
     )
 
 
@@ -336,7 +336,7 @@ def test_long_values_are_cut() -> None:
 def test_refusals_never_show_secrets(key: str) -> None:
     """The value of a secret is not repeated, whatever is wrong with it."""
     message = refusal(f'{key} = ["s3cret"]')
-    assert message == f"{key} (tidelog.toml): the value is not allowed; allowed is text"
+    assert message == f"{key} (tidelog.toml): the value is not allowed; must be text"
 
 
 def test_describe_masks_secrets() -> None:
@@ -448,16 +448,16 @@ def test_empty_array_of_tables() -> None:
     [
         ("[[apps]]\nidd = 'x'", "key apps[0].idd (tidelog.toml); the nearest known one is apps.id"),
         ("[[apps]]\nid = 'x'\n[[apps]]\nid = ''", "apps[1].id (tidelog.toml): '' is not allowed"),
-        ("[[apps]]", "apps[0].id: missing; allowed is text that is not empty"),
-        ("[apps]\nid = 'x'", "apps (tidelog.toml): allowed are tables, [[apps]]"),
-        ("apps = [1]", "apps[0] (tidelog.toml): allowed is a table"),
+        ("[[apps]]", "apps[0].id: missing; must be text that is not empty"),
+        ("[apps]\nid = 'x'", "apps (tidelog.toml): must be an array of tables, [[apps]]"),
+        ("apps = [1]", "apps[0] (tidelog.toml): must be a table"),
         ("[[apps]]\nid = 'x'\nsecret = 7", "apps[0].secret (tidelog.toml): the value is not"),
         ("[[apps]]\nid = 'x'\nquota.messages = 0", "apps[0].quota.messages (tidelog.toml): 0"),
-        ("origins = 'a'", "allowed is a list"),
-        ("labels = 1", "allowed is a dict"),
-        ("ratio = 2.0", "allowed is a number from 0 to 1"),
-        ("level = 3", "allowed is one of 1, 2"),
-        ("free = 'x'", "allowed is an integer"),
+        ("origins = 'a'", "must be a list"),
+        ("labels = 1", "must be a dict"),
+        ("ratio = 2.0", "must be a number from 0 to 1"),
+        ("level = 3", "must be one of 1, 2"),
+        ("free = 'x'", "must be an integer"),
     ],
 )
 def test_refusals_inside_arrays_and_lists(text: str, expected: str) -> None:
@@ -501,15 +501,15 @@ def test_sections_inside_sections() -> None:
             "[channels.history]\nmax_page_sise = 1",
             "max_page_sise (tidelog.toml); the nearest known one is channels.history.max_page_size",
         ),
-        ("[channels]\nhistory = 5", "channels.history (tidelog.toml): allowed is a table"),
+        ("[channels]\nhistory = 5", "channels.history (tidelog.toml): must be a table"),
         (
             "[channels]\npong_timeout_seconds = 0",
-            "0 is not allowed; allowed is a number above 0 to 86400",
+            "0 is not allowed; must be a number above 0 to 86400",
         ),
-        ('[[apps]]\nid = "a"\nkey = "k"', "apps[0].secret: missing; allowed is text that is not"),
+        ('[[apps]]\nid = "a"\nkey = "k"', "apps[0].secret: missing; must be text that is not"),
         (
             '[[apps]]\nid = "a b"\nkey = "k"\nsecret = "s"',
-            "apps[0].id (tidelog.toml): 'a b' is not allowed; allowed is text of the form ^[A-Za-z",
+            "apps[0].id (tidelog.toml): 'a b' is not allowed; must be text of the form ^[A-Za-z",
         ),
         ('[[apps]]\nid = "a\\n"\nkey = "k"\nsecret = "s"', "apps[0].id (tidelog.toml)"),
         ('[[apps]]\nid = "a"\nkey = "k"\nsecret = ""', "apps[0].secret (tidelog.toml): the value"),

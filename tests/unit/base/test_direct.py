@@ -18,5 +18,5 @@ from tidelog.base.net.direct import instead
 def test_a_place_is_named_without_its_secrets(location: str, shown: str) -> None:
     """A server that only moved repeats our query, and a log line is read by others."""
     text = instead(location)
-    assert f"It sends on to {shown}" in text
+    assert f"It redirects to {shown}" in text
     assert "SECRET" not in text

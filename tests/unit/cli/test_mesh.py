@@ -169,7 +169,7 @@ def test_a_member_that_is_refused_needs_no_admin_token(
 @pytest.mark.parametrize("link", ["harbour", "http://host/mesh/harbour", "ftp://h/mesh/x#y"])
 def test_what_is_no_invite_is_refused(link: str, tmp_path: Path) -> None:
     """Before anything is made."""
-    with pytest.raises(ConfigError, match="no invite"):
+    with pytest.raises(ConfigError, match="not an invite"):
         invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(tmp_path / "a"))
     assert not (tmp_path / "a").exists()
 
@@ -182,7 +182,7 @@ def test_a_link_to_no_mesh_is_refused(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     link = f"{broker.url}/mesh/{slug}#s3cret"
     for command in (("mesh", "join", link), ("daemon", "up", "--persistent", "--invite", link)):
-        with pytest.raises(ConfigError, match="no name of a mesh") as refused:
+        with pytest.raises(ConfigError, match="not the name of a mesh") as refused:
             invoke(*command, "--name", "alice")
         assert "s3cret" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []

@@ -413,7 +413,7 @@ def test_the_processor_is_what_a_check_is_measured_by(caplog: pytest.LogCaptureF
     """On the clocks of this machine: one that computes for longer than it may is refused."""
     found, _ = checked(Stateful(0.03, 0.03), Partition("p"), budget_ms=20)
     assert found == (TOO_SLOW,)
-    assert "ms of processor time twice" in caplog.text
+    assert "ms of processor time, twice" in caplog.text
 
 
 def test_a_check_over_its_budget_once_is_asked_again(watch: Watch) -> None:
@@ -461,8 +461,8 @@ def test_a_class_and_an_object_can_be_named() -> None:
         (":Rules", "is not module:attribute"),
         ("support.nowhere:Rules", "there is no module support.nowhere. Install it"),
         ("support.application:Nothing", "has no attribute 'Nothing'"),
-        ("support.application:NOT_A_PLUGIN", "is of type object; allowed is a subclass of"),
-        ("support.application:SLOW_SECONDS", "is of type float; allowed is a subclass of"),
+        ("support.application:NOT_A_PLUGIN", "is of type object; must be a subclass of"),
+        ("support.application:SLOW_SECONDS", "is of type float; must be a subclass of"),
         ("support.application:NeedsArguments", "cannot be loaded: TypeError"),
         ("support.application:Waits", "check is `async def`"),
         ("broken_application:Rules", "cannot be loaded: SyntaxError"),

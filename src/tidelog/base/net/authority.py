@@ -25,7 +25,7 @@ def spelled(host: str, port: int) -> str:
         ValueError: that is no host, or no port.
     """
     if not 0 < port <= 65_535:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"{port} is not a port")
     return f"{_spelled_host(host)}:{port}"
 
 
@@ -52,7 +52,7 @@ def read(text: str) -> tuple[str, int | None]:
     if not has_port:
         return host, None
     if not _PORT.fullmatch(port) or not 0 < int(port) <= 65_535:
-        raise ValueError(f"{port[:10]!r} is no port")
+        raise ValueError(f"{port[:10]!r} is not a port")
     return host, int(port)
 
 

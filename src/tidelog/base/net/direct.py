@@ -54,6 +54,6 @@ def instead(location: str) -> str:
     """
     target = re.sub(r"(?<=//)[^/?#]*@", "", re.split(r"[?#]", location, maxsplit=1)[0])
     return (
-        f"It sends on to {printable(target)[:300] or 'nowhere'}, and nothing was sent there. If "
-        "that is the server, name its address instead."
+        f"It redirects to {printable(target)[:300] or 'nowhere'}, which was not followed. If that "
+        "is the server, name its address instead."
     )

@@ -83,7 +83,7 @@ def document(
             operations[f"{address.name}.{action}"] = {
                 "action": action,
                 "channel": {"$ref": f"#/channels/{address.name}"},
-                "summary": f"What the {sender} says on {address.path}.",
+                "summary": f"What the {sender} sends on {address.path}.",
                 "messages": [
                     {"$ref": f"#/channels/{address.name}/messages/{key}"}
                     for key in named
@@ -96,8 +96,8 @@ def document(
             "title": title,
             "version": version,
             "description": (
-                "What is said over the WebSockets of a tidelog server; the server is the one that "
-                "sends and receives. Unknown members of a message are ignored by whoever reads it."
+                "The messages on the WebSockets of a tidelog server, described from the server's "
+                "side. Whoever reads a message ignores its unknown members."
             ),
         },
         "defaultContentType": "application/json",

@@ -37,7 +37,7 @@ ENVELOPE = record(
     code={"type": "string", "description": "Stable name of the class of failure."},
     status={"type": "integer", "description": "The HTTP status again."},
     ai_code={"type": "integer"},
-    index={"type": "integer", "description": "Place of the refused item in a batch."},
+    index={"type": "integer", "description": "Index of the refused item in a batch."},
 )
 """Every refusal of the server itself and of channels (channels 8.2)."""
 

@@ -193,7 +193,7 @@ class _Reading(NamedTuple):
     def tagged(self, schema: type[Struct], table: object, prefix: str) -> dict[str, Any]:
         """Its tables with an origin beside each value."""
         if not isinstance(table, dict):
-            self.problems.append(f"{prefix[:-1]} ({self.origin}): allowed is a table")
+            self.problems.append(f"{prefix[:-1]} ({self.origin}): must be a table")
             return {}
         kinds = {field.name: field.type for field in fields(schema)}
         given: dict[str, Any] = {}
@@ -209,7 +209,9 @@ class _Reading(NamedTuple):
                     items = list(self._items(item, value, key))
                     given[name] = _Given(items, self.origin, is_text=False)
                 else:
-                    self.problems.append(f"{key} ({self.origin}): allowed are tables, [[{key}]]")
+                    self.problems.append(
+                        f"{key} ({self.origin}): must be an array of tables, [[{key}]]"
+                    )
             else:
                 given[name] = _Given(value, self.origin, is_text=False)
         return given
@@ -336,7 +338,7 @@ def _built(
             else:
                 values[field.name] = _checked(key, field.type, found, problems)
         elif field.required:
-            problems.append(f"{key}: missing; allowed is {_allowed(field.type)}")
+            problems.append(f"{key}: missing; must be {_allowed(field.type)}")
         else:
             origins[key] = "default"
     if len(problems) - noted > of_sections:
@@ -353,9 +355,7 @@ def _checked(key: str, kind: Any, given: _Given, problems: list[str]) -> Any:
         return msgspec.convert(given.value, kind, strict=not given.is_text)
     except msgspec.ValidationError:
         value = "the value" if mask_of(kind) else repr(given.value)[:_EXCERPT_LENGTH]
-        problems.append(
-            f"{key} ({given.origin}): {value} is not allowed; allowed is {_allowed(kind)}"
-        )
+        problems.append(f"{key} ({given.origin}): {value} is not allowed; must be {_allowed(kind)}")
         return None
 
 

@@ -170,7 +170,7 @@ class DirectoryLock:
             self._file: IO[str] = path.open("a+", encoding="ascii")
         except (FileExistsError, NotADirectoryError) as error:
             raise StoreUnavailable(
-                f"{path.parent} is no directory. Name another --data-dir, or move the file away."
+                f"{path.parent} is not a directory. Name another --data-dir, or move the file away."
             ) from error
         except OSError as error:
             raise StoreUnavailable(

@@ -73,7 +73,7 @@ class Revoking:
         self._revoked.prune(self._clock.now_ms())
         if self._revoked.is_full(app_id):
             raise fault.limit_exceeded(
-                f"this app has {MAX_REVOKED} revocations in force, and that is the most; revoke "
+                f"this app has {MAX_REVOKED} revocations in force, the most allowed; revoke "
                 "clients rather than single tokens, or give the app another secret"
             )
         item = Revoke([(app_id, kind, value) for kind, value in named])

@@ -14,7 +14,7 @@ from tidelog.cli.shared.running_server import administration
 from tidelog.daemon.uplink.broker_http import call
 
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Where the broker answers; default from the settings.")
+    str | None, typer.Option("--url", help="URL of the broker; default from the settings.")
 ]
 SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]
 

@@ -79,13 +79,13 @@ def invite(
 def join(
     link: Annotated[str, typer.Argument(help="What `tidelog mesh invite` printed.")],
     *,
-    name: Annotated[str, typer.Option(help="What the other members call this one.")],
+    name: Annotated[str, typer.Option(help="The name of this member, as others see it.")],
     data_dir: DaemonDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Join a mesh: makes a key in the daemon's directory and registers it with the broker.
 
-    Safe to repeat: a key that is there is used again, and the broker answers as the first time.
+    Safe to repeat: an existing key is used again, and the broker returns the same result.
 
     Example: tidelog mesh join "http://HOST/mesh/harbour#INVITE" --name alice --data-dir ./alice
     """
@@ -105,14 +105,14 @@ def settings(
     slug: SlugArgument,
     *,
     dedupe_retention_days: Annotated[
-        int | None, typer.Option(help="How long the ids of new messages are remembered.")
+        int | None, typer.Option(help="How many days the ids of new messages are remembered.")
     ] = None,
     dedupe_retention_mode: Annotated[
         Literal["retention_scoped", "permanent"] | None,
-        typer.Option(help="Whether ids are forgotten at all."),
+        typer.Option(help="Whether ids are ever forgotten."),
     ] = None,
     message_retention_days: Annotated[
-        int | None, typer.Option(help="How long messages are kept; 0 for ever.")
+        int | None, typer.Option(help="How many days messages are kept; 0 for ever.")
     ] = None,
     echo_to_sender: Annotated[
         bool | None, typer.Option(help="Whether senders get their own posts.")
@@ -121,16 +121,20 @@ def settings(
         Literal["prefer_newest", "prefer_oldest", "allow_concurrent"] | None,
         typer.Option(help="Which of two daemons with one key stays connected."),
     ] = None,
-    rate_limit: Annotated[int | None, typer.Option(help="Sends in one window.")] = None,
-    rate_window_ms: Annotated[int | None, typer.Option(help="Length of a window.")] = None,
+    rate_limit: Annotated[
+        int | None, typer.Option(help="Sends that a member may make in one window.")
+    ] = None,
+    rate_window_ms: Annotated[
+        int | None, typer.Option(help="Length of that window, in milliseconds.")
+    ] = None,
     url: UrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the settings of a mesh, or change those that are named.
 
-    Connected daemons come back at once and live by the new ones. Ids that are remembered keep
-    the time they were given.
+    Connected daemons reconnect at once and use the new settings. Ids that are already remembered
+    keep their expiry.
 
     Example: tidelog mesh settings harbour --message-retention-days 30
     """
@@ -164,9 +168,9 @@ def check(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare what the broker has stored: ids, messages, deliveries, mentions, history.
+    """Check that what the broker has stored fits: ids, messages, deliveries, mentions, history.
 
-    Reads only, while a server runs or not. Exit 1 if a row lacks its counterpart.
+    Only reads; the server may be running. Exit 1 if a row lacks its counterpart.
 
     Example: tidelog mesh check --data-dir ./data
     """
@@ -219,10 +223,12 @@ def fingerprint(
         Literal["now", "next", "low"], typer.Option(help="How urgent it is.")
     ] = "next",
     meta: Annotated[str | None, typer.Option(help="The JSON object that travels with it.")] = None,
-    reply_to: Annotated[str | None, typer.Option(help="broker_message_id being answered.")] = None,
+    reply_to: Annotated[
+        str | None, typer.Option(help="broker_message_id of the message being answered.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute a send's fingerprint, to compare with the prefix in a 409 answer.
+    """Compute a send's fingerprint, to compare with the prefix in a 409 response.
 
     Example: tidelog mesh fingerprint topic:alerts "disk 91% on db-3"
     """
@@ -254,12 +260,12 @@ def fingerprint(
 @app.command()
 def recover(
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new outbox from what can be read of a damaged one; the daemon must not run.
+    """Make a new outbox from what can be read of a damaged one; stop the daemon first.
 
     The damaged file is kept beside it. Ids that can be read stay taken; where their content is
     lost, their rows are `aborted`.
@@ -297,7 +303,7 @@ def recover(
 LostOption = Annotated[
     bool,
     typer.Option(
-        "--lost", help="List what the broker had and perhaps has lost, as after a restore."
+        "--lost", help="List messages that the broker had and may have lost, as after a restore."
     ),
 ]
 
@@ -307,7 +313,7 @@ def outbox_command(
     context: typer.Context,
     *,
     failed: Annotated[
-        bool, typer.Option("--failed", help="List what the broker will never have.")
+        bool, typer.Option("--failed", help="List messages that will never reach the broker.")
     ] = False,
     lost: LostOption = False,
     data_dir: DaemonDirOption = None,
@@ -366,7 +372,7 @@ def _list(
 
 @outbox.command()
 def inspect(
-    name: Annotated[str, typer.Argument(help="A row's id, or a client's id.")],
+    name: Annotated[str, typer.Argument(help="Id of the row, or the client's id of the message.")],
     *,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
@@ -406,8 +412,8 @@ def requeue(
 ) -> None:
     """Send a dead, waiting or possibly lost row again under a fresh id; the old row is kept.
 
-    The old row is aborted then. A row that may be lost (`outbox --lost`) can be sent again while
-    its content is kept.
+    The old row becomes `aborted`. A possibly lost row (`outbox --lost`) can be sent again as long
+    as its content is kept.
 
     Example: tidelog mesh outbox requeue --id 01JB8Z5Q4T9W2X7M3K6N0P1R5S --auto
     """
@@ -461,7 +467,7 @@ def drop(
 def prune(
     *,
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="Yes: the contents are gone for good.")
+        bool, typer.Option("--confirm", help="Confirm: the contents are gone for good.")
     ] = False,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
@@ -472,7 +478,7 @@ def prune(
     Example: tidelog mesh outbox prune --confirm
     """
     if not confirm:
-        raise typer.BadParameter("contents are gone for good after this; say --confirm")
+        raise typer.BadParameter("contents are gone for good after this; add --confirm")
     with client(data_dir, mesh) as daemon:
         answer = daemon.ask("POST", "/v1/outbox/prune", {"confirm": True})
     _show(answer, f"{answer['pruned']} rows emptied", as_json=as_json)

@@ -9,7 +9,7 @@ import typer
 from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, call_as_admin
 from tidelog.cli.shared.options import ConfigOption, JsonOption
 
-app = typer.Typer(help="Invites that can still be used.", no_args_is_help=True)
+app = typer.Typer(help="List or withdraw invites that can still be used.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -43,7 +43,7 @@ def delete_invite(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take an invite back: nobody can join with it any more.
+    """Withdraw an invite: nobody can join with it any more.
 
     Example: tidelog mesh invites delete harbour "http://HOST/mesh/harbour#INVITE"
     """

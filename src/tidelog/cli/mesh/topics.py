@@ -12,9 +12,9 @@ from tidelog.cli.daemon import DaemonDirOption, MeshOption, daemon_dir
 from tidelog.cli.mesh.broker_call import UrlOption, call_as_admin, call_as_member
 from tidelog.cli.shared.options import ConfigOption, JsonOption
 
-topic = typer.Typer(help="Topics: every subscriber gets a message.", no_args_is_help=True)
+topic = typer.Typer(help="Topics: each message goes to every subscriber.", no_args_is_help=True)
 queue = typer.Typer(
-    help="Queues: one member, whichever claims it, gets a message.", no_args_is_help=True
+    help="Queues: each message goes to one member, whichever claims it.", no_args_is_help=True
 )
 
 AdminOption = Annotated[
@@ -36,9 +36,9 @@ def create_topic(
     mesh: MeshOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a topic, as the member whose key is in the directory; the daemon need not run.
+    """Make a topic, as the member whose key is in the directory; needs no running daemon.
 
-    Safe to repeat. Nobody is subscribed by it.
+    Safe to repeat. It subscribes nobody.
 
     Example: tidelog mesh topic create alerts --data-dir ./alice
     """
@@ -50,7 +50,7 @@ def create_topic(
 def list_topics(
     *, data_dir: DaemonDirOption = None, mesh: MeshOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the topics of the mesh, those this member gets with a star.
+    """List the topics of the mesh; a star marks those this member is subscribed to.
 
     Example: tidelog mesh topic list --data-dir ./alice
     """
@@ -95,7 +95,7 @@ def create_queue(
     mesh: MeshOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a queue, as the member whose key is in the directory; the daemon need not run.
+    """Make a queue, as the member whose key is in the directory; needs no running daemon.
 
     Safe to repeat.
 
@@ -134,7 +134,7 @@ def delete_queue(
 ) -> None:
     """Delete a queue that this member made; with --admin-of and the admin token any queue.
 
-    What waits in it is given to nobody any more.
+    Messages that still wait in it are delivered to nobody.
 
     Example: tidelog mesh queue delete thumbs --data-dir ./alice
     """

@@ -29,17 +29,15 @@ _TIMEOUT_S = 5.0
 def top(
     *,
     url: Annotated[
-        str | None, typer.Option(help="The server; default: where the configuration has it listen.")
+        str | None, typer.Option(help="URL of the server; default from the settings.")
     ] = None,
     config: ConfigOption = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two samples.")
     ] = 2.0,
-    once: Annotated[
-        bool, typer.Option("--once", help="Show one interval and end, instead of going on.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one interval and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line for each interval.")
+        bool, typer.Option("--json", help="Print one line of JSON for each interval.")
     ] = False,
 ) -> None:
     """Watch a running server: commits, latency, queue, connections, refusals, mesh deliveries.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidelog.cli.pipeline.workspace import Workspace
 
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
+    str | None, typer.Option("--url", help="URL of the server; default from the settings.")
 ]
 
 
@@ -45,10 +45,12 @@ def forget(
     ] = None,
     actors: Annotated[
         list[str] | None,
-        typer.Option("--actor", help="Everything this one wrote; may be repeated."),
+        typer.Option("--actor", help="Everything this actor wrote; may be repeated."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
     lake: LakeOption = None,
@@ -59,9 +61,9 @@ def forget(
 ) -> None:
     """Remove content from every table, the index and their files; positions and digests stay.
 
-    What was erased in the server's store (`tidelog channels forget`, purge, reset) goes in any
-    case; without a message or an actor it is that, and what was begun and not finished. The store
-    is not touched: erase there what it still serves.
+    What was erased in the server's store (`tidelog channels forget`, purge, reset) is always
+    removed too. Without --message or --actor only that is removed, and an interrupted run is
+    finished. The store is not changed: erase there what it still serves.
 
     Example: tidelog pipeline forget --actor alice --dry-run
     """
@@ -102,7 +104,7 @@ def forget(
     typer.echo(f"{done.entities} {verb}{from_store}; rows with content: {rows or 'none'}")
     if done.partitions:
         names = ", ".join(printable(name) for name in done.partitions)
-        typer.echo(f"no snapshots any more of the partitions {names}")
+        typer.echo(f"partitions that have no snapshots any more: {names}")
     if not done.is_dry_run:
         typer.echo(f"{done.deleted_files} files deleted")
 

@@ -35,26 +35,27 @@ if TYPE_CHECKING:
     from tidelog.pipeline.search.index_build import Updated
 
 app = typer.Typer(
-    help="Tables, checks, search and reports made of the log, with Spark.", no_args_is_help=True
+    help="Tables, checks, search and reports made from the log, with Spark.", no_args_is_help=True
 )
 
 SEARCH = "search"
 """What `build` calls the search index."""
 
-FullOption = Annotated[bool, typer.Option("--full", help="Make the named ones anew.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Rebuild the named tables from scratch.")]
 
 
 @app.command()
 def ingest(
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until interrupted.")
+        bool,
+        typer.Option("--follow", "-f", help="Keep ingesting as the log grows, until interrupted."),
     ] = False,
     roll_back: Annotated[
         bool,
         typer.Option(
             "--roll-back",
-            help="First give up what the log has lost by a restore or a failover.",
+            help="First remove what the log has lost by a restore or a failover.",
         ),
     ] = False,
     data_dir: DataDirOption = None,
@@ -67,9 +68,9 @@ def ingest(
 ) -> None:
     """Bring the table `log` up to the head of the log.
 
-    It goes on where it ended, also after a kill. A few thousand entries need no JVM. With --follow
-    and --json there is a line for each batch. A log that was restored or failed over, and lost what
-    the lake has, is refused; --roll-back gives that up.
+    Continues where the last run ended, even after a kill. A few thousand entries need no JVM. With
+    --follow and --json it prints a line for each batch. A log that lost entries which the lake has,
+    by a restore or a failover, is refused; --roll-back gives those entries up.
 
     Example: tidelog pipeline ingest --follow --data-dir ./data
     """
@@ -101,7 +102,7 @@ def _roll_back(workspace: Workspace, *, is_shown: bool) -> dict[str, int]:
     was = workspace.lake.through("log")
     now = roll_back(workspace.store, workspace.lake)
     if is_shown and now < was:
-        typer.echo(f"rolled back from {was:,} to {now:,}; the next build makes the tables anew")
+        typer.echo(f"rolled back from {was:,} to {now:,}; the next build rebuilds the tables")
     elif is_shown:
         typer.echo(f"nothing to roll back: the log has all that the lake has, up to {now:,}")
     return {"rolled_back_from": was, "rolled_back_to": now}
@@ -160,7 +161,9 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 def build(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Default: all, and `search`, the index."),
+        typer.Argument(
+            metavar="[TABLE]...", help="Tables to build; default: all, and `search`, the index."
+        ),
     ] = None,
     *,
     full: FullOption = False,
@@ -172,7 +175,7 @@ def build(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring tables up to the table `log`, with what they are made of; only what is stale changes.
+    """Bring tables, and what they are made from, up to date with `log`; only stale ones change.
 
     Example: tidelog pipeline build message activity
     """
@@ -205,8 +208,7 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
     known = buildable()
     if unknown := [name for name in tables or () if name not in (*known, SEARCH)]:
         raise ConfigError(
-            f"{', '.join(unknown)}: not a table that is built; "
-            f"there are {', '.join(known)} and {SEARCH}"
+            f"{', '.join(unknown)}: no such table; there are {', '.join(known)} and {SEARCH}"
         )
     if not tables:
         return known
@@ -295,9 +297,9 @@ def check(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the store and the tables made of it; exit 1 and name the first rows that are wrong.
+    """Check the store and the tables made from it; exit 1 and show the first rows that are wrong.
 
-    What was to be compared and could not be also ends with 1.
+    Also exits with 1 if a comparison that was asked for could not be made.
 
     Example: tidelog pipeline check --against http://127.0.0.1:8080
     """
@@ -368,7 +370,7 @@ def run(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """All of it once: ingest, build, index, check, report; exit 1 if a check found something.
+    """Run everything once: ingest, build, index, check, report; exit 1 if a check found something.
 
     Example: tidelog pipeline run --data-dir ./data
     """

@@ -46,7 +46,9 @@ _SHOWN_CHARACTERS = 200
 def search(
     query: Annotated[str, typer.Argument(help='Words, "phrases", AND, OR, -not, name:EVENT_NAME.')],
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100)] = 10,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100, help="Most hits to print.")
+    ] = 10,
     app_id: Annotated[str | None, typer.Option("--app", help="Only this app.")] = None,
     channel: Annotated[str | None, typer.Option("--channel", help="Only this channel.")] = None,
     data_dir: DataDirOption = None,
@@ -86,9 +88,9 @@ def _hit(hit: "Hit") -> tuple[Any, Any]:
 
 
 def as_of(
-    at: Annotated[str, typer.Argument(help="A committed_id, or a time as 2026-05-01T12:00Z.")],
+    at: Annotated[str, typer.Argument(help="A committed_id, or a time such as 2026-05-01T12:00Z.")],
     kind: Annotated[
-        Literal["channel", "partition", "mesh"], typer.Argument(help="What it is the state of.")
+        Literal["channel", "partition", "mesh"], typer.Argument(help="What to show the state of.")
     ],
     name: Annotated[str, typer.Argument(help="APP/CHANNEL, the partition, or the mesh's id.")],
     *,
@@ -138,7 +140,7 @@ def _moment(text: str) -> int | datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{text}: neither a committed_id nor a time as 2026-05-01T12:00Z"
+            f"{text}: neither a committed_id nor a time such as 2026-05-01T12:00Z"
         ) from None
     if moment.tzinfo is None:
         raise ConfigError(f"the time {text} has no zone: write {text}Z, or an offset")
@@ -174,7 +176,7 @@ def report(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one page with plots of the tables; it works offline, and no JVM is started for it.
+    """Write one page with plots of the tables; it works offline. Starts no JVM.
 
     Example: tidelog pipeline report --output /tmp/report.html
     """

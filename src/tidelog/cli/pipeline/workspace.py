@@ -33,15 +33,17 @@ LakeOption = Annotated[
 ]
 MasterOption = Annotated[
     str | None,
-    typer.Option("--master", help="Spark cluster, as spark://HOST:PORT; default: this machine."),
+    typer.Option(
+        "--master", help="Spark cluster, such as spark://HOST:PORT; default: this machine."
+    ),
 ]
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; may be repeated."),
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option("--against", metavar="URL", help="Compare with what this server answers."),
+    typer.Option("--against", metavar="URL", help="Also compare with what this server returns."),
 ]
 
 _SILENCE = ("spark.log.level", "FATAL")
@@ -164,7 +166,7 @@ def conf_pairs(conf: Sequence[str] | None) -> list[tuple[str, str]]:
     pairs = [text.partition("=") for text in conf or ()]
     for key, sign, _ in pairs:
         if not key or not sign:
-            raise ConfigError(f"--conf {key}: write KEY=VALUE, as spark.driver.memory=4g")
+            raise ConfigError(f"--conf {key}: write KEY=VALUE, such as spark.driver.memory=4g")
     return [(key, value) for key, _, value in pairs]
 
 

@@ -17,7 +17,7 @@ from tidelog.cli.shared.running_server import administration
 NOT_FOUND = 404
 
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Where the server answers; default from the settings.")
+    str | None, typer.Option("--url", help="URL of the server; default from the settings.")
 ]
 
 

@@ -16,7 +16,9 @@ ConfigOption = Annotated[
 ]
 DataDirOption = Annotated[
     str | None,
-    typer.Option("--data-dir", help="Directory of all the server writes; default tidelog-data."),
+    typer.Option(
+        "--data-dir", help="Directory for all that the server writes; default tidelog-data."
+    ),
 ]
 StoreOption = Annotated[
     str | None,

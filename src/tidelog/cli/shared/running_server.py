@@ -35,7 +35,7 @@ def administration(settings: "Settings", url: str | None) -> tuple[str, str]:
         token = DEVELOPMENT_ADMIN_TOKEN
     if not token:
         raise ConfigError(
-            "admin_token is not set, and the server takes administration only from who knows it. "
+            "admin_token is not set, and the server lets only those who know it administer it. "
             "Set TIDELOG_ADMIN_TOKEN or admin_token in tidelog.toml, for the server too."
         )
     return base, token

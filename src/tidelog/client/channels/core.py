@@ -253,7 +253,7 @@ class ChannelCore:
         try:
             frame = strictjson.read(text)
             if not isinstance(frame, dict):
-                raise BadFrame("a frame that is no object")
+                raise BadFrame("a frame that is not an object")
             self._handle(frame)
         except (InvalidJson, msgspec.MsgspecError, KeyError, TypeError) as error:
             raise BadFrame(f"{type(error).__name__}: {error}") from error

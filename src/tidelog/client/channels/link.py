@@ -143,8 +143,8 @@ class ChannelLink:
         except InvalidStatus as error:
             status = error.response.status_code
             if status in range(400, 500) and status not in (408, 429):
-                raise Halted(f"the server answered {status} to the connection") from None
-            _log.warning("channels: the server answered %d to the connection", status)
+                raise Halted(f"the server returned {status} to the connection") from None
+            _log.warning("channels: the server returned %d to the connection", status)
         except (OSError, WebSocketException, TidelogError) as error:
             _log.warning("channels: connection failed: %s: %s", type(error).__name__, error)
         finally:

@@ -404,8 +404,8 @@ class SyncClient:
             _log.warning("sync: %s: %s", change.data["code"], change.data["message"])
         elif change.name == "history_reset":
             _log.warning(
-                "sync: the log has another history after %s; %s committed events were dropped and "
-                "are fetched anew, drafts stay",
+                "sync: the log has another history after %s; %s committed events were dropped "
+                "and are fetched again; drafts are kept",
                 change.data["began"],
                 change.data["dropped"],
             )
@@ -467,8 +467,8 @@ class SyncClient:
 
 def _refused(code: str) -> ClientOffline:
     return ClientOffline(
-        f"the server refused the connection: {code}. Mend that, for instance with a new token, and "
-        "call reconnect()."
+        f"the server refused the connection: {code}. Fix that, for instance with a new token, "
+        "and call reconnect()."
     )
 
 

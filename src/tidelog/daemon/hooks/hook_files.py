@@ -89,7 +89,7 @@ def check(script: Path) -> None:
         ConfigError: it is not there, others can change it, or it cannot be executed.
     """
     if not script.is_file():
-        raise ConfigError(f"{script} is named in {FILE_NAME} and is not there, or is no file")
+        raise ConfigError(f"{script} is named in {FILE_NAME} and does not exist, or is not a file")
     _refuse_changeable(script)
     if not os.access(script, os.X_OK):
         raise ConfigError(f"{script} cannot be executed. Run: chmod 700 {script}")
@@ -101,7 +101,7 @@ def _refuse_changeable(path: Path) -> None:
         for here, status in _way(path):
             if status.st_uid not in (0, os.geteuid()) or _is_writable(status):
                 raise ConfigError(
-                    f"{here} can be changed by others, who could run anything as you by it. "
+                    f"{here} can be changed by others, who could run anything as you through it. "
                     f"Run: chmod go-w {here}, and make sure that it is yours or root's"
                 )
     except OSError as error:

@@ -114,10 +114,10 @@ def _delivery(item: msgspec.Raw) -> wire.Deliver:
     """An item of a history page, which is a delivery without a claim."""
     fields = msgspec.json.decode(item)
     if not isinstance(fields, dict):
-        raise wire.FrameInvalid("a history page has an item that is no object")
+        raise wire.FrameInvalid("a history page has an item that is not an object")
     frame = wire.read_broker_frame(
         msgspec.json.encode({**fields, "type": "deliver", "claim_id": ""})
     )
     if not isinstance(frame, wire.Deliver):
-        raise wire.FrameInvalid("a history page has an item that is no message")
+        raise wire.FrameInvalid("a history page has an item that is not a message")
     return frame

@@ -329,7 +329,7 @@ class Api:
         if (new_id is not None) == (fields.get("auto") is True):
             raise RequestRefused(400, "schema_invalid", "give either new_client_id or auto: true")
         if new_id is not None and not is_client_message_id(new_id):
-            raise RequestRefused(400, "client_message_id_invalid", "new_client_id is no id")
+            raise RequestRefused(400, "client_message_id_invalid", "new_client_id is not an id")
         patch = to = None
         if fields.get("patch") is not None:
             payload = self._outbox.requeueable(row_id).payload
@@ -487,14 +487,14 @@ def _shown(row: Row) -> dict[str, Any]:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
-        raise RequestRefused(400, "schema_invalid", f"{name} is missing or no text")
+        raise RequestRefused(400, "schema_invalid", f"{name} is missing or not text")
     return value
 
 
 def _integer(query: dict[str, str], name: str, default: int, highest: int) -> int:
     text = query.get(name, str(default))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= highest:
-        raise RequestRefused(400, "schema_invalid", f"{name} is no number from 1 to {highest}")
+        raise RequestRefused(400, "schema_invalid", f"{name} is not a number from 1 to {highest}")
     return int(text)
 
 
@@ -502,7 +502,7 @@ def _time(text: str) -> int:
     try:
         return read_timestamp(text)
     except (ValueError, OverflowError):
-        raise RequestRefused(400, "schema_invalid", "since is no RFC 3339 time") from None
+        raise RequestRefused(400, "schema_invalid", "since is not an RFC 3339 time") from None
 
 
 def _position(cursor: str) -> inbox_db.Position:

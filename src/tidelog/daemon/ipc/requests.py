@@ -62,7 +62,7 @@ def read_send(fields: Mapping[str, Any], max_bytes: int) -> Draft:
 def read_post(fields: Mapping[str, Any], max_bytes: int) -> Draft:
     """What `POST /v1/topic/post` asks for, which is a send to a topic."""
     if not isinstance(fields.get("topic"), str):
-        _refuse("schema_invalid", "topic is missing or no text")
+        _refuse("schema_invalid", "topic is missing or not text")
     others = {
         name: value
         for name, value in fields.items()
@@ -112,7 +112,7 @@ def read_to(to: str) -> tuple[str, str]:
 
 def _message(message: object, max_bytes: int) -> bytes:
     if not isinstance(message, str):
-        _refuse("schema_invalid", "message is missing or no text")
+        _refuse("schema_invalid", "message is missing or not text")
     body = message.encode()
     if len(body) > max_bytes:
         raise RequestRefused(

@@ -449,11 +449,13 @@ class _OtherHello(TidelogError):  # noqa: N818 - the fact is the noun
     def __init__(self, version: int) -> None:
         super().__init__(
             {
-                1: "it takes no hello of version 1 (mesh.require_hello_2). Remove hello_version "
-                "from [uplink] in daemon.toml, or say --hello-version 2",
-                2: "it is older than this daemon and takes no hello of version 2. Upgrade the "
+                1: "it does not accept a hello of version 1 (mesh.require_hello_2). Remove "
+                "hello_version from [uplink] in daemon.toml, or give --hello-version 2",
+                2: "it is older than this daemon and does not accept a hello of version 2. "
+                "Upgrade the "
                 "broker. Until then, and only if you trust it with whatever this member may do "
-                "elsewhere, say --hello-version 1, or hello_version = 1 in [uplink] of daemon.toml",
+                "elsewhere, give --hello-version 1, or hello_version = 1 in [uplink] of "
+                "daemon.toml",
             }[version]
         )
 
@@ -585,7 +587,9 @@ def _reason(error: Exception) -> str:
         case ConnectionRefusedError():
             return "nobody listens there; is the broker running?"
         case InvalidStatus() if error.response.status_code == 429:
-            return "the broker takes no more of this address now: too many connections or failures"
+            return (
+                "the broker accepts no more from this address now: too many connections or failures"
+            )
         case InvalidStatus():
             return f"there is no broker there: HTTP {error.response.status_code}"
         case Redirected():

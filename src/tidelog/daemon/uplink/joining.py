@@ -36,13 +36,14 @@ def read_invite(link: str) -> Invite:
     before, _, slug = parts.path.rpartition("/mesh/")
     if parts.scheme not in ("http", "https") or not slug or "/" in slug or not parts.fragment:
         raise ConfigError(
-            "that is no invite. It looks like https://broker/mesh/SLUG#SECRET; put it in quotes, "
+            "that is not an invite. An invite looks like https://broker/mesh/SLUG#SECRET; put it "
+            "in quotes, "
             "because a shell may take # for a comment."
         )
     if not is_slug(slug):  # a directory is named after it
         raise ConfigError(
-            f"{slug[:80]!r} in that invite is no name of a mesh, which has 1 to 63 of a-z, 0-9, - "
-            "and _. Copy the invite as `tidelog mesh invite` printed it."
+            f"{slug[:80]!r} in that invite is not the name of a mesh: 1 to 63 characters of a-z, "
+            "0-9, - and _. Copy the invite as `tidelog mesh invite` printed it."
         )
     return Invite(f"{parts.scheme}://{parts.netloc}{before}", slug, parts.fragment)
 

@@ -68,7 +68,7 @@ class Names:
 
 
 def _open(path: Path) -> Database:
-    remedy = "It is begun anew; the broker knows the names."
+    remedy = "A new one is started; the broker knows the names."
     return Database(path, kind="names", application_id=APPLICATION_ID, remedy=remedy)
 
 

@@ -37,7 +37,7 @@ function gap(text) {
 export function logView(root, { feed, parameters, link }) {
   const wanted = Object.fromEntries(FILTERS.map((name) => [name, parameters.get(name) ?? ""]));
   const list = h("ol", { class: "entries panel", "aria-label": "Entries, newest first" });
-  const nothing = h("p", { class: "empty", hidden: true }, "No entry fits. New ones appear here as they are committed.");
+  const nothing = h("p", { class: "empty", hidden: true }, "No entry matches. New ones appear here as they are committed.");
   const older = h("button", { type: "button", class: "quiet", hidden: true }, "Show older entries");
   let last = null; // position up to which the list is complete; null before the first page
   let first = 0; // position behind which it is complete

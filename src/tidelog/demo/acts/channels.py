@@ -74,7 +74,7 @@ async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
             narrator.show(_panes(browser, joined, heard, serial))
             return [
                 Claim("the browser's text is the assistant's", _visible(browser), expected),
-                Claim("who came late has the same", _visible(joined), expected),
+                Claim("the late joiner has the same", _visible(joined), expected),
                 Claim(
                     "the Pusher client got every message once, when it was published",
                     [name for name, _ in heard],

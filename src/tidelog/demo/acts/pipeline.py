@@ -73,7 +73,7 @@ async def _run(stage: Stage, narrator: Narrator, *arguments: str) -> None:
             process.kill()
             await process.wait()
     if code:
-        raise TidelogError("the pipeline did not end well:\n" + "\n".join(lines[-20:]))
+        raise TidelogError("the pipeline failed:\n" + "\n".join(lines[-20:]))
 
 
 async def _figures(stage: Stage) -> list[Figure]:

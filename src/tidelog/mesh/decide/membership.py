@@ -82,7 +82,7 @@ class Invite(Struct, frozen=True):
 
 
 class RemoveInvite(Struct, frozen=True):
-    """Take an invite back."""
+    """Withdraw an invite."""
 
     mesh_id: str
     invite_hash: bytes

@@ -241,7 +241,7 @@ class MeshHttp:
         query = _query(request)
         mentioned = query.get("member", member.public_hex)
         if not PUBLIC_KEY.fullmatch(mentioned):
-            raise RequestRefused(400, "schema_invalid", "member is no public key")
+            raise RequestRefused(400, "schema_invalid", "member is not a public key")
         before = _number(query, "before", MAX_HISTORY_ID, least=1, most=MAX_HISTORY_ID)
         limit = _number(query, "limit", 100, least=1, most=MAX_HISTORY_PAGE)
         page = await self._service.mentions(mesh, member, mentioned, before, limit)

@@ -85,7 +85,7 @@ _SETTINGS: Mapping[str, Schema] = {
     "rate_window_ms": WHOLE,
 }
 
-_LIMIT = Parameter("limit", "Most items of a page.", WHOLE)
+_LIMIT = Parameter("limit", "Most items per page.", WHOLE)
 
 
 def _operation(
@@ -245,7 +245,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         security=ADMIN_TOKEN,
     ),
     ("GET", f"{MESH}/invites"): _operation(
-        "Invites that can still be used; not what they are.",
+        "Invites that can still be used, without their secrets.",
         record(
             "invites",
             invites=listing(
@@ -255,7 +255,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         security=ADMIN_TOKEN,
     ),
     ("DELETE", f"{MESH}/invites/{{invite}}"): _operation(
-        "Take an invite back.", record("id removed", id=TEXT, removed=FLAG), security=ADMIN_TOKEN
+        "Withdraw an invite.", record("id removed", id=TEXT, removed=FLAG), security=ADMIN_TOKEN
     ),
     ("POST", f"{MESH}/invites"): _operation(
         "Make an invite, shown once.",

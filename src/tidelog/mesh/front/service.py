@@ -175,7 +175,7 @@ class MeshService:
     def note_misdirected(self, member: Member, mesh: Mesh, dialled: str) -> None:
         """A member's signature is for another address: an address to be listed, or a relay."""
         _log.warning(
-            "%r of mesh %s dialled %r, which is no address of this broker, and was refused. If "
+            "%r of mesh %s dialled %r, which is not an address of this broker, and was refused. If "
             "daemons reach this broker there, add it to mesh.public_hosts. If not, somebody passes "
             "on what that daemon signed.",
             member.name,
@@ -490,7 +490,7 @@ class MeshService:
         ]
 
     async def remove_invite(self, mesh: Mesh, invite_id: str) -> Reply:
-        """Take an invite back."""
+        """Withdraw an invite."""
         if not _FINGERPRINT.fullmatch(invite_id):
             return refusal(404, "invite_not_found")
         return await self.commit(RemoveInvite(mesh.id, bytes.fromhex(invite_id)))
@@ -619,7 +619,7 @@ def _supersedes(fields: Mapping[str, Any]) -> str | None:
     if given is None:
         return None
     if not is_client_message_id(given):
-        raise RequestRefused(400, "schema_invalid", "supersedes is no client_message_id")
+        raise RequestRefused(400, "schema_invalid", "supersedes is not a client_message_id")
     return given
 
 

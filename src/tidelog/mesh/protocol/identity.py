@@ -156,7 +156,7 @@ def verify_token(token: str, slug: str, unix_now: float) -> MemberClaims:
         raise TokenRefused("it has no jti")
     host = claims.get("host")
     if host is not None and not isinstance(host, str):
-        raise TokenRefused("its host is no text")
+        raise TokenRefused("its host is not text")
     return MemberClaims(subject, jti, expires_at, host)
 
 

@@ -357,7 +357,7 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
         "unknown": sql.lit("the server shows it, the lake has no such message"),
         "missing": sql.lit("the server has it and does not show it"),
         "older": sql.lit("the server shows an older version than the lake has"),
-        "different": sql.lit("the server shows it otherwise"),
+        "different": sql.lit("the server shows other content"),
     }
     wrong = sum(counts.get(name, 0) for name in texts)
     everything = sum(counts.values())

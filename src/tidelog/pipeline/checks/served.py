@@ -116,7 +116,7 @@ class Asking:
                 if attempt:
                     raise ServerUnreachable(
                         f"the server at {self._server.url} does not answer: {error!r}. "
-                        "Start it, or name another one by --against."
+                        "Start it, or name another one with --against."
                     ) from error
         raise AssertionError("unreachable")
 

@@ -128,7 +128,7 @@ def _verdict(
     uncompared: tuple[str, ...] = (),
 ) -> Verdict:
     if findings:
-        notes = [*notes, "to make a table anew: `tidelog pipeline build TABLE --full`"]
+        notes = [*notes, "to rebuild a table: `tidelog pipeline build TABLE --full`"]
     total = len(findings) if total is None else total
     return Verdict(
         NAME, through, examined, tuple(findings[:FIRST_FINDINGS]), total, tuple(notes), uncompared
@@ -144,7 +144,7 @@ def _pairs(view: View, built: Sequence[str]) -> tuple[dict[str, Pair], list[str]
         notes.append(f"not built: {', '.join(missing)}")
     for name in built:
         if view.lake.through("log") and not view.lake.through(name):
-            notes.append(f"{name} is not compared: it is to be made anew by the next build")
+            notes.append(f"{name} is not compared: the next build will rebuild it")
             continue
         found = _PAIRS[name](view)
         if isinstance(found, Pair):

@@ -193,7 +193,7 @@ def table_position(lake: Lake, address: StoreAddress) -> Position:
     if len(digests) != 1:
         raise LakeError(
             f"table log in {lake.root} says it is complete through {through} and has that entry "
-            f"{len(digests)} times. Remove {lake.path('log')} and ingest anew."
+            f"{len(digests)} times. Remove {lake.path('log')} and ingest again."
         )
     noted = noted_position(lake) or Position("", through, b"")
     return noted._replace(digest=digests[0])

@@ -146,7 +146,7 @@ class Lake:
         except (DeltaError, OSError, ValueError) as error:
             raise LakeDamaged(
                 f"table {name} in {self.root} cannot be read: {_first_line(error)}. Remove "
-                f"{self.path(name)} and make it anew: `tidelog pipeline run`."
+                f"{self.path(name)} and rebuild it: `tidelog pipeline run`."
             ) from error
         found = [(field.name, _kind(field.type)) for field in table.schema().fields]
         wanted = [(column.name, column.kind) for column in BY_NAME[name].columns]
@@ -155,7 +155,7 @@ class Lake:
             raise SchemaDrift(
                 f"table {name} in {self.root} has other columns than this version of tidelog "
                 f"writes ({', '.join(different) or 'order'}). "
-                f"Remove {self.path(name)} and build it anew: `tidelog pipeline build {name}`."
+                f"Remove {self.path(name)} and rebuild it: `tidelog pipeline build {name}`."
             )
         return table
 

@@ -88,7 +88,7 @@ def _time(moment: datetime | None) -> str:
 def _freshness(figures: Figures) -> str:
     last = f"Complete to entry {figures.through:,}, committed {_time(figures.last_at)}."
     if figures.head is None:
-        return f"{last} The store did not answer, so how far behind that is is not known."
+        return f"{last} The store could not be read, so it is unknown how many entries came later."
     behind = figures.head - figures.through
     if behind == 0:
         return f"{last} That is the end of the log."

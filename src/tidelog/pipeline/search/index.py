@@ -178,7 +178,7 @@ def load_tantivy() -> None:
         import tantivy  # noqa: F401 - whether it can be imported is the question
     except ImportError as error:
         raise NoTantivy(
-            "searching needs the tantivy library. Install it where this runs: "
+            "searching needs the tantivy library. Install it with the server: "
             "pip install 'tidelog[pipeline]'"
         ) from error
 
@@ -296,7 +296,7 @@ def _check(query: str, limit: int) -> None:
 
 def _in_time(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise SearchTimeout("the search took too long. Ask for something rarer, or filter by app.")
+        raise SearchTimeout("the search took too long. Search for rarer words, or filter by app.")
 
 
 def _parse(

@@ -233,7 +233,7 @@ class TidelogSource(DataSource):
         if text is None:
             return None
         if not (text.isascii() and text.isdecimal()) or int(text) < least:
-            raise ConfigError(f"{option}: {text!r}; allowed is a whole number from {least}")
+            raise ConfigError(f"{option}: {text!r}; must be a whole number, at least {least}")
         return int(text)
 
 

@@ -83,7 +83,7 @@ class GuardedPlugin:
         try:
             answer = self._plugin.authorize(identity, partition, access)
             if not isinstance(answer, bool):
-                raise TypeError(f"authorize answered {type(answer).__name__}, not bool")
+                raise TypeError(f"authorize returned {type(answer).__name__}, not bool")
         except Exception:  # noqa: BLE001 - whatever an application raises
             self._failed("authorize")
             return False
@@ -138,7 +138,7 @@ class GuardedPlugin:
         self._failures.labels("check", "over_budget").inc()
         if self._may_log("check", "over_budget"):
             _log.error(
-                "sync.plugin %s: check used %.1f ms of processor time twice, allowed are %.0f ms "
+                "sync.plugin %s: check used %.1f ms of processor time, twice; the limit is %.0f ms "
                 "(sync.plugin_budget_ms); refused its event",
                 self._name,
                 used * 1000,
@@ -178,7 +178,7 @@ def _faults(answer: Iterable[Fault]) -> tuple[Fault, ...]:
     faults = set(answer)
     for fault in faults:
         if not isinstance(fault, Fault):
-            raise TypeError(f"answered {type(fault).__name__}; allowed is [Fault(field, message)]")
+            raise TypeError(f"returned {type(fault).__name__}; must return [Fault(field, message)]")
         for text in fault:
             text.encode()  # raises for what is no text, and for a lone surrogate
     return tuple(sorted(faults))

@@ -84,7 +84,10 @@ class SyncPayload(Struct, kw_only=True):
     accept_snapshot: (
         Annotated[
             bool,
-            Meta(description="From 0 in one partition: its state will do, without its events."),
+            Meta(
+                description="When one partition is synced from 0: send its state instead of its "
+                "events."
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -129,7 +132,7 @@ class SyncCapabilities(Struct, kw_only=True):
     accepted_event_types: list[str]
     tree_policy: Literal["strict"] | UnsetType = UNSET
     snapshots: (
-        Annotated[bool, Meta(description="Whether `accept_snapshot` means anything.")] | UnsetType
+        Annotated[bool, Meta(description="Whether `accept_snapshot` is supported.")] | UnsetType
     ) = UNSET
 
 

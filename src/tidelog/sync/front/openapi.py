@@ -45,8 +45,9 @@ _ASKED = record(
     partitions=listing(TEXT),
     since_committed_id=WHOLE,
     limit=WHOLE,
-    max_bytes=WHOLE | {"description": "Of the events of a page; 1 MiB at most."},
-    sync_to_committed_id=WHOLE | {"description": "That of the first page, on every later one."},
+    max_bytes=WHOLE | {"description": "Size of the events of a page; at most 1 MiB."},
+    sync_to_committed_id=WHOLE
+    | {"description": "The value from the first page, to be sent for every later one."},
     incarnation=TEXT | {"description": "The history that the client has followed."},
 )
 _PAGE = record(

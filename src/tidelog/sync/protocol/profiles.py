@@ -88,15 +88,13 @@ class Model(Struct, frozen=True):
     ) -> "Model":
         """Read the registries as they are configured; `ConfigError` names the wrong key."""
         if isinstance(model_version, bool) or not isinstance(model_version, int):
-            raise ConfigError("model_version: allowed is an integer")
+            raise ConfigError("model_version: must be an integer")
         if (
             not profiles
             or len(set(profiles)) != len(profiles)
             or not _ACCEPTED.keys() >= {*profiles}
         ):
-            raise ConfigError(
-                f"profiles: allowed are {_listed(_ACCEPTED)}, at least one, each once"
-            )
+            raise ConfigError(f"profiles: must be {_listed(_ACCEPTED)}, at least one, each once")
         return cls(
             {
                 name: _target(name, entry)
@@ -316,10 +314,10 @@ def _dotted(path: Any) -> str:
 
 def _table(key: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{key}: allowed is a table")
+        raise ConfigError(f"{key}: must be a table")
     for name in given:
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"{key}: {name!r} is no name; allowed is non-empty text")
+            raise ConfigError(f"{key}: {name!r} is not a name; must be non-empty text")
     return given
 
 
@@ -327,22 +325,23 @@ def _target(name: str, given: Any) -> Target:
     key = f"tree_targets.{name}"
     segments = name.split(".")
     if "" in segments or len(segments) > MAX_SEGMENTS:
-        raise ConfigError(f"{key}: allowed are 1 to {MAX_SEGMENTS} non-empty segments")
+        raise ConfigError(f"{key}: must be 1 to {MAX_SEGMENTS} non-empty segments")
     entry = _table(key, given)
     for member in entry:
         if member not in ("kind", "actions", "schema"):
             raise ConfigError(f"{key}.{member}: unknown; allowed are kind, actions and schema")
     kind = entry.get("kind")
     if kind not in (TREE, VALUE):
-        raise ConfigError(f"{key}.kind: allowed is {TREE} or {VALUE}, not {kind!r}")
+        raise ConfigError(f"{key}.kind: must be {TREE} or {VALUE}, not {kind!r}")
     possible = TREE_ACTIONS if kind == TREE else _PATH_ACTIONS
     actions = entry.get("actions")
     if not isinstance(actions, (list, tuple)):
-        raise ConfigError(f"{key}.actions: allowed is a list of {_listed(possible)}")
+        raise ConfigError(f"{key}.actions: must be a list of {_listed(possible)}")
     for action in actions:
         if action not in possible:
             raise ConfigError(
-                f"{key}.actions: {action!r} is no action of a {kind}; allowed: {_listed(possible)}"
+                f"{key}.actions: {action!r} is not an action of a {kind}; allowed: "
+                f"{_listed(possible)}"
             )
     schemas = _table(f"{key}.schema", entry.get("schema", {}))
     for action in schemas:

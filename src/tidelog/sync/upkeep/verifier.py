@@ -69,7 +69,7 @@ async def _verify_events(store: Store) -> AsyncIterator[Looked]:
             stored = _read(body)
             proofs = None if stored is None else _proofs(stored)
             if stored is None or proofs is None:
-                damage.append(Damage("log", str(event.committed_id), "is no event of sync"))
+                damage.append(Damage("log", str(event.committed_id), "is not an event of sync"))
                 continue
             memberships += [(name, event.committed_id) for name in stored.partitions]
             expected = dedupe_row(

@@ -103,16 +103,16 @@ def test_model_keeps_what_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ([], "tree_targets: allowed is a table"),
+        ([], "tree_targets: must be a table"),
         ({5: {}}, "tree_targets: 5 is no name"),
         ({"": {}}, "tree_targets: '' is no name"),
-        ({"a..b": {}}, "tree_targets.a..b: allowed are 1 to 64 non-empty segments"),
-        ({"a": 5}, "tree_targets.a: allowed is a table"),
+        ({"a..b": {}}, "tree_targets.a..b: must be 1 to 64 non-empty segments"),
+        ({"a": 5}, "tree_targets.a: must be a table"),
         ({"a": {"kind": "tree", "actions": [], "color": 1}}, "tree_targets.a.color: unknown"),
-        ({"a": {"actions": []}}, "tree_targets.a.kind: allowed is tree or value, not None"),
-        ({"a": {"kind": "forest", "actions": []}}, "tree_targets.a.kind: allowed is tree or value"),
-        ({"a": {"kind": "tree"}}, "tree_targets.a.actions: allowed is a list of set, unset"),
-        ({"a": {"kind": "tree", "actions": "set"}}, "tree_targets.a.actions: allowed is a list"),
+        ({"a": {"actions": []}}, "tree_targets.a.kind: must be tree or value, not None"),
+        ({"a": {"kind": "forest", "actions": []}}, "tree_targets.a.kind: must be tree or value"),
+        ({"a": {"kind": "tree"}}, "tree_targets.a.actions: must be a list of set, unset"),
+        ({"a": {"kind": "tree", "actions": "set"}}, "tree_targets.a.actions: must be a list"),
         (
             {"a": {"kind": "tree", "actions": ["grow"]}},
             "tree_targets.a.actions: 'grow' is no action of a tree; allowed: set, unset, treePush",
@@ -123,7 +123,7 @@ def test_model_keeps_what_it_was_given() -> None:
         ),
         (
             {"a": {"kind": "tree", "actions": ["set"], "schema": []}},
-            "tree_targets.a.schema: allowed is a table",
+            "tree_targets.a.schema: must be a table",
         ),
         (
             {"a": {"kind": "tree", "actions": ["set"], "schema": {"unset": True}}},
@@ -145,7 +145,7 @@ def test_malformed_targets(targets: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("schemas", "message"),
     [
-        (None, "schemas: allowed is a table"),
+        (None, "schemas: must be a table"),
         ({"": {}}, "schemas: '' is no name"),
         ({"a": 5}, "schemas.a: not a JSON Schema: "),
         ({"a": None}, "schemas.a: not a JSON Schema: "),
@@ -183,7 +183,7 @@ def test_malformed_model_version(version: Any) -> None:
 @pytest.mark.parametrize("profiles", [[], ["loose"], [CANONICAL, CANONICAL]])
 def test_malformed_profiles(profiles: Any) -> None:
     """At least one profile is offered, each is known, none twice."""
-    with pytest.raises(ConfigError, match="profiles: allowed are compatibility, canonical"):
+    with pytest.raises(ConfigError, match="profiles: must be compatibility, canonical"):
         Model.parse({}, {}, 1, profiles)
 
 

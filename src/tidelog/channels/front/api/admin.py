@@ -85,7 +85,7 @@ class Admin:
         first, last = _range(query.get("app_id"), query.get("channel"))
         after = _key_of(query["cursor"]) if "cursor" in query else None
         if after is not None and after[0] < first:
-            raise fault.invalid_input("cursor is not of this list")
+            raise fault.invalid_input("cursor does not belong to this list")
         page = await self._streams.page(first, last, after, _limit(query))
         now = self._clock.now_ms()
         return {
@@ -157,7 +157,7 @@ def _key_of(cursor: str) -> OpenStreamKey:
     message, _, stream = cursor.partition("@")
     number = _whole(message)
     if number is None or not stream or "\0" in stream:
-        raise fault.invalid_input("cursor must be the next_cursor of the page before")
+        raise fault.invalid_input("cursor must be the next_cursor of the previous page")
     return stream, number
 
 

@@ -48,7 +48,7 @@ class UnsubscribeData(Struct):
 
 
 class UnsubscribeEvent(Struct):
-    """Leave a channel; not answered."""
+    """Leave a channel; there is no reply."""
 
     event: Literal["pusher:unsubscribe", "sockudo:unsubscribe"]
     data: UnsubscribeData | str

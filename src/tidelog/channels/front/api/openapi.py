@@ -52,13 +52,15 @@ _SIGNED_BODY = (
 )
 _IDEMPOTENCY_KEY = Parameter(
     "X-Idempotency-Key",
-    "A request that comes again within two minutes gets the first one's answer.",
+    "A request repeated within two minutes gets the response to the first.",
     TEXT | {"minLength": 1, "maxLength": 128},
     location="header",
 )
 _INFO = Parameter("info", "Comma-separated: subscription_count, user_count.")
-_CURSOR = Parameter("cursor", "next_cursor of the page before.")
-_LIMIT = Parameter("limit", "Items of a page; lowered to the largest page.", WHOLE | {"minimum": 1})
+_CURSOR = Parameter("cursor", "next_cursor of the previous page.")
+_LIMIT = Parameter(
+    "limit", "Items per page; reduced to the largest page allowed.", WHOLE | {"minimum": 1}
+)
 _DIRECTION = Parameter("direction", "Order.", {"enum": ["newest_first", "oldest_first"]})
 _HISTORY_DIRECTION = Parameter(
     "direction",
@@ -187,7 +189,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", f"{APP}/channels"): _get(
         "Channels somebody is subscribed to.",
         record("channels", channels={"type": "object"}),
-        Parameter("filter_by_prefix", "Beginning of the names."),
+        Parameter("filter_by_prefix", "Prefix of the names."),
         _INFO,
     ),
     ("GET", CHANNEL): _get(
@@ -255,9 +257,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         _DIRECTION,
         _CURSOR,
     ),
-    ("GET", f"{MESSAGE}/summary"): _get("Figures of a message.", _SUMMARY),
+    ("GET", f"{MESSAGE}/summary"): _get("Statistics of a message.", _SUMMARY),
     ("POST", f"{MESSAGE}/summary"): _post(
-        "Send the figures of a message to its subscribers.",
+        "Send the statistics of a message to its subscribers.",
         _SUMMARY,
         bodies.SocketBody,
         optional=True,
@@ -275,8 +277,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             next_cursor={"type": ["string", "null"]},
         ),
         parameters=(
-            Parameter("app_id", "Of this app only."),
-            Parameter("channel", "Of this channel only; with app_id."),
+            Parameter("app_id", "Only of this app."),
+            Parameter("channel", "Only of this channel; needs app_id."),
             _CURSOR,
             _LIMIT,
         ),
