@@ -145,7 +145,7 @@ def test_a_new_directory_is_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "data" / "lock"
     sqlitefile.DirectoryLock(path).release()
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(StoreUnavailable, match="lock is no directory"):
+    with pytest.raises(StoreUnavailable, match="lock is not a directory"):
         sqlitefile.DirectoryLock(path / "lock")
 
 

@@ -104,8 +104,8 @@ def test_model_keeps_what_it_was_given() -> None:
     ("targets", "message"),
     [
         ([], "tree_targets: must be a table"),
-        ({5: {}}, "tree_targets: 5 is no name"),
-        ({"": {}}, "tree_targets: '' is no name"),
+        ({5: {}}, "tree_targets: 5 is not a name"),
+        ({"": {}}, "tree_targets: '' is not a name"),
         ({"a..b": {}}, "tree_targets.a..b: must be 1 to 64 non-empty segments"),
         ({"a": 5}, "tree_targets.a: must be a table"),
         ({"a": {"kind": "tree", "actions": [], "color": 1}}, "tree_targets.a.color: unknown"),
@@ -115,11 +115,11 @@ def test_model_keeps_what_it_was_given() -> None:
         ({"a": {"kind": "tree", "actions": "set"}}, "tree_targets.a.actions: must be a list"),
         (
             {"a": {"kind": "tree", "actions": ["grow"]}},
-            "tree_targets.a.actions: 'grow' is no action of a tree; allowed: set, unset, treePush",
+            "tree_targets.a.actions: 'grow' is not an action of a tree; allowed: set, unset, treePush",
         ),
         (
             {"a": {"kind": "value", "actions": ["treePush"]}},
-            "tree_targets.a.actions: 'treePush' is no action of a value; allowed: set, unset",
+            "tree_targets.a.actions: 'treePush' is not an action of a value; allowed: set, unset",
         ),
         (
             {"a": {"kind": "tree", "actions": ["set"], "schema": []}},
@@ -146,7 +146,7 @@ def test_malformed_targets(targets: Any, message: str) -> None:
     ("schemas", "message"),
     [
         (None, "schemas: must be a table"),
-        ({"": {}}, "schemas: '' is no name"),
+        ({"": {}}, "schemas: '' is not a name"),
         ({"a": 5}, "schemas.a: not a JSON Schema: "),
         ({"a": None}, "schemas.a: not a JSON Schema: "),
         ({"a": {"required": "b"}}, "schemas.a: not a JSON Schema: "),
