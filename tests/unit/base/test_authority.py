@@ -60,5 +60,5 @@ def test_what_is_no_address(text: str) -> None:
 @pytest.mark.parametrize("port", [-1, 0, 65_536])
 def test_what_is_no_port(port: int) -> None:
     """A port that nobody can dial."""
-    with pytest.raises(ValueError, match="no port"):
+    with pytest.raises(ValueError, match="not a port"):
         authority.spelled("a", port)
