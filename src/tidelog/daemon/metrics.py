@@ -20,7 +20,7 @@ class DaemonMetrics:
         self.received = 0
         """New messages stored in the inbox."""
         self.ipc_requests: Counter[tuple[str, str]] = Counter()
-        """Answers by path and status."""
+        """Responses by path and status."""
         self.dedupe_history_pruned = 0
         """Duplicates whose message the broker has pruned."""
         self.retry_after_dedupe_expired = 0

@@ -56,7 +56,7 @@ KEY_NAME = "key.json"
 LOCK_NAME = "lock"
 
 STOP_GRACE_S = 5.0
-"""How long an orderly stop waits for answers under way; what is left is repeated at the start."""
+"""How long an orderly stop waits for replies under way; what is left is repeated at the start."""
 
 PRESSURE_EVERY_S = 5.0
 RETENTION_EVERY_S = 3600.0

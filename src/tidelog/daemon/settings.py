@@ -65,7 +65,7 @@ class IpcSettings(Section, frozen=True, kw_only=True):
     """Port on 127.0.0.1, 0 for any free one; without it there is the Unix socket only."""
 
     public_health_check: bool = False
-    """Whether `/v1/health` answers over TCP without a token."""
+    """Whether `/v1/health` is served over TCP without a token."""
 
     allowed_origins: list[str] = field(default_factory=list)
     """Values of `Origin` that are served. A page in a browser can reach this port too."""
@@ -118,7 +118,7 @@ class UplinkSettings(Section, frozen=True, kw_only=True):
     know nothing else; who is dialled can pass it on to another broker (mesh 9.7)."""
 
     request_timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS
-    """An attempt without an answer for so long has failed, and its row is tried again."""
+    """An attempt without a reply for so long has failed, and its row is tried again."""
 
 
 class FeatureSettings(Section, frozen=True, kw_only=True):

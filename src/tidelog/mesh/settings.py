@@ -80,7 +80,7 @@ class MeshSettings(Section, frozen=True, kw_only=True):
     `limits.send_buffer_messages`, or a push would look like a slow reader."""
 
     webhook_timeout_ms: Milliseconds = 10_000
-    """How long an endpoint may take to answer (mesh 7.4)."""
+    """How long an endpoint may take to respond (mesh 7.4)."""
 
     webhook_connections: Annotated[int, Meta(ge=1, le=1000)] = 16
     """Endpoints that are posted to at the same time; each gets one message after the other."""
@@ -96,7 +96,7 @@ class MeshSettings(Section, frozen=True, kw_only=True):
     """How often the stored relations are compared (mesh 6.5)."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no address before anything is opened."""
+        """Refuse what is not an address before anything is opened."""
         for listed in self.listed_hosts:
             try:
                 authority.read(listed)

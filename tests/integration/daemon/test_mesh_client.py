@@ -69,7 +69,7 @@ async def test_a_key_makes_a_send_repeatable(alice: DaemonProcess) -> None:
 
 
 async def test_the_inbox_replays_and_goes_on(alice: DaemonProcess, bob: DaemonProcess) -> None:
-    """Stored messages come first, then live ones; a cursor goes on behind what was seen."""
+    """Stored messages come first, then live ones; a cursor goes on after what was seen."""
     mesh = MeshClient(bob.data_dir)
     for number in range(3):
         alice.send(bob.public_hex, f"early {number}")

@@ -47,7 +47,7 @@ async def test_a_full_disk_inside_the_transaction(
 async def test_a_failure_between_the_steps(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, point: str, is_kept: bool
 ) -> None:
-    """Before the transaction nothing is kept, behind it the retry is a duplicate; never a 429."""
+    """Before the transaction nothing is kept, after it the retry is a duplicate; never a 429."""
     slug = await broker.mesh(rate_limit=1, rate_window_ms=86_400_000)
     ana = await broker.member(slug)
     await ana.topic("alerts")

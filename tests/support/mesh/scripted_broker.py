@@ -191,7 +191,7 @@ class ScriptedBroker:
         return key
 
     async def _negotiate(self, socket: ServerConnection, frame: Json) -> None:
-        supported, missing = negotiation.answer(frame["require"], frame["optional"], self.offer)
+        supported, missing = negotiation.response(frame["require"], frame["optional"], self.offer)
         answer = {
             "type": "feature_negotiation_response",
             "supported": supported,

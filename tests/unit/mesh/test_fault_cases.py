@@ -64,7 +64,7 @@ def test_the_table_says_where_they_are() -> None:
 
 
 def test_names_are_read_as_they_are_meant() -> None:
-    """Ranges, lists and letters behind a number."""
+    """Ranges, lists and letters after a number."""
     assert numbers_in("def test_ft_01_to_05_x() -> None:") == {1, 2, 3, 4, 5}
     assert numbers_in("async def test_ft_04_05_x() -> None:") == {4, 5}
     assert numbers_in("def test_ft_23c_x() -> None:\n    # test_ft_99_x") == {23}

@@ -100,7 +100,7 @@ class Hooks:
             self._start(name, dict(data))
 
     def daemon_started(self) -> None:
-        """The daemon answers."""
+        """The daemon accepts requests."""
         self._start("on-startup", {})
 
     async def refusal_of(self, send: Mapping[str, Any]) -> str | None:

@@ -111,7 +111,7 @@ def _not_started(script: Path, error: OSError) -> Result:
 async def _wait_for_end(
     group: HookGroup, watch: "_Watch", timeout_s: float, termination_s: float
 ) -> bool:
-    """Wait also for its output; ask one that is late to end. Answers whether it was late."""
+    """Wait also for its output; ask one that is late to end. Returns whether it was late."""
     try:
         await asyncio.wait([watch.exited], timeout=timeout_s)
     except asyncio.CancelledError:
@@ -128,7 +128,7 @@ async def _wait_for_end(
 
 
 def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:
-    """Give it its input; a hook that does not read any is no mistake."""
+    """Give it its input; a hook need not read any."""
     pipe = transport.get_pipe_transport(0)
     assert isinstance(pipe, asyncio.WriteTransport)  # noqa: S101 - it was asked for as a pipe
     pipe.write(data)

@@ -1,6 +1,6 @@
 """The inbox: what the broker delivered to this member, each id of each sender once (mesh 8).
 
-Rows are ordered by `(received_at, id)`, and both only ever grow: a reader that goes on behind the
+Rows are ordered by `(received_at, id)`, and both only ever grow: a reader that goes on after the
 last row it saw misses nothing and sees nothing twice, whatever the clock does.
 """
 
@@ -52,7 +52,7 @@ class Message(Struct, frozen=True, kw_only=True):
     """One received message."""
 
     cursor: str
-    """The position of this message; a page or a stream goes on behind it."""
+    """The position of this message; a page or a stream goes on after it."""
     id: str
     client_message_id: str
     broker_message_id: str | None
@@ -113,7 +113,7 @@ class Inbox:
     ) -> None:
         self._clock = clock or WallClock()
         self._database = Database(path, kind="inbox", application_id=APPLICATION_ID, remedy=_REMEDY)
-        # One beyond what is stored: ids minted now must sort behind those of earlier processes.
+        # One beyond what is stored: ids minted now must sort after those of earlier processes.
         found = self._database.row("inbox_last")
         self._last_ms: int = found[0] + 1 if found else 0
         self._ids = UlidFactory(_Monotone(self._received_at))
@@ -232,7 +232,7 @@ class Inbox:
     def search(
         self, text: str, after: Position = START, *, limit: int = DEFAULT_PAGE
     ) -> list[Message]:
-        """Messages behind a position that have all these words, oldest first.
+        """Messages after a position that have all these words, oldest first.
 
         Raises:
             StorageBusy: the file is being vacuumed.

@@ -1,7 +1,7 @@
 """Full-text search of the inbox, for whoever switches it on (mesh 8.2).
 
 The index is kept by triggers, in the transaction that stores or removes a message: it is never
-behind. It is made when it is first wanted, and left alone where this SQLite has no FTS5.
+out of date. It is made when it is first wanted, and left alone where this SQLite has no FTS5.
 """
 
 from tidelog.daemon.database import Database

@@ -117,7 +117,7 @@ class Api:
         return frozenset(self._routes)
 
     async def respond(self, request: Request) -> Response | Stream:
-        """The answer to any request that was let in."""
+        """The response to any request that was let in."""
         methods = self._routes.get(request.path)
         if methods is None and request.path.startswith("/v1/outbox/"):
             methods = {"GET": self._inspect}
@@ -227,7 +227,7 @@ class Api:
         level, before = self._outbox.level(), self._level
         self._level = level
         if before < Level.HIGH <= level:
-            _log.warning("the outbox runs full")
+            _log.warning("the outbox is nearly full")
             self._events.publish("outbox_pressure_high", self._outbox.shares())
 
     # Topics.
@@ -309,7 +309,9 @@ class Api:
         if "status" in query:
             status = next((known for known in STATUSES if known == query["status"]), None)
         if status is None and "status" in query:
-            raise RequestRefused(400, "schema_invalid", f"status is none of {', '.join(STATUSES)}")
+            raise RequestRefused(
+                400, "schema_invalid", f"status is not one of {', '.join(STATUSES)}"
+            )
         limit = _integer(query, "limit", DEFAULT_LIST, MAX_LIST)
         lost = query.get("possibly_lost", "false")
         if lost not in ("true", "false") or (lost == "true" and status not in (None, "done")):
@@ -344,7 +346,7 @@ class Api:
 
     async def _prune(self, request: Request) -> Response:
         if read_object(request.body).get("confirm") is not True:
-            raise RequestRefused(400, "schema_invalid", "payloads are gone for good: confirm: true")
+            raise RequestRefused(400, "schema_invalid", "payloads go for good: send confirm: true")
         return answer(200, {"pruned": self._outbox.prune()})
 
     # About the daemon.

@@ -63,7 +63,7 @@ class Port(Protocol):
 
 
 class _Reader:
-    """One stream: live, or behind and fed from the inbox."""
+    """One stream: live, or catching up from the inbox."""
 
     __slots__ = ("after", "is_live", "port")
 
@@ -110,7 +110,7 @@ class Events:
 
     def _publish(self, kind: str, data: Any, position: Position | None) -> None:
         if kind not in KINDS:
-            raise ValueError(f"{kind!r} is no event")
+            raise ValueError(f"{kind!r} is not an event")
         text = encode(kind, data, position.cursor() if position else None)
         for reader in self._readers:
             reader.tell(text, position)

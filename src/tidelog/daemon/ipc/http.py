@@ -1,4 +1,4 @@
-"""Requests and answers of the IPC as values."""
+"""Requests and responses of the IPC as values."""
 
 from http.client import responses
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,7 +58,7 @@ class Response(Struct, frozen=True):
 
 
 class Stream(Struct, frozen=True):
-    """An answer without an end, fed by `serve` until the reader is gone."""
+    """A response without an end, fed by `serve` until the reader is gone."""
 
     serve: "Callable[[Port], Awaitable[None]]"
     content_type: str = "text/event-stream"

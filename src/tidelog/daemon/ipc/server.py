@@ -68,7 +68,7 @@ class IpcServer:
     async def start_unix(self, path: Path) -> None:
         """Listen on a Unix socket that only this user can open.
 
-        A socket left behind by a killed daemon is replaced: the caller holds the directory's lock.
+        A socket that a killed daemon left is replaced: the caller holds the directory's lock.
         """
         listener = _unix_listener(path)
         try:
@@ -237,7 +237,7 @@ class _Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._arriving is None:  # what follows a body is no header
+        if self._arriving is None:  # what follows a body is not a header
             self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
@@ -312,7 +312,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._flush()
 
-    # Answers, in the order of their requests
+    # Responses, in the order of their requests
 
     async def _answer(self, exchange: _Exchange) -> None:
         try:

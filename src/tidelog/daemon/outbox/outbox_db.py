@@ -180,7 +180,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
 
 
 class Requeued(NamedTuple):
-    """The answer to a requeue."""
+    """What a requeue did."""
 
     aborted_row_id: str
     new_row_id: str
@@ -428,8 +428,9 @@ class Outbox:
     def _as_known_now(self, settlement: Settlement) -> Settlement:
         """What an attempt's result is worth when it is stored.
 
-        An acceptance that another history gave before this one was known is none: the row was not
-        `done` when the rows of that history were looked through. It is asked again, under its id.
+        An acceptance from another history, before this one was known, does not count: the row was
+        not `done` when the rows of that history were looked through. It is asked again, under its
+        id.
         """
         if settlement.incarnation in (None, self.incarnation) or settlement.status != "done":
             return settlement

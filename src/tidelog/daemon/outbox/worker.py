@@ -1,4 +1,4 @@
-"""Takes due rows of the outbox to the broker and records what it answers (mesh 4.1 to 4.3).
+"""Takes due rows of the outbox to the broker and records what it replies (mesh 4.1 to 4.3).
 
 A row has at most one attempt under way: it is claimed before anything is sent, and it is free again
 only when the attempt's result is stored. A result is stored by compare-and-set, so what an attempt
@@ -41,7 +41,7 @@ class Sender(Protocol):
     async def send(
         self, client_message_id: str, fingerprint: bytes, payload: bytes, supersedes: str | None
     ) -> SendReply:
-        """One attempt; always answers, in bounded time."""
+        """One attempt; always returns, in bounded time."""
 
 
 class Worker:

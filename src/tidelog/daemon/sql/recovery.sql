@@ -13,7 +13,7 @@ VALUES (:id, :client_message_id, :request_fingerprint, x'', :now, :now, 'aborted
         'auto');
 
 -- name: recovery_row
--- The row behind a rowid, whole; read from the damaged file, which may have fewer columns than this version.
+-- The row of a rowid, whole; read from the damaged file, which may have fewer columns than this version.
 SELECT * FROM outbox NOT INDEXED WHERE rowid = ?;
 
 -- name: recovery_head
@@ -25,7 +25,7 @@ SELECT id, client_message_id, request_fingerprint FROM outbox NOT INDEXED WHERE 
 SELECT rowid FROM outbox NOT INDEXED WHERE rowid > ? ORDER BY rowid LIMIT ?;
 
 -- name: recovery_rowids_back
--- The same from the other end, to get behind a damaged page.
+-- The same from the other end, to get past a damaged page.
 SELECT rowid FROM outbox NOT INDEXED WHERE rowid < ? ORDER BY rowid DESC LIMIT ?;
 
 -- name: recovery_index_client_id

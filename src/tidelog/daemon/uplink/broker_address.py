@@ -49,7 +49,7 @@ def _parts(broker_url: str) -> SplitResult:
     try:
         parts = urlsplit(broker_url)
         is_address = parts.scheme in _IS_SECURE and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none, or a broken IPv6 address
+    except ValueError:  # not a port, or a broken IPv6 address
         is_address = False
         parts = SplitResult("", "", "", "", "")
     if not is_address or parts.query or parts.fragment or "@" in parts.netloc:

@@ -81,7 +81,7 @@ _log = logging.getLogger("tidelog.daemon.uplink.broker_connection")
 
 Publish = Callable[[str, dict[str, Any]], None]
 Receive = Callable[[Sequence[wire.Deliver]], Sequence[wire.Deliver]]
-"""Stores deliveries and answers those that may be acknowledged."""
+"""Stores deliveries and returns those that may be acknowledged."""
 
 
 class Displaced(TidelogError):  # noqa: N818 - the fact is the noun
@@ -130,7 +130,7 @@ class BrokerConnection:
         """Prepare; nothing is opened before `run`.
 
         Args:
-            broker_url: where the broker answers HTTP, as `https://host`.
+            broker_url: where the broker serves HTTP, as `https://host`.
             slug: name of the mesh.
             key: proves who this daemon is.
             receive: stores what arrives.
@@ -140,7 +140,7 @@ class BrokerConnection:
             members: name of each member by key, as the broker lists them.
             signed_host: `host:port` as dialled, for a hello of version 2; None for version 1.
             require: features without which the daemon must not run.
-            request_timeout_ms: an attempt without an answer for so long has failed.
+            request_timeout_ms: an attempt without a reply for so long has failed.
             jitter: factor on the wait before connecting again.
         """
         self._url = socket_url(broker_url, slug)
@@ -204,7 +204,7 @@ class BrokerConnection:
     async def send(
         self, client_message_id: str, fingerprint: bytes, payload: bytes, supersedes: str | None
     ) -> SendReply:
-        """One attempt to send a row; always answers, within the request timeout."""
+        """One attempt to send a row; always returns, within the request timeout."""
         incarnation = self._incarnation
 
         def frame(ref: int) -> bytes:
@@ -461,7 +461,7 @@ class _OtherHello(TidelogError):  # noqa: N818 - the fact is the noun
 
 
 class _Conversation:
-    """One negotiated connection: questions with their answers, deliveries with theirs."""
+    """One negotiated connection: requests with replies, deliveries with acknowledgements."""
 
     def __init__(self, socket: ClientConnection, uplink: BrokerConnection) -> None:
         self._socket = socket
@@ -473,7 +473,7 @@ class _Conversation:
     async def ask(
         self, frame: Callable[[int], bytes], timeout_s: float, sent: Callable[[], None]
     ) -> "wire.Ack | wire.HistoryPage":
-        """Send a frame and wait for the answer to its `ref`; one that comes later is dropped."""
+        """Send a frame and wait for the reply to its `ref`; one that comes later is dropped."""
         ref = next(self._refs)
         answered: asyncio.Future[wire.Ack | wire.HistoryPage] = (
             asyncio.get_running_loop().create_future()
@@ -497,7 +497,7 @@ class _Conversation:
         self._socket.transport.abort()
 
     def abandon(self) -> None:
-        """The connection is gone: whoever still waits learns that no answer will come."""
+        """The connection is gone: whoever still waits learns that no reply will come."""
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(BrokerUnreachable("the connection was lost"))

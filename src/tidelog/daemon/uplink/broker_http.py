@@ -1,4 +1,4 @@
-"""One HTTP request to a broker, by whoever is no daemon or none yet, with advice when it fails."""
+"""One HTTP request to a broker, from outside a running daemon, with advice when it fails."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ class BrokerRefused(TidelogError):  # noqa: N818 - the failure is the noun
 def call(
     url: str, method: str, body: object, token: str | None, patience_s: float = _PATIENCE_S
 ) -> dict[str, Any]:
-    """The answer to one request; a refusal becomes an error that says what to do."""
+    """The response to one request; a refusal becomes an error that says what to do."""
     base = "{0.scheme}://{0.netloc}".format(urlsplit(url))
     headers = {"content-type": "application/json"}
     if token is not None:
@@ -57,7 +57,7 @@ def call(
 
 
 def _opened(request: urllib.request.Request, patience_s: float) -> Any:
-    """The answer of a broker, which may just be starting: nobody listens yet."""
+    """The response of a broker, which may just be starting: nobody listens yet."""
     deadline = time.monotonic() + patience_s
     is_told = False
     while True:

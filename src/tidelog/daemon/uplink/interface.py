@@ -8,11 +8,11 @@ from tidelog.base.errors import TidelogError
 
 
 class BrokerUnreachable(TidelogError):  # noqa: N818 - the failure is the noun
-    """There is no negotiated connection, or it ended before the answer came."""
+    """There is no negotiated connection, or it ended before the reply came."""
 
 
 class Reply(Struct, frozen=True):
-    """The broker's answer to a question."""
+    """The broker's reply to a request."""
 
     status: int
     """The `code` of its `ack`."""
@@ -42,7 +42,7 @@ class Uplink(Protocol):
     async def resolve(self, name: str) -> str | None:
         """The public key of the one member of this name; None if there is none, or several.
 
-        Never fails: without a connection it answers from what it knows.
+        Never fails: without a connection it returns what it knew last.
         """
 
     async def peers(self) -> dict[str, str]:

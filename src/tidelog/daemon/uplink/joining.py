@@ -37,8 +37,7 @@ def read_invite(link: str) -> Invite:
     if parts.scheme not in ("http", "https") or not slug or "/" in slug or not parts.fragment:
         raise ConfigError(
             "that is not an invite. An invite looks like https://broker/mesh/SLUG#SECRET; put it "
-            "in quotes, "
-            "because a shell may take # for a comment."
+            "in quotes, because a shell may take # for a comment."
         )
     if not is_slug(slug):  # a directory is named after it
         raise ConfigError(

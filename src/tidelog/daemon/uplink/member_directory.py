@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 Fetch = Callable[[str, dict[str, str]], Any]
 
 _FAILURES = (OSError, ValueError, TypeError, KeyError, TimeoutError)
-"""What a broker that is away, or that is none, makes of a question."""
+"""How asking fails if the broker is away, or if it is something else."""
 
 
 class MemberDirectory:
@@ -60,7 +60,7 @@ class MemberDirectory:
         """Know where to ask.
 
         Args:
-            broker_url: where the broker answers HTTP.
+            broker_url: where the broker serves HTTP.
             slug: name of the mesh.
             key: proves who asks.
             names: what was said before.

@@ -34,7 +34,7 @@ class DeliveryKey(NamedTuple):
 
 
 class DeliveryState(NamedTuple):
-    """A row of the delivery queue as `mesh_delivery` answers it."""
+    """A row of the delivery queue as `mesh_delivery` returns it."""
 
     mesh_id: str
     status: str
@@ -62,7 +62,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     lease_ms: int
     limit: int
     max_bytes: int
-    """No further message behind so much content; one is always leased."""
+    """No further message after so much content; one is always leased."""
     asked_at: int
     """What is due at this time is looked for; the lease begins at the decision's own."""
 
@@ -82,7 +82,7 @@ class Claim(Struct, frozen=True, kw_only=True):
         return "mesh_due", (self.mesh_id, self.recipient, self.asked_at, self.limit)
 
     def decide(self, view: View) -> Accept | Refuse:
-        """Answers a `Leased`, or the `Reply` of whoever may not have it."""
+        """Returns a `Leased`, or the `Reply` of whoever may not have it."""
         key = self.member.public_hex
         if member_of(view.rows("mesh_member", (self.mesh_id, key)), key) is None:
             return Refuse(replies.not_a_member())
@@ -153,7 +153,7 @@ class Complete(Struct, frozen=True):
         return Names(rows=(("mesh_delivery", self.key),))
 
     def decide(self, view: View) -> Accept | Refuse:
-        """Answers a `Completion`. A lease whose time is over still counts while it is the last."""
+        """Returns a `Completion`. A lease whose time is over still counts while it is the last."""
         rows = view.rows("mesh_delivery", self.key)
         state = DeliveryState._make(rows[0]) if rows else None
         if state is None or state.mesh_id != self.mesh_id or state.claim_id != self.claim_id:

@@ -447,7 +447,7 @@ class AddWebhook(Struct, frozen=True):
         )
 
     def decide(self, view: View) -> Accept | Refuse:
-        """The secret is shown in this answer and never again."""
+        """The secret is in this reply and never shown again."""
         [(_, _, _, webhooks, _)] = view.rows("mesh_counts", (self.mesh_id, self.asked_at))
         if webhooks >= self.limits.webhooks:
             return Refuse(refusal(409, "too_many_webhooks"))

@@ -37,10 +37,10 @@ def changed(mesh: Mesh, fields: Mapping[str, Any]) -> Mesh:
     """
     new: dict[str, Any] = {name: fields[name] for name in NAMES if name in fields}
     if new.get("dedupe_retention_mode", MODES[0]) not in MODES:
-        raise RequestRefused(400, "schema_invalid", f"dedupe_retention_mode is none of {MODES}")
+        raise RequestRefused(400, "schema_invalid", f"dedupe_retention_mode is not one of {MODES}")
     if new.get("clone_concurrency_policy", CONNECTION_POLICIES[0]) not in CONNECTION_POLICIES:
         raise RequestRefused(
-            400, "schema_invalid", f"clone_concurrency_policy is none of {CONNECTION_POLICIES}"
+            400, "schema_invalid", f"clone_concurrency_policy is not one of {CONNECTION_POLICIES}"
         )
     if not isinstance(new.get("echo_to_sender", False), bool):
         raise RequestRefused(400, "schema_invalid", "echo_to_sender is neither true nor false")

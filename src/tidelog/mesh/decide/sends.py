@@ -1,7 +1,7 @@
 """What a send does: one pure decision (mesh 6.1, 6.6 and 6.7).
 
 Everything stateless was checked before, and the rate limiter has counted the id. The decision sees
-the state as its predecessors in the same batch left it, and answers what to append and what to say;
+the state as its predecessors in the same batch left it, and returns what to append and what to say;
 a refusal leaves nothing, so the next send under the same id is a first accept.
 """
 
@@ -45,7 +45,7 @@ def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> byt
 
 
 def mentions_in(meta: bytes) -> tuple[str, ...]:
-    """Keys in `meta.mentions`, each once; what is no key in there means nothing to the broker.
+    """Keys in `meta.mentions`, each once; whatever else is in there is ignored.
 
     Raises:
         RequestRefused: there are more than one send may index.

@@ -207,7 +207,7 @@ class MeshHttp:
         dialled = claims.host
         if dialled is None:
             if self._service.settings.require_hello_2:
-                detail = "mesh.require_hello_2: the token does not say in host where it is for"
+                detail = "mesh.require_hello_2: the token has no host, the address it is for"
                 raise Refused(replies.unauthenticated(detail))
         elif not authority.is_same(dialled, self._service.public_hosts.at(request.local)):
             self._service.note_misdirected(member, mesh, dialled)
@@ -221,7 +221,7 @@ class MeshHttp:
         headers = [
             value.decode("latin-1") for key, value in request.headers if key == b"idempotency-key"
         ]
-        # Nobody behind a broker mints an id: without one a retry would be a second message.
+        # The broker mints no id for its caller: a retry would get another and be a second message.
         client_message_id = choose_client_message_id(
             headers, fields.get("client_message_id", ""), str
         )
@@ -378,5 +378,5 @@ def _number(query: Mapping[str, Any], name: str, default: int, *, least: int, mo
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < least:
-        raise RequestRefused(400, "schema_invalid", f"{name} is not an integer from {least} on")
+        raise RequestRefused(400, "schema_invalid", f"{name} is not an integer of at least {least}")
     return min(int(text), most)

@@ -112,8 +112,8 @@ class Peers:
     async def ready(self, peer: Peer) -> None:
         """It is present, and the others are told if its member was not.
 
-        It is closed instead if another daemon with its key stays. Who waits for this before it
-        answers its daemon can be sure that a daemon that comes later is told of later.
+        It is closed instead if another daemon with its key stays. Whoever waits for this before it
+        replies to its daemon can be sure that a daemon that comes later is told of later.
         """
         mesh_id, key = self._of[peer]
         older = {each: _judge(each, peer.instance) for each in self._of_key(mesh_id, key)}
@@ -234,7 +234,7 @@ def _judge(older: Peer, newer_instance: str) -> Resolution:
 def _end_older(older: Peer, verdict: Resolution) -> None:
     """End the older of two connections if it may not stay.
 
-    One that the same process has left behind is told to come again, should it still listen: that
+    A leftover of the same process is told to come again, should it still listen: that
     process must not take itself for replaced.
     """
     if verdict is Resolution.SAME_DAEMON:

@@ -271,7 +271,7 @@ class MeshService:
     # Sends.
 
     async def accept_frame(self, mesh: Mesh, member: Member, frame: wire.SendRequest) -> Reply:
-        """Accept a `send` frame; whatever happens, there is an answer."""
+        """Accept a `send` frame; whatever happens, there is a reply."""
         if frame.fault is not None:
             return replies.of_request(frame.fault)
         fields = frame.fields
@@ -282,7 +282,7 @@ class MeshService:
     async def accept(
         self, mesh: Mesh, member: Member, client_message_id: object, fields: Mapping[str, Any]
     ) -> Reply:
-        """Accept a send of a member (mesh 6.1); whatever happens, there is an answer."""
+        """Accept a send of a member (mesh 6.1); whatever happens, there is a reply."""
         try:
             if not is_client_message_id(client_message_id):
                 return refusal(400, "client_message_id_invalid")
@@ -382,7 +382,7 @@ class MeshService:
     async def subscribe(
         self, mesh: Mesh, member: Member, topic: object, *, is_wanted: bool
     ) -> Reply:
-        """SetSubscription a member, or end its subscription."""
+        """Subscribe a member, or end its subscription."""
         try:
             name = _reference(topic)
         except RequestRefused as error:
@@ -457,7 +457,7 @@ class MeshService:
     async def change_mesh(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
         """Change settings; whoever is connected negotiates anew."""
         if not any(name in fields for name in SETTING_NAMES):
-            raise RequestRefused(400, "schema_invalid", f"none of {', '.join(SETTING_NAMES)}")
+            raise RequestRefused(400, "schema_invalid", f"give one of {', '.join(SETTING_NAMES)}")
         changed(mesh, fields)  # refuses what cannot be
         reply = await self.commit(ChangeMesh(mesh, fields))
         if reply.status == 200:
@@ -466,7 +466,7 @@ class MeshService:
         return reply
 
     async def invite(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
-        """An invite; it is in this answer and nowhere else."""
+        """An invite; it is in this reply and nowhere else."""
         longest = int(self.settings.invite_lifetime_seconds)
         lifetime_s = _whole(fields, "expires_in", 1, 86_400, max(1, longest))
         invite = secrets.token_urlsafe(INVITE_BYTES)
@@ -524,7 +524,7 @@ class MeshService:
         return await self.commit(item)
 
     async def members(self, mesh: Mesh, after: str) -> Reply:
-        """A page of the members behind a key."""
+        """A page of the members after a key."""
         rows = await self.store.rows("mesh_members", (mesh.id, after, MEMBERS_PAGE + 1))
         items = [{"member_pubkey": key, "name": name} for key, name in rows[:MEMBERS_PAGE]]
         return _members_page(items, after, has_more=len(rows) > MEMBERS_PAGE)
@@ -552,7 +552,7 @@ class MeshService:
     # Webhooks.
 
     async def add_webhook(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
-        """CommitSend messages to a URL."""
+        """Send messages to a URL."""
         url, topic = fields.get("url"), fields.get("topic")
         if (
             not isinstance(url, str)
@@ -595,7 +595,7 @@ class MeshService:
         ]
 
     async def remove_webhook(self, mesh: Mesh, endpoint_id: str) -> Reply:
-        """CommitSend nothing more to an endpoint."""
+        """Send nothing more to an endpoint."""
         return await self.commit(RemoveWebhook(mesh.id, endpoint_id))
 
 
@@ -610,7 +610,7 @@ def _envelope(fields: Mapping[str, Any]) -> Envelope:
     """As the daemon reads it, but for the code of a kind that there is not (mesh 6.1)."""
     kind = fields.get("destination_kind")
     if isinstance(kind, str) and kind not in KINDS:
-        raise RequestRefused(400, "destination_kind_invalid", f"none of {', '.join(KINDS)}")
+        raise RequestRefused(400, "destination_kind_invalid", f"not one of {', '.join(KINDS)}")
     return read_envelope(fields)
 
 

@@ -1,8 +1,8 @@
 """Two connections with one member's key: which of them stays (mesh 9.6).
 
-A process that lost its connection and opened another one is no rival of itself, although the broker
-may take the lost one for alive for a while. A daemon therefore says with its hello which process it
-is, by random text that only this process knows.
+A process that lost its connection and opened another one does not compete with itself, although the
+broker may take the lost one for alive for a while. A daemon therefore says with its hello which
+process it is, by random text that only this process knows.
 """
 
 from enum import Enum, auto

@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Stored(NamedTuple):
-    """A send as the query `mesh_entry` answers it."""
+    """A send as the query `mesh_entry` returns it."""
 
     history_id: int
     kind: str

@@ -113,7 +113,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
 
 def prefix(fingerprint: bytes) -> str:
-    """The beginning of a fingerprint, as answers show it."""
+    """The beginning of a fingerprint, as replies show it."""
     return fingerprint[:PREFIX_BYTES].hex()
 
 
@@ -186,14 +186,14 @@ def make_envelope(
     A name must have been resolved to its key before. The size of the body is the caller's to check.
     """
     if destination_kind not in KINDS:
-        _refuse("schema_invalid", f"destination_kind is none of {', '.join(KINDS)}")
+        _refuse("schema_invalid", f"destination_kind is not one of {', '.join(KINDS)}")
     ref = _reference(destination_ref, "destination_ref", "destination_invalid")
     if not ref or (destination_kind == "dm" and not PUBLIC_KEY.fullmatch(ref)):
         _refuse("destination_invalid", "destination_ref names no destination of its kind")
     if priority is None:
         priority = "next"
     if priority not in PRIORITIES:
-        _refuse("schema_invalid", f"priority is none of {', '.join(PRIORITIES)}")
+        _refuse("schema_invalid", f"priority is not one of {', '.join(PRIORITIES)}")
     reply_to = "" if reply_to_id is None else reply_to_id
     return Envelope(
         envelope_version=envelope_version,

@@ -59,7 +59,7 @@ class MemberKey:
         return self._private.sign(message).hex()
 
     def sign_hello(self, slug: str, challenge: bytes, host: str | None = None) -> str:
-        """Answer to the broker's challenge: of version 2 with a host, of version 1 without."""
+        """The broker's challenge, signed: version 2 with a host, version 1 without."""
         return self.sign(hello_message(slug, challenge, host))
 
     def sign_join(self, slug: str, invite: str, name: str) -> str:
@@ -166,7 +166,7 @@ def to_base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes:
-    """`TokenRefused` if it is none."""
+    """Raises `TokenRefused` if it is not base64url."""
     return _from_base64(text)
 
 

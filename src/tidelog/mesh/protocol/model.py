@@ -31,7 +31,7 @@ def queue_recipient(queue_id: str) -> str:
 
 
 class Mesh(Struct, frozen=True):
-    """A mesh and its settings, as `mesh_by_id` and `mesh_by_slug` answer them."""
+    """A mesh and its settings, as `mesh_by_id` and `mesh_by_slug` return them."""
 
     id: str
     slug: str
@@ -48,7 +48,7 @@ class Mesh(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """A member of a mesh, as `mesh_member` answers it."""
+    """A member of a mesh, as `mesh_member` returns it."""
 
     id: str
     """Stays the same when the key is exchanged."""

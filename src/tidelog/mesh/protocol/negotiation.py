@@ -23,7 +23,7 @@ INLINE_BYTES = 65_536
 BLOB_BYTES = 524_288_000
 MIN_PAYLOAD_BYTES = 1024
 MAX_FEATURES = 64
-"""Names in one request: the answer repeats the missing ones."""
+"""Names in one request: the response repeats the missing ones."""
 
 ConnectionPolicy = Literal["prefer_newest", "prefer_oldest", "allow_concurrent"]
 CONNECTION_POLICIES: Final[tuple[ConnectionPolicy, ...]] = get_args(ConnectionPolicy)
@@ -101,7 +101,7 @@ def offered(
     }
 
 
-def answer(
+def response(
     require: Sequence[str], optional: Sequence[str], offer: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """`supported` and `missing_required` of the response: of what was asked for, what there is."""

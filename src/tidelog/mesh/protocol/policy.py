@@ -1,4 +1,4 @@
-"""The rules of the outbox as tables and formulas: states, answers, delays, age (mesh 3.3, 4).
+"""The rules of the outbox as tables and formulas: states, replies, delays, age (mesh 3.3, 4).
 
 Nothing here reads a clock or a file; the daemon passes what it knows and stores what comes back.
 """
@@ -25,7 +25,7 @@ CLAIM_ROWS = 32
 """Attempts a worker starts at once."""
 
 REQUEST_TIMEOUT_MS = 15_000
-"""An attempt without an answer for so long has failed; a later answer to it changes nothing."""
+"""An attempt without a reply for so long has failed; a later reply to it changes nothing."""
 
 MAX_AGE_DEFAULT_HOURS = 168
 MAX_AGE_CAP_HOURS = 720
@@ -71,16 +71,16 @@ class Existing(Struct, frozen=True):
 
 
 class AcceptReply(Struct, frozen=True):
-    """The answer to an accept."""
+    """The reply to an accept."""
 
     status: int
     body: Mapping[str, Any]
     inserts: bool = False
-    """Whether a `pending` row must be committed before this may be answered."""
+    """Whether a `pending` row must be committed before this reply is given."""
 
 
 def look_up(client_message_id: str, fingerprint: bytes, existing: Existing | None) -> AcceptReply:
-    """State times match; every combination has its one answer."""
+    """State times match; every combination has its one reply."""
     if existing is None:
         return AcceptReply(202, {"client_message_id": client_message_id, "status": "queued"}, True)
     match = existing.request_fingerprint == fingerprint
@@ -121,7 +121,7 @@ _TRANSIENT = frozenset({401, 408, 425, 429})
 def status_after(code: int | None) -> Status:
     """The status of an attempted row; None stands for a timeout, a reset or no connection.
 
-    An answer that no broker of this contract gives is retried: age ends it, and nothing is lost.
+    A reply that no broker of this contract gives is retried: age ends it, and nothing is lost.
     """
     if code in (200, 201):
         return "done"
@@ -138,7 +138,7 @@ def proves_absence(last_error: str | None, attempts: int) -> bool:
     """Whether a row's error says that the broker does not have the message.
 
     A refusal for good does: the same bytes were never accepted under this id. One at the gate does
-    only for a first attempt: an earlier one may have been accepted and its answer lost.
+    only for a first attempt: an earlier one may have been accepted and its reply lost.
     """
     code = (last_error or "").partition(" ")[0]
     if not code.isdecimal() or status_after(int(code)) != "dead":

@@ -1,4 +1,4 @@
-"""What the broker answers: a status and a JSON object, the same over HTTP and in `ack` frames."""
+"""What the broker returns: a status and a JSON object, the same over HTTP and in `ack` frames."""
 
 from datetime import UTC, datetime
 from math import ceil
@@ -13,7 +13,7 @@ RETRY_SOON_SECONDS = 1
 
 
 class Reply(Struct, frozen=True):
-    """One answer."""
+    """A status, and what the caller is told."""
 
     status: int
     body: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def mesh_not_found() -> Reply:
 
 
 def not_a_member() -> Reply:
-    """The caller is no member, or none any more."""
+    """The caller is not a member, or no longer one."""
     return refusal(403, "not_a_member")
 
 

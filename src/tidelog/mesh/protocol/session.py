@@ -41,18 +41,18 @@ class Authenticate(Struct, frozen=True):
 class Ready(Struct, frozen=True):
     """Negotiation is done: the member is present and receives from now on.
 
-    It comes before the answer, so that a connection that may not stay never takes itself for ready.
+    It comes before the reply, so that a connection that may not stay never takes itself for ready.
     """
 
 
 class AcceptSend(Struct, frozen=True):
-    """AcceptSend a send and answer it; those of one connection may run together."""
+    """Accept a send and reply to it; those of one connection may run together."""
 
     frame: wire.SendRequest
 
 
 class ChangeSubscription(Struct, frozen=True):
-    """Subscribe or unsubscribe, then answer."""
+    """Subscribe or unsubscribe, then reply."""
 
     ref: int
     topic: str
@@ -60,13 +60,13 @@ class ChangeSubscription(Struct, frozen=True):
 
 
 class ListTopics(Struct, frozen=True):
-    """Answer the topics."""
+    """Reply with the topics."""
 
     ref: int
 
 
 class ReadHistory(Struct, frozen=True):
-    """Answer a page of history."""
+    """Reply with a page of history."""
 
     ref: int
     after: int
@@ -110,7 +110,7 @@ class _State(Enum):
 
 
 def ack(ref: int, reply: Reply) -> bytes:
-    """The answer to a frame that has a `ref`."""
+    """The reply to a frame that has a `ref`."""
     fields: dict[str, Any] = {"type": "ack", "ref": ref, "code": reply.status, **reply.body}
     if reply.retry_after_s is not None:
         fields["retry_after"] = reply.retry_after_s
@@ -142,7 +142,7 @@ class Session:
         self.member: Member | None = None
         """Set when it was admitted."""
         self.misdirected: str | None = None
-        """What the daemon dialled, if it signed an address that is none of this broker's."""
+        """What the daemon dialled, if it signed an address that is not this broker's."""
         self._public_hosts = public_hosts
         self._requires_host = requires_host
         self.instance = ""
@@ -250,7 +250,7 @@ class Session:
         return [Authenticate(frame.member_pubkey)]
 
     def _negotiate(self, frame: wire.FeatureRequest) -> list[Action]:
-        """Answer what there is; a daemon that misses something closes by itself."""
+        """Reply with what there is; a daemon that misses something closes by itself."""
         if len(frame.require) + len(frame.optional) > negotiation.MAX_FEATURES:
             return self.end(wire.MALFORMED, "too many features")
         mode: Any = self.mesh.dedupe_retention_mode
@@ -260,7 +260,7 @@ class Session:
             inline_bytes=self._inline_bytes,
             connection_policy=self.mesh.clone_concurrency_policy,
         )
-        supported, missing = negotiation.answer(frame.require, frame.optional, offer)
+        supported, missing = negotiation.response(frame.require, frame.optional, offer)
         response = wire.FeatureResponse(supported=supported, missing_required=missing)
         answered = Send(wire.encode(response))
         if missing or self._state is not _State.NEGOTIATING:

@@ -29,7 +29,7 @@ UNAUTHENTICATED = 4401
 NOT_A_MEMBER = 4403
 UNKNOWN_MESH = 4404
 MISDIRECTED = 4421
-"""The daemon dialled an address that is none of this broker's."""
+"""The daemon dialled an address that is not this broker's."""
 TRY_AGAIN_LATER = 1013
 """A slow consumer, as WebSocket has it."""
 
@@ -110,9 +110,9 @@ class Ack(Struct, frozen=True, kw_only=True, tag="ack", omit_defaults=True):
     retry_after: float | None = None
     """Seconds; what the header `Retry-After` is on HTTP."""
     topics: list[Topic] | None = None
-    """The answer to `topics`."""
+    """The reply to `topics`."""
     topic: str | None = None
-    """With `subscribed` the answer to `subscribe` and `unsubscribe`."""
+    """With `subscribed` the reply to `subscribe` and `unsubscribe`."""
     subscribed: bool | None = None
 
 
@@ -209,7 +209,7 @@ class SendRequest(Struct, frozen=True, kw_only=True):
     fields: dict[str, Any]
     """Every member of the frame; without `meta` when that is at fault."""
     fault: RequestRefused | None = None
-    """Set when the text of `meta` is no JSON of one meaning: answer it in B1."""
+    """Set when the text of `meta` is not JSON of one meaning: refuse it in B1."""
 
 
 class ClientAck(Struct, frozen=True, kw_only=True, tag="client_ack"):

@@ -139,7 +139,7 @@ USING unnest($1::text[], $2::text[], $3::bigint[]) AS named (mesh_id, recipient,
 WHERE r.mesh_id = named.mesh_id AND r.recipient_pubkey = named.recipient AND r.through = named.through;
 
 -- name: mesh_endpoints_due
--- Endpoints behind an id that have something to get now.
+-- Endpoints after an id that have something to get now.
 SELECT 1, w.id FROM tidelog.mesh_webhook w
 WHERE w.id > ($1::text[])[1] AND w.disabled_at IS NULL AND EXISTS (
   SELECT 1 FROM tidelog.mesh_delivery_queue q
@@ -189,7 +189,7 @@ WHERE q.channel = 'webhook' AND q.status IN ('pending', 'claimed') AND NOT EXIST
 LIMIT ($1::bigint[])[1];
 
 -- name: mesh_deliveries_page
--- Deliveries behind one of them, in the order of their messages.
+-- Deliveries after one of them, in the order of their messages.
 SELECT 1, broker_message_id, recipient_pubkey, channel, endpoint_id, status, created_at
 FROM tidelog.mesh_delivery_queue
 WHERE (broker_message_id, recipient_pubkey, channel, endpoint_id)
@@ -206,13 +206,13 @@ AND q.channel = named.channel AND q.endpoint_id = named.endpoint_id
 AND q.status IN ('delivered', 'dead');
 
 -- name: mesh_page
--- Meshes behind an id.
+-- Meshes after an id.
 SELECT 1, id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
        rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM tidelog.mesh_setting WHERE id > ($1::text[])[1] ORDER BY id LIMIT ($2::bigint[])[1];
 
 -- name: mesh_too_old
--- Messages of a stream behind a place that were accepted before a time and still have their content.
+-- Messages of a stream after a position that were accepted before a time and still have their content.
 -- Times ascend along a stream, so a page of it tells.
 SELECT 1, committed_id, stream_serial, entity, body FROM (
   SELECT committed_id, stream_serial, entity, body, committed_at FROM tidelog.log
@@ -256,7 +256,7 @@ WHERE EXISTS (
   WHERE q.broker_message_id = named.broker_message_id AND q.status IN ('pending', 'claimed'));
 
 -- name: mesh_check_keys
--- Ids behind one with their stored answers, and the entry that each was committed with.
+-- Ids after one of them with their stored replies, and the entry that each was committed with.
 SELECT 1, page.scope, page.key, page.available, page.outcome, l.entity, (l.body IS NOT NULL)::int,
        (t.broker_message_id IS NOT NULL)::int
 FROM (
@@ -275,7 +275,7 @@ FROM unnest($1::text[]) WITH ORDINALITY AS named (broker_message_id, number)
 JOIN tidelog.mesh_message_tombstone t ON t.broker_message_id = named.broker_message_id;
 
 -- name: mesh_check_entries
--- Entries of all meshes behind a place, and whether they have a tombstone.
+-- Entries of all meshes after a position, and whether they have a tombstone.
 SELECT 1, page.*, (t.broker_message_id IS NOT NULL)::int FROM (
   SELECT stream, stream_serial, entity, committed_at, kind, ref, body FROM tidelog.log
   WHERE (stream, stream_serial) > (($1::text[])[1], ($2::bigint[])[1])
@@ -299,7 +299,7 @@ FROM unnest($1::text[]) WITH ORDINALITY AS named (message, number)
 JOIN tidelog.mesh_mention_index m ON m.broker_message_id = named.message;
 
 -- name: mesh_check_deliveries
--- Unfinished deliveries that are older than a time, behind one of them, with their messages.
+-- Unfinished deliveries that are older than a time, after one of them, with their messages.
 SELECT 1, q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id, q.broker_message_id, l.body
 FROM tidelog.mesh_delivery_queue q
 LEFT JOIN tidelog.log l ON l.stream = 'mesh/' || q.mesh_id AND l.stream_serial = q.history_id
@@ -310,7 +310,7 @@ AND q.status IN ('pending', 'claimed') AND q.created_at < ($6::bigint[])[1]
 ORDER BY q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id LIMIT ($7::bigint[])[1];
 
 -- name: mesh_check_mentions
--- Mentions behind one of them, and whether there is a message or a tombstone.
+-- Mentions after one of them, and whether there is a message or a tombstone.
 SELECT 1, m.broker_message_id, m.mentioned_pubkey, m.mesh_id, (l.committed_id IS NOT NULL)::int,
        (t.broker_message_id IS NOT NULL)::int
 FROM (

@@ -87,7 +87,7 @@ AND status IN ('pending', 'claimed') ORDER BY history_id LIMIT ?4;
 DELETE FROM mesh_ended_recipient WHERE mesh_id = ? AND recipient_pubkey = ? AND through = ?;
 
 -- name: mesh_endpoints_due
--- Endpoints behind an id that have something to get now.
+-- Endpoints after an id that have something to get now.
 SELECT w.id FROM mesh_webhook w
 WHERE w.id > ?1 AND w.disabled_at IS NULL AND EXISTS (
   SELECT 1 FROM mesh_delivery_queue q
@@ -128,7 +128,7 @@ WHERE q.channel = 'webhook' AND q.status IN ('pending', 'claimed') AND NOT EXIST
 LIMIT ?;
 
 -- name: mesh_deliveries_page
--- Deliveries behind one of them, in the order of their messages.
+-- Deliveries after one of them, in the order of their messages.
 SELECT broker_message_id, recipient_pubkey, channel, endpoint_id, status, created_at FROM mesh_delivery_queue
 WHERE (broker_message_id, recipient_pubkey, channel, endpoint_id) > (?1, ?2, ?3, ?4)
 ORDER BY broker_message_id, recipient_pubkey, channel, endpoint_id LIMIT ?5;
@@ -140,13 +140,13 @@ WHERE broker_message_id = ? AND recipient_pubkey = ? AND channel = ? AND endpoin
 AND status IN ('delivered', 'dead');
 
 -- name: mesh_page
--- Meshes behind an id.
+-- Meshes after an id.
 SELECT id, slug, dedupe_retention_mode, dedupe_retention_days, message_retention_days, echo_to_sender,
        rate_limit, rate_window_ms, shortest_window_days, clone_concurrency_policy
 FROM mesh_setting WHERE id > ? ORDER BY id LIMIT ?;
 
 -- name: mesh_too_old
--- Messages of a stream behind a place that were accepted before a time and still have their content.
+-- Messages of a stream after a position that were accepted before a time and still have their content.
 -- Times ascend along a stream, so a page of it tells.
 SELECT committed_id, stream_serial, entity, body FROM (
   SELECT committed_id, stream_serial, entity, body, committed_at FROM log
@@ -181,7 +181,7 @@ ORDER BY d.expires_at LIMIT ?2;
 SELECT 1 FROM mesh_delivery_queue WHERE broker_message_id = ? AND status IN ('pending', 'claimed') LIMIT 1;
 
 -- name: mesh_check_keys
--- Ids behind one with their stored answers, and the entry that each was committed with.
+-- Ids after one of them with their stored replies, and the entry that each was committed with.
 SELECT page.scope, page.key, page.available, page.outcome, l.entity, l.body IS NOT NULL,
        t.broker_message_id IS NOT NULL
 FROM (
@@ -198,7 +198,7 @@ ORDER BY page.scope, page.key;
 SELECT broker_message_id FROM mesh_message_tombstone WHERE broker_message_id = ?;
 
 -- name: mesh_check_entries
--- Entries of all meshes behind a place, and whether they have a tombstone.
+-- Entries of all meshes after a position, and whether they have a tombstone.
 SELECT page.*, t.broker_message_id IS NOT NULL FROM (
   SELECT stream, stream_serial, entity, committed_at, kind, ref, body FROM log
   WHERE (stream, stream_serial) > (?1, ?2) AND stream >= 'mesh/' AND stream < 'mesh0'
@@ -217,7 +217,7 @@ FROM mesh_delivery_queue WHERE broker_message_id = ?1;
 SELECT mentioned_pubkey FROM mesh_mention_index WHERE broker_message_id = ?;
 
 -- name: mesh_check_deliveries
--- Unfinished deliveries that are older than a time, behind one of them, with their messages.
+-- Unfinished deliveries that are older than a time, after one of them, with their messages.
 SELECT q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id, q.broker_message_id, l.body
 FROM mesh_delivery_queue q
 LEFT JOIN log l ON l.stream = 'mesh/' || q.mesh_id AND l.stream_serial = q.history_id
@@ -227,7 +227,7 @@ AND q.status IN ('pending', 'claimed') AND q.created_at < ?6
 ORDER BY q.mesh_id, q.recipient_pubkey, q.channel, q.history_id, q.endpoint_id LIMIT ?7;
 
 -- name: mesh_check_mentions
--- Mentions behind one of them, and whether there is a message or a tombstone.
+-- Mentions after one of them, and whether there is a message or a tombstone.
 SELECT m.broker_message_id, m.mentioned_pubkey, m.mesh_id, l.committed_id IS NOT NULL,
        t.broker_message_id IS NOT NULL
 FROM (

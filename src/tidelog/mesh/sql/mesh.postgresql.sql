@@ -74,7 +74,7 @@ JOIN tidelog.mesh_member m
   ON m.mesh_id = named.mesh_id AND m.name = named.name AND m.revoked_at IS NULL;
 
 -- name: mesh_members
--- The members of a mesh behind a key, in the order of their keys.
+-- The members of a mesh after a key, in the order of their keys.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::text[], $3::bigint[])
   WITH ORDINALITY AS named (mesh_id, after, most, number),

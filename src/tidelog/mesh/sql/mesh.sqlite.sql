@@ -46,7 +46,7 @@ SELECT id, name, revoked_at FROM mesh_member WHERE mesh_id = ? AND member_pubkey
 SELECT member_pubkey FROM mesh_member WHERE mesh_id = ? AND name = ? AND revoked_at IS NULL;
 
 -- name: mesh_members
--- The members of a mesh behind a key, in the order of their keys.
+-- The members of a mesh after a key, in the order of their keys.
 SELECT member_pubkey, name FROM mesh_member
 WHERE mesh_id = ? AND member_pubkey > ? AND revoked_at IS NULL ORDER BY member_pubkey LIMIT ?;
 

@@ -41,7 +41,7 @@ class Verdict(Enum):
 
 
 class Taken(Struct, frozen=True):
-    """The limiter's answer."""
+    """What the limiter says."""
 
     verdict: Verdict
     left_ms: int

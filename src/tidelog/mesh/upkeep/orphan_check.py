@@ -22,7 +22,7 @@ PAGE = 200
 """Rows of one read; entries are read with their content."""
 
 FAN_OUT_MS = 600_000
-"""An unfinished delivery that is younger is no matter of rule 5 yet."""
+"""An unfinished delivery that is younger is not checked by rule 5 yet."""
 
 SWEPT_MS = FINISHED_MS - DAY_MS
 """Deliveries of a message that is older may have been swept. A day less than they are kept: the
@@ -91,7 +91,7 @@ async def _check_keys(store: Store) -> AsyncIterator[Finding]:
             where = (mesh_id_of(scope), "client_message_dedupe", key)
             message = _message_in(outcome)
             if message is None:
-                yield Finding(1, *where, "its stored answer names no message")
+                yield Finding(1, *where, "its stored reply names no message")
             elif entity is None:
                 # Only a damaged history lacks the entry; a tombstone is looked for on its own.
                 if available or not await store.rows("mesh_tombstone", (message,)):
@@ -108,7 +108,7 @@ async def _check_keys(store: Store) -> AsyncIterator[Finding]:
 
 
 def _message_in(outcome: bytes) -> str | None:
-    """The message that a stored answer names; None if that is damaged."""
+    """The message that a stored reply names; None if that is damaged."""
     try:
         message = _outcome(outcome).get("broker_message_id")
     except (msgspec.DecodeError, UnicodeDecodeError):

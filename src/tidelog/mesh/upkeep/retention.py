@@ -26,7 +26,7 @@ BATCH = 100
 MESHES_PAGE = 500
 
 FINISHED_MS = 30 * DAY_MS
-"""How long the row of a finished delivery is kept behind its send: a consumer may acknowledge
+"""How long the row of a finished delivery is kept after its send: a consumer may acknowledge
 again, and an operator may ask what became of it."""
 
 SWEEP_ROWS = 1000

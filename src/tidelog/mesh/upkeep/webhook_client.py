@@ -33,7 +33,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class PostFailed(TidelogError):  # noqa: N818 - the failure is the noun
-    """There was no answer; `code` says why, in a word that is safe to store."""
+    """There was no response; `code` says why, in a word that is safe to store."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -72,10 +72,10 @@ class WebhookClient:
         self.kept.close()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        """POST and answer the status; redirections are statuses like any other.
+        """POST; returns the status, and redirections are statuses like any other.
 
         Raises:
-            PostFailed: there was no answer.
+            PostFailed: there was no response.
         """
         connection = None
         try:

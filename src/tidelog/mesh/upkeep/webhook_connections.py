@@ -28,7 +28,7 @@ MAX_IDLE = 64
 
 
 class AnswerInvalid(TidelogError):  # noqa: N818 - the failure is the noun
-    """What came is no answer, or the peer closed without one."""
+    """What came is not an HTTP response, or the peer closed without one."""
 
 
 class ClosedBefore(TidelogError):  # noqa: N818 - the failure is the noun
@@ -136,7 +136,7 @@ class WebhookConnection(asyncio.Protocol):
 
         Raises:
             ClosedBefore: it may be posted again, on another connection.
-            AnswerInvalid: there was an answer that is none.
+            AnswerInvalid: what came is not an HTTP response.
             OSError: the connection broke.
         """
         self._was_kept = self._kept_by is not None

@@ -68,7 +68,7 @@ def key_of(broker_message_id: str, endpoint_id: str) -> DeliveryKey:
 
 
 class Target(NamedTuple):
-    """An endpoint, as `mesh_webhook_target` answers it."""
+    """An endpoint, as `mesh_webhook_target` returns it."""
 
     mesh_id: str
     slug: str
@@ -122,7 +122,7 @@ class Attempted(Struct, frozen=True):
     key: DeliveryKey
     claim_id: str
     status: int | None
-    """None if there was no answer."""
+    """None if there was no response."""
     error: str = ""
 
     def names(self) -> Names:
@@ -283,7 +283,7 @@ class Webhooks:
 
 
 def _body(stored: Stored, target: Target) -> bytes:
-    """The envelope of mesh 7.2; an endpoint is no member, so nothing mentions it."""
+    """The envelope of mesh 7.2; an endpoint is not a member, so nothing mentions it."""
     fields = envelope(stored, target.slug, "")
     del fields["mention"]
     return _encode(fields)

@@ -235,7 +235,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
 
 async def test_an_unknown_event_is_a_defect(daemon: LocalDaemon) -> None:
     """The kinds are the contract's."""
-    with pytest.raises(ValueError, match="no event"):
+    with pytest.raises(ValueError, match="not an event"):
         daemon.events.publish("news", {})
 
 

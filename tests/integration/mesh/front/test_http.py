@@ -266,8 +266,8 @@ async def test_members_are_listed(broker: Broker) -> None:
     listed = {item["member_pubkey"]: item["name"] for item in page["items"]}
     assert listed == {who.address: who.name for who in people[:3]}
     assert page["has_more"] is False
-    behind = (await people[0].request("GET", f"/members?after={page['next_after']}")).json()
-    assert behind["items"] == []
+    after = (await people[0].request("GET", f"/members?after={page['next_after']}")).json()
+    assert after["items"] == []
 
 
 async def test_echo_to_sender(broker: Broker) -> None:

@@ -249,7 +249,7 @@ async def test_no_other_sweep_takes_an_id(scene: Scene) -> None:
 
 
 async def test_everything_ends_with_the_server(store_location: str, tmp_path: Path) -> None:
-    """No chore is left behind that would read a closed store."""
+    """No periodic work goes on that would read a closed store."""
     async with running_broker(tmp_path, store_location) as broker:
         await broker.mesh()
     await asyncio.sleep(0.05)

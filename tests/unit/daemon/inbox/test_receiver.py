@@ -114,7 +114,7 @@ class History:
         self.asked: list[int] = []
 
     async def __call__(self, after: int) -> wire.HistoryPage:
-        """The page behind a place."""
+        """The page after a `history_id`."""
         self.asked.append(after)
         page = list(self.items[after : after + 2])
         return wire.HistoryPage(

@@ -6,7 +6,13 @@ import pytest
 
 from support.mesh import mesh_cases
 from tidelog.mesh.protocol import negotiation
-from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters, answer, judge, offered
+from tidelog.mesh.protocol.negotiation import (
+    NegotiationFailed,
+    Parameters,
+    judge,
+    offered,
+    response,
+)
 from tidelog.mesh.protocol.policy import max_age_hours
 
 CASES_REQUIRE = (negotiation.DEDUPE,)
@@ -38,7 +44,7 @@ def test_case(case: mesh_cases.Case) -> None:
 def test_our_broker_suits_our_daemon(mode: Any) -> None:
     """What `offered` and `answer` write, `judge` reads."""
     offer = offered(mode=mode, dedupe_retention_days=30, inline_bytes=2048)
-    supported, missing = answer(negotiation.REQUIRED, negotiation.OPTIONAL, offer)
+    supported, missing = response(negotiation.REQUIRED, negotiation.OPTIONAL, offer)
     parameters, warnings = judge(supported, missing)
     assert (parameters.mode, parameters.inline_bytes, warnings) == (mode, 2048, [])
     assert parameters.dedupe_retention_days == (30 if mode == "retention_scoped" else None)
@@ -52,7 +58,7 @@ def test_our_broker_suits_our_daemon(mode: Any) -> None:
 def test_only_what_was_asked_for_is_answered() -> None:
     """Missing optional features are not mentioned, missing required ones each once."""
     offer = offered(mode="permanent", dedupe_retention_days=365)
-    assert answer(["x", "x", "max_payload"], ["y"], offer) == (
+    assert response(["x", "x", "max_payload"], ["y"], offer) == (
         {"max_payload": offer["max_payload"]},
         ["x"],
     )
