@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from support.warm import NURSERY
+from support.warm import NURSERY, PROBED
 from tidelog.testing.postgresql import (
     create_database,
     create_template,
@@ -19,6 +19,7 @@ from tidelog.testing.postgresql import (
 from tidelog.testing.process import ServerProcess
 
 ServerProcess.spawn = staticmethod(NURSERY.start)
+ServerProcess.program = PROBED
 ENGINES = ("sqlite", "postgresql")
 
 settings.register_profile("tidelog", deadline=None)

@@ -40,7 +40,7 @@ class Tidelog:
         self._server = ServerProcess(
             data_dir=home,
             store=store,
-            environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN, "TIDELOG_TEST_PROBE": ""},
+            environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
         )
 
     def __enter__(self) -> Self:

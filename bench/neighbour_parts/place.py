@@ -88,7 +88,6 @@ class Place:
                 data_dir=data,
                 environment={
                     "TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN,
-                    "TIDELOG_TEST_PROBE": "",
                     "SSL_CERT_FILE": str(self._authorities),
                 },
                 arguments=("--config", str(config), "--log-level", "warning"),

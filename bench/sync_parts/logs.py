@@ -97,7 +97,7 @@ class Place:
         process = ServerProcess(
             data_dir=self.home / "data",
             store=self.store,
-            environment={"TIDELOG_TEST_PROBE": "0", "TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
+            environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
             arguments=("--config", str(self.config), "--log-level", "warning"),
         )
         with process:

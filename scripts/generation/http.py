@@ -46,7 +46,7 @@ def described() -> dict[str, Any]:
         with ServerProcess(
             data_dir=folder,
             arguments=("--dev", "--config", str(config)),
-            environment={"TIDELOG_TEST_PROBE": "0"},
+            environment={"TIDELOG_TEST_PROBE": "0"},  # if a test runs this
         ) as server:
             server.start()
             with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=WAIT_SECONDS) as got:

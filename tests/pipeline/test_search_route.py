@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from support.channels.peer import Api
+from support.probe.server import mount_probe, running_server
 from support.search_shard import publish, put
 from tidelog.channels.settings import App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
@@ -28,7 +29,6 @@ from tidelog.pipeline.search.index import (
 )
 from tidelog.pipeline.search.index_build import sweep_index
 from tidelog.testing.process import CREDENTIALS
-from tidelog.testing.server import mount_probe, running_server
 from tidelog.web import search as route
 from tidelog.web.search import SearchSurface
 from tidelog.web.server import Node

@@ -219,7 +219,7 @@ def main(options: argparse.Namespace) -> int:
         server = stack.enter_context(
             ServerProcess(
                 data_dir=home / "data",
-                environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN, "TIDELOG_TEST_PROBE": ""},
+                environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
                 arguments=("--config", str(config)),
             )
         )

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
+from support.probe.server import running_server
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, View
 from tidelog.log.draft import Draft
 from tidelog.log.request import submit_and_wait
-from tidelog.testing.server import running_server
 from tidelog.web.server import Server
 
 WAIT_SECONDS = 15.0

@@ -12,6 +12,9 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 from msgspec import Raw, Struct
 
+from support.probe.rules import SURFACE, PruneItem, PutItem, log_stream, prepare_put
+from support.probe.service import EXTENSION
+from support.probe.wire import Put
 from tidelog.base.clock import ServerClock
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
@@ -25,9 +28,6 @@ from tidelog.store import Store, open_store
 from tidelog.store.postgresql import from_record
 from tidelog.store.rows import Entry, Row
 from tidelog.testing.clock import FakeClock
-from tidelog.testing.probe.rules import SURFACE, PruneItem, PutItem, log_stream, prepare_put
-from tidelog.testing.probe.service import EXTENSION
-from tidelog.testing.probe.wire import Put
 
 LOG_ID = "01TESTLOG00000000000000000"
 

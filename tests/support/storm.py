@@ -10,11 +10,11 @@ from typing import Any
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from support.probe.service import EXTENSION
 from tidelog.config.schema import SCHEMA
 from tidelog.log.verify import verify
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
-from tidelog.testing.probe.service import EXTENSION
 
 STREAMS = 4
 _PAUSE_SECONDS = 0.05

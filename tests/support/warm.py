@@ -25,12 +25,16 @@ import threading
 import time
 from collections.abc import Mapping
 from io import TextIOWrapper
+from pathlib import Path
 from typing import IO, Any
 
 from tidelog.base import faultpoint
 from tidelog.testing.process import Process, spawn
 
-PROGRAMS = ("tidelog", "tidelog.daemon")
+TESTS = str(Path(__file__).parents[1])
+PROBED = "support.probe"
+"""`tidelog` with the probe, which only these tests have."""
+PROGRAMS = ("tidelog", "tidelog.daemon", PROBED)
 PRELOADED = (
     "asyncpg",
     "tidelog.channels.surface",
@@ -47,8 +51,7 @@ PRELOADED = (
     "tidelog.store.postgresql",
     "tidelog.store.sqlite",
     "tidelog.sync.surface",
-    "tidelog.testing.probe.service",
-    "tidelog.testing.server",
+    "support.probe.__main__",
     "tidelog.web.search",
     "tidelog.web.server",
     "tidelog.web.watchdog",
@@ -124,6 +127,8 @@ class Nursery:
         is_plain = _interpreter(env) == _interpreter(os.environ)
         if not is_plain or not is_ours or arguments[1] not in PROGRAMS:
             assert not is_plain_user
+            if arguments[:2] == ["-m", PROBED]:
+                env = {**env, "PYTHONPATH": _with_tests(env)}
             return spawn(command, env=env, stderr=stderr, cwd=cwd)
         asked = {
             "arguments": arguments[1:],
@@ -172,6 +177,11 @@ class Nursery:
         self._socket = self._process = None
 
 
+def _with_tests(env: Mapping[str, str]) -> str:
+    """A `PYTHONPATH` by which the probe is found."""
+    return os.pathsep.join(filter(None, (TESTS, env.get("PYTHONPATH", ""))))
+
+
 def _interpreter(env: Mapping[str, str]) -> dict[str, str]:
     """What the interpreter reads when it starts, such as `PYTHONPATH`."""
     return {name: value for name, value in env.items() if name.startswith("PYTHON")}
@@ -186,7 +196,7 @@ NURSERY = Nursery()
 def main() -> None:
     """Import everything, then fork whenever asked, until the asker is gone."""
     asker = socket.socket(fileno=int(sys.argv[1]))
-    del sys.path[0]  # the folder of this file
+    sys.path[0] = TESTS  # instead of the folder of this file
     for module in PRELOADED:
         importlib.import_module(module)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -249,6 +259,8 @@ def _become(asked: dict[str, Any], output: int, errors: int) -> None:
         if asked["is_plain_user"]:
             _drop_capabilities()
         program, *arguments = asked["arguments"]
+        if program == PROBED:  # for itself, if it begins again
+            os.environ["PYTHONPATH"] = _with_tests(os.environ)
         sys.argv = [program, *arguments]
         # What a server that begins again is started with.
         sys.orig_argv = [sys.executable, "-m", program, *arguments]

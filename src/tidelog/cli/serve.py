@@ -33,6 +33,9 @@ LISTENER_VARIABLE = "TIDELOG_LISTENER"
 
 RETRY_SECONDS = 1.0
 
+ADDED: "list[tuple[Mount, Extension]]" = []
+"""Surfaces outside the package, of a program that appends to this and then runs `main`."""
+
 
 def serve(
     *,
@@ -238,7 +241,7 @@ def _has_lake(settings: "Settings") -> bool:
 
 
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":
-    """The surfaces to mount; the probe only if the environment asks for it."""
+    """The surfaces to mount, and what they add to the store."""
     from tidelog.dashboard.schema import EXTENSION as DASHBOARD
 
     mounts: list[Mount] = []
@@ -251,18 +254,9 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
         mounts.append(_mount_mesh)
     if settings.pipeline.lake or _has_lake(settings):
         mounts.append(_mount_search)
-    if os.environ.get("TIDELOG_TEST_PROBE") == "1":
-        if not is_loopback(settings.host):
-            raise ConfigError(
-                "TIDELOG_TEST_PROBE=1 lets everybody write to the log without a token, so it "
-                f"listens on this machine only, not on {settings.host}. Unset it, or leave --host "
-                "out."
-            )
-        from tidelog.testing.probe.service import EXTENSION
-        from tidelog.testing.server import mount_probe
-
-        mounts.append(mount_probe)
-        extensions.append(EXTENSION)
+    for mount, extension in ADDED:
+        mounts.append(mount)
+        extensions.append(extension)
     return _with_dashboard(mounts), extensions
 
 

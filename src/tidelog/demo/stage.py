@@ -101,7 +101,6 @@ class Stage:
         self.config.chmod(0o600)
         self.server = ServerProcess(
             data_dir=self.data_dir,
-            environment={"TIDELOG_TEST_PROBE": ""},
             arguments=("--dev", "--config", str(self.config)),
         )
         self.server.port = port

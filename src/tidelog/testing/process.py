@@ -60,10 +60,13 @@ def spawn(command: list[str], *, env: Mapping[str, str], stderr: IO[bytes], cwd:
 
 
 class ServerProcess:
-    """`tidelog serve` on a fixed port, with the probe mounted.
+    """`tidelog serve` on a fixed port.
 
     A context manager: the process is gone when the block ends, however it ends.
     """
+
+    program: ClassVar[str] = "tidelog"
+    """The module that is run: this, or one that adds surfaces and then does the same."""
 
     spawn: ClassVar[Callable[..., Process]] = staticmethod(spawn)
     """How its process is started; tests of tidelog itself fork one that has imported everything."""
@@ -112,14 +115,13 @@ class ServerProcess:
 
     def launch(self, faults: str = "") -> None:
         """Start the process without waiting for it."""
-        command = [sys.executable, "-m", "tidelog", "serve", "--json", "--port", str(self.port)]
+        command = [sys.executable, "-m", self.program, "serve", "--json", "--port", str(self.port)]
         command += ["--data-dir", str(self.data_dir), *self._arguments]
         if self._store:
             command += ["--store", self._store]
         environment = {
             **os.environ,
             **({} if "--dev" in self._arguments else CREDENTIALS),
-            "TIDELOG_TEST_PROBE": "1",
             **self._environment,
             FAULTS_VARIABLE: faults,
         }

@@ -11,15 +11,9 @@ from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
 from tidelog.store.schema import Extension
-from tidelog.testing.probe.service import EXTENSION, ProbeService
-from tidelog.web.server import Mount, Node, Server
+from tidelog.web.server import Mount, Server
 
-__all__ = ["mount_probe", "running_server"]
-
-
-async def mount_probe(node: Node) -> ProbeService:
-    """The probe surface on a node."""
-    return ProbeService(node.committer, node.store)
+__all__ = ["running_server"]
 
 
 @asynccontextmanager
@@ -29,15 +23,15 @@ async def running_server(
     store: str = "",
     limits: Limits | None = None,
     settings: Settings | None = None,
-    mounts: Sequence[Mount] = (mount_probe,),
-    extensions: Sequence[Extension] = (EXTENSION,),
+    mounts: Sequence[Mount] = (),
+    extensions: Sequence[Extension] = (),
     clock: ServerClock | None = None,
 ) -> AsyncIterator[Server]:
     """A server on a free port of the loopback for the length of the block.
 
-    The same code as `tidelog serve`, with the probe mounted unless told otherwise. What was
-    accepted is finished when the block ends. Of `settings` everything holds but where the data is
-    and the port; `limits` is for tests that change nothing else.
+    The same code as `tidelog serve`, with the surfaces that `mounts` opens. What was accepted is
+    finished when the block ends. Of `settings` everything holds but where the data is and the port;
+    `limits` is for tests that change nothing else.
     """
     given = settings or Settings(limits=limits or Limits())
     settings = msgspec.structs.replace(given, data_dir=str(data_dir), store=store, port=0)

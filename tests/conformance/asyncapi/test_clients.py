@@ -15,12 +15,12 @@ from support import wire_schema
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.peer import ADMIN_TOKEN, BrokerAt
 from support.overheard import Overheard
+from support.probe.server import running_server
 from tidelog.cli.serve import _mount_channels, _mount_mesh, _mount_sync
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.config.settings import Settings
 from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.settings import SyncSettings
-from tidelog.testing.server import running_server
 
 SECRET = "a secret of more than thirty-two bytes"
 TREE: dict[str, Any] = {"list": {"kind": "tree", "actions": ["treePush"]}}

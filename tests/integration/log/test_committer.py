@@ -11,6 +11,7 @@ import pytest
 from msgspec import Struct
 
 from support.nodes import Node, joined, put_item, running_node, verdict, whole_log
+from support.probe.rules import SCOPE, STATE, PruneItem, PutItem, log_stream
 from tidelog.base.errors import (
     DataError,
     OutcomeUnknown,
@@ -27,7 +28,6 @@ from tidelog.log.request import Submission, submit_and_wait
 from tidelog.store import Store
 from tidelog.store.rows import Effects, Entry, Loaded
 from tidelog.testing.clock import FakeClock
-from tidelog.testing.probe.rules import SCOPE, STATE, PruneItem, PutItem, log_stream
 
 POISON = 2**63
 """A weight that no engine can store."""

@@ -25,6 +25,8 @@ from hypothesis.stateful import (
 )
 
 from support.nodes import LOG_ID, Node, Witness, joined, put_item, verdict, whole_log
+from support.probe.rules import SCOPE, PruneItem, PutItem, log_stream
+from support.probe.wire import PruneResult, PutResult
 from tidelog.base.errors import DataError, StoreInUse
 from tidelog.base.settings.limits import Limits
 from tidelog.config.schema import SCHEMA
@@ -32,8 +34,6 @@ from tidelog.log.decision import Failure
 from tidelog.store import open_store
 from tidelog.store.rows import Entry
 from tidelog.testing.clock import FakeClock
-from tidelog.testing.probe.rules import SCOPE, PruneItem, PutItem, log_stream
-from tidelog.testing.probe.wire import PruneResult, PutResult
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

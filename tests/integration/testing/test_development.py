@@ -6,7 +6,6 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
-import pytest
 
 from support.channels.peer import Api, message_path
 from support.command import tidelog
@@ -106,17 +105,6 @@ def test_development_answers_only_this_machine(tmp_path: Path) -> None:
         assert asked(server, "GET", "/healthz", nowhere) == 200
         assert asked(server, "POST", "/mesh", nowhere) == 403
         assert asked(server, "GET", opened, nowhere | upgrade) == 403
-
-
-def test_the_probe_stays_on_this_machine(tmp_path: Path) -> None:
-    """It writes without a token, so a server that others reach does not start with it."""
-    server = ServerProcess(
-        data_dir=tmp_path / "data",
-        arguments=("--host", "0.0.0.0"),
-        environment={"TIDELOG_TEST_PROBE": "1"},
-    )
-    with server, pytest.raises(RuntimeError, match="TIDELOG_TEST_PROBE=1 lets everybody write"):
-        server.start()
 
 
 def test_the_known_token_administers_sync_too(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from support.probe.server import running_server
 from tidelog.base.settings.limits import Limits
 from tidelog.testing.process import ServerProcess
-from tidelog.testing.server import running_server
 from tidelog.web.server import Server
 
 
@@ -142,9 +142,12 @@ async def test_a_full_queue_is_an_explicit_refusal(tmp_path: Path) -> None:
         assert (await server.store.head()).committed_id == codes.count(201)
 
 
-async def test_the_probe_is_not_there_unless_asked_for(tmp_path: Path) -> None:
-    """Without TIDELOG_TEST_PROBE=1 the real server has no probe, over HTTP or WebSocket."""
-    with ServerProcess(data_dir=tmp_path, environment={"TIDELOG_TEST_PROBE": "0"}) as process:
+async def test_the_real_server_has_no_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP or WebSocket; nor does a variable give it one."""
+    monkeypatch.setattr(ServerProcess, "program", "tidelog")
+    with ServerProcess(data_dir=tmp_path, environment={"TIDELOG_TEST_PROBE": "1"}) as process:
         process.start()
         async with httpx.AsyncClient(base_url=process.url) as http:
             assert (await http.post("/probe/entries", json=put("a"))).status_code == 404

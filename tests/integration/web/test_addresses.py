@@ -13,13 +13,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from support.channels.peer import APP, V2_QUERY
+from support.probe.server import running_server
 from support.sync.peer import SECRET
 from tidelog.base.settings.limits import PerAddress
 from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.sync.settings import SyncSettings as Sync
-from tidelog.testing.server import running_server
 from tidelog.web.server import Server
 
 ADMIN = "a token of an administrator"

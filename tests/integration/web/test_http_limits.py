@@ -4,7 +4,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from tidelog.testing.server import running_server
+from support.probe.server import running_server
 from tidelog.web.http import MAX_PIPELINED
 from tidelog.web.server import Server
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from support.probe.server import running_server
 from tidelog.channels.front.api.routes import NOT_OFFERED
 from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.sync.settings import SyncSettings as Sync
-from tidelog.testing.server import running_server
 
 PARAMETER = re.compile(r"\{\w+\}")
 

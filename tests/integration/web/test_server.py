@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from support.certificate import make_certificate
 from support.channels import peer as channels_peer
+from support.probe.server import running_server
 from support.storm import HttpClient, read_log
 from tidelog.base.errors import ConfigError
 from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route
@@ -20,7 +21,6 @@ from tidelog.base.settings.limits import Limits
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.testing.process import ServerProcess
-from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server
 
 PUT = b'{"op":"put","stream":"s","key":"k%d","value":1}'

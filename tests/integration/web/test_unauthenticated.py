@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from support.channels import peer as channels_peer
 from support.channels.peer import APP
 from support.channels.raw import signed_target
+from support.probe.server import running_server
 from support.sync.peer import SECRET, token
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.front.sockets.subscribing import Subscribing
@@ -27,7 +28,6 @@ from tidelog.config.settings import Settings
 from tidelog.mesh.front.service import MeshService
 from tidelog.store.rows import Head
 from tidelog.sync.settings import SyncSettings as Sync
-from tidelog.testing.server import running_server
 from tidelog.web.http import LimitedHttp
 from tidelog.web.server import Server
 

@@ -23,6 +23,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support import wire_schema
+from support.probe.server import running_server
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.settings import (
@@ -35,7 +36,6 @@ from tidelog.channels.settings import (
 )
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.config.settings import Settings
-from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server
 
 WAIT_SECONDS = 5.0

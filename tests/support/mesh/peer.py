@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from support import wire_schema
 from support.catalogue import Database
+from support.probe.server import running_server
 from tidelog.base.clock import ServerClock
 from tidelog.config.settings import Settings
 from tidelog.daemon.key_file import new_key
@@ -22,7 +23,6 @@ from tidelog.mesh.protocol.fingerprint import read_envelope
 from tidelog.mesh.protocol.identity import MemberKey, from_base64url
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
-from tidelog.testing.server import running_server
 from tidelog.web.server import Node, Server
 
 ADMIN_TOKEN = "an administrator's token"

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support import wire_schema
+from support.probe.server import mount_probe, running_server
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
@@ -21,7 +22,6 @@ from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.profiles import TREE_ACTIONS
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import SyncSurface
-from tidelog.testing.server import mount_probe, running_server
 from tidelog.web.server import Node, Server
 
 SECRET = "a secret of more than thirty-two bytes"

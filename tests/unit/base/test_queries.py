@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from support.probe.service import EXTENSION
 from tidelog.base.sql.queries import load_queries
 from tidelog.config.schema import SCHEMA
-from tidelog.testing.probe.service import EXTENSION
 
 
 def test_statements_are_found_by_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct, json
 
+from support.probe.wire import Body, PruneResult, Put, PutResult, StreamState, encode
 from tidelog.base.data import strictjson
 from tidelog.base.data.canonical import fingerprint
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
@@ -9,7 +10,6 @@ from tidelog.log.dedupe import DedupeRow, KeyUse, key_use
 from tidelog.log.draft import Draft
 from tidelog.log.retention import empty_bodies
 from tidelog.store.rows import Becomes
-from tidelog.testing.probe.wire import Body, PruneResult, Put, PutResult, StreamState, encode
 
 SURFACE = "probe"
 SCOPE = "probe"

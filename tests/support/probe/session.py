@@ -4,9 +4,9 @@ from collections import deque
 
 from msgspec import DecodeError, Struct, ValidationError
 
+from support.probe.rules import PutItem, prepare_put
+from support.probe.wire import Error, Subscribe, decode_message, encode
 from tidelog.base.errors import InvalidJson, NotCanonicalizable
-from tidelog.testing.probe.rules import PutItem, prepare_put
-from tidelog.testing.probe.wire import Error, Subscribe, decode_message, encode
 
 INBOX_MESSAGES = 32
 """Messages held while one is being worked on; then reading from the socket pauses, so a peer that

@@ -7,6 +7,27 @@ from urllib.parse import parse_qs
 
 from msgspec import DecodeError, Raw, ValidationError
 
+from support.probe.rules import (
+    STATE,
+    SURFACE,
+    PruneItem,
+    PutItem,
+    log_stream,
+    prepare_put,
+    stream_state,
+)
+from support.probe.session import Action, Ask, Attach, Reply, Session
+from support.probe.wire import (
+    MAX_MESSAGE_BYTES,
+    EntryMessage,
+    Error,
+    PutResult,
+    Subscribed,
+    decode_body,
+    decode_prune,
+    decode_put,
+    encode,
+)
 from tidelog.base.errors import (
     DataError,
     InvalidJson,
@@ -35,30 +56,9 @@ from tidelog.log.retention import PRUNE_ENTRIES
 from tidelog.store.engine import Store
 from tidelog.store.rows import Entry
 from tidelog.store.schema import Extension, packaged
-from tidelog.testing.probe.rules import (
-    STATE,
-    SURFACE,
-    PruneItem,
-    PutItem,
-    log_stream,
-    prepare_put,
-    stream_state,
-)
-from tidelog.testing.probe.session import Action, Ask, Attach, Reply, Session
-from tidelog.testing.probe.wire import (
-    MAX_MESSAGE_BYTES,
-    EntryMessage,
-    Error,
-    PutResult,
-    Subscribed,
-    decode_body,
-    decode_prune,
-    decode_put,
-    encode,
-)
 
 VARIABLE = "TIDELOG_TEST_PROBE"
-"""Set to 1, it makes `tidelog serve` mount this surface."""
+"""Set to 0, it leaves this surface out of a server that a test starts."""
 
 ATTACH_ENTRIES = 256
 """Stored entries sent before the socket is waited for; well below what makes a slow consumer."""
@@ -73,7 +73,7 @@ the writers is closed and attaches again from where it got to."""
 _log = logging.getLogger(__name__)
 
 EXTENSION = Extension(
-    queries=packaged("tidelog.testing.probe").queries,
+    queries=packaged("support.probe").queries,
     tables={
         engine: f"""CREATE TABLE IF NOT EXISTS probe_stream (
             stream TEXT PRIMARY KEY, puts {integer} NOT NULL, weight {integer} NOT NULL,
