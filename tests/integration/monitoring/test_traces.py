@@ -200,7 +200,7 @@ import asyncio, sys
 from pathlib import Path
 from urllib.parse import urlsplit
 from tidelog.log.committer import Committer
-from support.probe.server import running_server
+from tidelog.testing.server import running_server
 
 async def main():
     async with running_server(Path(sys.argv[1])) as server:
