@@ -25,7 +25,7 @@ class App(Section, frozen=True, kw_only=True):
     """Names the application to everybody: in `/app/{key}`, auth strings and request signatures."""
 
     secret: Annotated[Secret, Meta(min_length=1)]
-    """Signs requests, subscriptions, sign-ins and tokens: who knows it can do everything."""
+    """Signs requests, subscriptions, sign-ins and tokens: whoever knows it can do everything."""
 
     enabled: bool = True
     """Whether it is served; the sockets of one that is not are closed with 4003."""
@@ -42,7 +42,7 @@ class App(Section, frozen=True, kw_only=True):
     so that none may take all of `limits.max_connections`."""
 
     max_client_events_per_second: Count = 10
-    """Client events of one socket per second; more are answered with 4301. Each is delivered to
+    """Client events of one socket per second; more are refused with 4301. Each is delivered to
     every other subscriber, so one client could make the server write without end. Enough for
     typing indicators and cursors."""
 
@@ -55,7 +55,7 @@ class FirstApp(Section, frozen=True, kw_only=True):
     """`[app]`: one application that variables can set, which no array of tables can.
 
     For a container or a service that is configured by its environment alone. Everything else of it
-    has the defaults of `App`; who needs more than that writes `[[apps]]`.
+    has the defaults of `App`; for more than that, write `[[apps]]`.
     """
 
     id: Name = "main"
@@ -76,7 +76,7 @@ class VersionedMessages(Section, frozen=True, kw_only=True):
     see `retention_window_seconds`."""
 
     max_page_size: Annotated[int, Meta(ge=1, le=1000)] = 100
-    """Versions in one answer; a larger wish is lowered to it, because a page is held in memory."""
+    """Versions in one page; a larger limit is lowered to it, because a page is held in memory."""
 
     retention_window_seconds: Annotated[int, Meta(ge=0, le=2**40)] = 0
     """Versions older than this are deleted; 0 keeps them for ever."""
@@ -105,7 +105,7 @@ class AiTransport(Section, frozen=True, kw_only=True):
     """Messages of one channel whose status is `streaming`: they stay in memory until they end."""
 
     orphan_timeout_seconds: Seconds = 60
-    """A message whose status is `streaming` and that got no new version for so long has lost its
+    """A message whose status is `streaming` and that got no new version for this long has lost its
     writer: the server ends it with the status `cancelled` and the error code `orphan_timeout`. It
     would count against the limit above for ever. Longer for writers that pause longer."""
 
@@ -123,7 +123,7 @@ class History(Section, frozen=True, kw_only=True):
     """Patterns of the channels that keep one, with at most one `*` each, such as `private-ai:*`."""
 
     max_page_size: Annotated[int, Meta(ge=1, le=1000)] = 100
-    """Messages in one answer or rewind; a larger wish is lowered to it, because a page is held in
+    """Messages in one page or rewind; a larger limit is lowered to it, because a page is held in
     memory."""
 
     retention_seconds: Annotated[int, Meta(ge=0, le=2**40)] = 86_400
@@ -138,9 +138,9 @@ class ConnectionRecovery(Section, frozen=True, kw_only=True):
     """Whether sockets may resume."""
 
     max_buffer_size: Annotated[int, Meta(ge=1, le=100_000)] = 4096
-    """Operations of one channel that are sent again at most; who missed more reads the history.
-    A stream of tokens is some hundred of them. They are sent no faster than the socket takes them,
-    and read from the store a page at a time."""
+    """Operations of one channel that are sent again at most; a client that missed more reads the
+    history. A stream of tokens is some hundred of them. They are sent no faster than the socket
+    takes them, and read from the store a page at a time."""
 
     buffer_ttl_seconds: Seconds = 120
     """How long operations stay in memory for this, 32 MiB of all channels; others are read from the
@@ -151,11 +151,11 @@ class Channels(Section, frozen=True, kw_only=True):
     """`[channels]`: the channels surface; it is served when there is an application."""
 
     activity_timeout_seconds: Seconds = 120
-    """A socket silent for so long is pinged; clients are told it and ping by themselves."""
+    """A socket that is silent for this long is pinged; clients are told and ping by themselves."""
 
     pong_timeout_seconds: Seconds = 30
-    """A pinged socket silent for so long is closed with 4201. Long enough for a phone that changes
-    networks."""
+    """A pinged socket that stays silent for this long is closed with 4201. Long enough for a phone
+    that changes networks."""
 
     max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 65_536
     """Largest message of a client; a larger one closes its socket with 1009 (channels 8.1)."""
@@ -193,7 +193,7 @@ class Channels(Section, frozen=True, kw_only=True):
     with 4300. Each costs memory, and whoever subscribes chooses its name."""
 
     idempotency_ttl_seconds: Seconds = 120
-    """How long the answer under an idempotency key is kept; retries come within seconds."""
+    """How long the response under an idempotency key is kept; retries come within seconds."""
 
     cache_ttl_seconds: Seconds = 3600
     """How long the last event of a cache channel is given to new subscribers."""

@@ -15,7 +15,7 @@ from tidelog.channels.settings import AiTransport
 from tidelog.log.decision import Accept, Names, Refuse, View
 
 SERVER = "server"
-"""Whom the log names as the actor of what the server writes on its own account."""
+"""The actor in the log of what the server writes by itself."""
 
 Reason = Literal["orphan_timeout", "closed_by_operator"]
 """Why the server ends a stream: the `error-code` that readers find."""
@@ -25,8 +25,8 @@ class CloseStream:
     """The version that ends a stream, if nothing was written for long enough.
 
     It changes the status and the error code within the message's own extras and nothing else. A
-    writer that appends meanwhile, or another node that ends the stream, comes first or later in the
-    one order of decisions, and whoever comes second finds nothing to do.
+    writer that appends meanwhile, or another node that ends the stream, is decided before or after
+    this, and whichever comes second finds nothing to do.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from tidelog.log.decision import Accept, Names, RowChange, StateChange, View
 from tidelog.log.retention import PRUNE_ENTRIES, empty_bodies
 
 ASKED, EMPTIED, ERASED = 0, 1, 2
-"""How far an erasure has come: the last step is done when no file of the store holds it any more
-that the store can reach."""
+"""How far an erasure has come: the last step is done when no file that the store can reach still
+holds the content."""
 
 MAX_REASON = 500
 """Characters kept of why, and of who asked."""
@@ -24,7 +24,7 @@ MAX_REASON = 500
 
 NEWEST_ENTRIES = 1000
 """Entries among which the last version of an erased message is looked for. Beyond them replay ends
-at the oldest of these: a reader that is further back would hardly be let resume anyway."""
+at the oldest of these: a reader further back than that could hardly resume anyway."""
 
 
 class Erasure(NamedTuple):

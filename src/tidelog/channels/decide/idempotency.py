@@ -1,4 +1,7 @@
-"""Receipts: that a key was used, where such keys live, and how two requests are told apart."""
+"""Idempotency: which keys were used, where they are kept, and how two requests are compared.
+
+A receipt is the row of the dedupe table that says so.
+"""
 
 from hashlib import sha256
 
@@ -7,12 +10,12 @@ from tidelog.store.rows import DedupeRow
 
 
 def receipt_scope(stream: str) -> str:
-    """Where a channel's publish receipts are: `message_id` and keys that stand for one."""
+    """Scope of a channel's publish receipts: `message_id`, and keys used instead of one."""
     return stream
 
 
 def event_scope(app_id: str) -> str:
-    """Where the answers to publishes under an idempotency key are. No channel is named `/`."""
+    """Scope of the responses to publishes under an idempotency key. No channel is named `/`."""
     return f"channels/{app_id}//events"
 
 
@@ -22,12 +25,12 @@ def batch_scope(app_id: str) -> str:
 
 
 def batch_item_scope(app_id: str, index: int) -> str:
-    """Where the answers to single items of batches are, under the key of the whole."""
+    """Scope of the responses to single items of batches, under the key of the whole batch."""
     return f"{batch_scope(app_id)}/{index}"
 
 
 def fingerprint(*parts: bytes | str | None) -> bytes:
-    """Over values of known number and order; no two different lists of parts look the same."""
+    """A digest of values in a fixed order; two different lists never have the same input."""
     digest = sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -53,7 +56,7 @@ def remember(
     committed_id: int | None = None,
     proof: bytes = b"",
 ) -> None:
-    """Add a receipt, instead of one that has expired."""
+    """Add a receipt; it replaces one that has expired."""
     if view.dedupe(*key) is not None:
         accept.forget = (*accept.forget, key)
     now = view.now_ms

@@ -11,11 +11,11 @@ MAX_REVOKED = 100_000
 """Revocations of one app that are in force: every node holds them all, some hundred bytes each."""
 
 REVOKED_MS = (MAX_LIFETIME_SECONDS + 2 * SKEW_SECONDS) * 1000
-"""A token of before is not valid for longer, whatever the clocks of whoever signed it."""
+"""No token issued before a revocation is valid for longer, however wrong its issuer's clock."""
 
 
 class Revocation(NamedTuple):
-    """A token, or all tokens of a client up to a moment, opens nothing any more."""
+    """A token, or all tokens of a client up to a moment, are no longer valid."""
 
     app_id: str
     kind: str
@@ -26,7 +26,7 @@ class Revocation(NamedTuple):
 
 
 class Revocations:
-    """What is revoked, on whichever node that was said; a copy of what is stored."""
+    """What is revoked, on whichever node it was revoked; a copy of what is stored."""
 
     def __init__(self) -> None:
         self._at: OrderedDict[tuple[str, str, str], int] = OrderedDict()
@@ -49,7 +49,7 @@ class Revocations:
         return True
 
     def prune(self, now_ms: int) -> None:
-        """Forget what matters to no token any more."""
+        """Forget what no token can need any more."""
         while self._at and next(iter(self._at.values())) < now_ms - REVOKED_MS:
             (app_id, _, _), _ = self._at.popitem(last=False)
             self._counts[app_id] -= 1
@@ -81,7 +81,7 @@ class Revoke:
 
 
 class ForgetRevocations:
-    """Remove revocations that matter to no token any more; one that was renewed stays."""
+    """Remove revocations that no token can need any more; one that was renewed stays."""
 
     def __init__(self, named: Sequence[tuple[str, str, str]], before: int) -> None:
         self._named = named

@@ -1,7 +1,7 @@
 """What a publish and a mutation do: pure decisions (channels 4 and 5).
 
 Everything stateless was checked before (`requests`). A decision sees the state as its predecessors
-in the same batch left it, and answers what to append and what to say, or a `Fault` and nothing.
+in the same batch left it, and returns what to append and what to say, or a `Fault` and nothing.
 """
 
 from typing import Any, Literal
@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 NO_RESULT = b"null"
-"""Outcome of an item of a batch that has no entry in the answer."""
+"""Outcome of an item of a batch that has no entry in the response."""
 
 Mode = Literal["versioned", "history", "live"]
 """What becomes of a publish: a message that can change, an event that history keeps, or frames."""
@@ -60,7 +60,7 @@ class PublishTarget(Struct):
     message_id: str
     """The client's, or a fresh one."""
     counts: dict[str, int]
-    """What the answer shall tell of the channel, counted before."""
+    """What the response says about the channel, counted beforehand."""
     is_limited: bool
     """Whether the limits on streamed content apply (channels D14)."""
     versions_off: str | None = None
@@ -83,7 +83,7 @@ class PublishAnswer(Struct, frozen=True):
 
 
 class PublishContext:
-    """What the items of one request share. Every run of the decisions writes it anew."""
+    """What the items of one request share. Every run of the decisions starts it afresh."""
 
     def __init__(
         self, *, count: int, is_batch: bool, key: tuple[str, str] | None, ttl_ms: int
@@ -107,9 +107,9 @@ class PublishContext:
             self.cached = None if known is None else known.outcome
 
     def finish(self, view: View, result: bytes | None, accept: Accept) -> Accept:
-        """An item is decided: `result` is its entry in the answer of a batch, None if it has none.
+        """An item is decided: `result` is its entry in the response to a batch, if it has one.
 
-        The last one brings the answer of the request and, under a key, its receipt.
+        The last one adds the response to the request and, under a key, its receipt.
         """
         self._results.append(result)
         if len(self._results) < self._count:
@@ -147,7 +147,7 @@ class Publish:
         self.publication = publication
         self.targets = targets
         self.client_id = client_id
-        """Of the publishing socket, if there is one and it has one: the creator of the message."""
+        """Of the publishing socket, if it has one: the creator of the message."""
         self.attributed_to = attributed_to or client_id
         """The `user_id` of the frame: on a presence channel the member that sent it."""
         self.is_client_event = is_client_event
@@ -184,12 +184,13 @@ class Publish:
         if context.cached is not None:
             return Refuse(PublishAnswer(body=context.cached))
         if context.has_failed:
+            # An earlier item was refused, and its fault is the response to the whole batch.
             return Refuse(PublishAnswer())
         if known := self._known(view, self._item_key):
             result = None if known.outcome == NO_RESULT else known.outcome
             return context.finish(view, result, Accept(PublishAnswer()))
         if known := self._known(view, self._own_key):
-            # Used before: the answer of then; in a batch, an empty entry.
+            # Used before: the same response again; in a batch, an empty entry.
             accept = Accept(PublishAnswer(body=known.outcome))
             return self._finish(view, None, accept)
         decision = self._publish(view)

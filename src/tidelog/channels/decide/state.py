@@ -30,8 +30,8 @@ so every appended byte is written at most twice more, however long the message g
 
 ENDED_VERSIONS = 32
 ENDED_SHARE = 8
-"""A message that begins or ends to be a stream is written back for so many versions, or if one byte
-in so many is new: it is read more often from now on, and its status may change again at once."""
+"""A message that becomes a stream or ceases to be one is written back after this many versions, or
+if one byte in this many is new: it is read more often from now on, and may soon change again."""
 
 FRAGMENT_BYTES = 120
 """What a fragment weighs in memory besides its text."""
@@ -212,7 +212,7 @@ class MessageState:
         )
 
     def bytes_to_write(self, added: int, *, is_other_status: bool) -> int:
-        """About the data that a change which adds so many bytes makes the store write."""
+        """About how much data a change that adds `added` bytes makes the store write."""
         after = self.latest.data_bytes + added
         is_due = self._is_fold_due(added, after, is_other_status=is_other_status)
         return added + (after if is_due else 0)

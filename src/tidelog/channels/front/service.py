@@ -67,7 +67,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Nothing:
-    """An item without an effect: whoever submits it is answered after what waits already."""
+    """An item without an effect: it is decided after whatever is queued already."""
 
     def decide(self, view: View) -> Refuse:
         """See `Item.decide`."""
@@ -383,9 +383,9 @@ class ChannelsService:
     async def _commit(
         self, items: Sequence[Publish], key: tuple[str, str] | None
     ) -> Sequence[PublishAnswer | Fault]:
-        """Submit publishes and wait; what is not kept is delivered in its turn.
+        """Submit publishes and wait; events that are not kept are delivered in their turn.
 
-        No entry carries that to the other nodes, so it is done when they are told.
+        No entry carries those to the other nodes, so this returns when the nodes were told.
         """
         names = [item.names() for item in items]
         union = Names(
@@ -515,7 +515,7 @@ class ChannelsService:
     async def emit_summary(
         self, app: App, channel: str, message_serial: str, socket_id: str | None
     ) -> bytes:
-        """Send the summary to the V2 subscribers of its channel, after what waits already."""
+        """Send the summary to the V2 subscribers of its channel, after what is queued already."""
         latest = await self.messages.latest(app, channel, message_serial)
         actor = await self._actor(app, socket_id, None)
         if actor is not None and not (

@@ -61,7 +61,7 @@ class Subscribe(Struct, frozen=True):
 
 
 class Unsubscribe(Struct, frozen=True):
-    """Unsubscribe, if it is subscribed, and call `left`; nothing is answered."""
+    """Unsubscribe, if it is subscribed, and call `left`; nothing is sent."""
 
     channel: str
 
@@ -94,7 +94,7 @@ class Resume(Struct, frozen=True):
 
     positions: tuple[Position, ...]
     denied: tuple[Position, ...]
-    """Channels this socket may not resume: answer each with `resume_failed`, code
+    """Channels this socket may not resume: send `resume_failed` for each, code
     `continuity_unverifiable`, reason `not_authorized`, and `current_stream_id` null."""
 
 

@@ -105,7 +105,7 @@ class CloseStreamBody(Struct):
     channel: str
     message_serial: str
     silent_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0
-    """The stream ends only if nothing was written for so long."""
+    """The stream ends only if nothing was written for this long."""
 
 
 class SocketBody(Struct):

@@ -139,7 +139,7 @@ class Grant(Struct, frozen=True):
 
 
 class Denied(Struct, frozen=True):
-    """The mutation is not allowed; the text is the answer's."""
+    """The mutation is not allowed; the text is sent to the client."""
 
     text: str
 

@@ -1,6 +1,6 @@
 """Refusals of the HTTP API, in the one envelope all of them share (channels 8.2).
 
-A `Fault` is both an exception, for code that checks, and a value, for code that answers. Its
+A `Fault` is both an exception, for code that checks, and a value, for code that responds. Its
 constructors are named for the classes of the contract's table, so that status and code of a class
 are written down once.
 """
@@ -78,7 +78,7 @@ class Fault(Exception):  # noqa: N818 - the failure is the noun
         return _encode(envelope)
 
     def response(self) -> HttpResponse:
-        """The HTTP answer."""
+        """The HTTP response."""
         return HttpResponse(self.status, self.body(), headers=self.headers)
 
 
@@ -158,7 +158,7 @@ def backpressure(error: str = "The server is busy; retry later") -> Fault:
 
 
 def service_unavailable(error: str = "The service is temporarily unavailable") -> Fault:
-    """Something the server stands on does not answer; nothing was done."""
+    """Something the server depends on does not respond; nothing was done."""
     return Fault(503, "service_unavailable", error, headers=RETRY_SOON)
 
 

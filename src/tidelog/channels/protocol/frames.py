@@ -21,7 +21,7 @@ from tidelog.channels.protocol.wire import (
 
 
 class Frames:
-    """Builds frames, with the ids that it was given a maker of."""
+    """Builds frames; the ids of V2 frames come from `ids`."""
 
     def __init__(self, ids: MessageIds) -> None:
         self._ids = ids
@@ -168,7 +168,7 @@ class Frames:
     # History, rewind and recovery (V2).
 
     def channel_history(self, channel: str, page: bytes) -> bytes:
-        """The answer to `channel_history`; `page` is a JSON object."""
+        """The page that `channel_history` asked for; `page` is a JSON object."""
         return self.event(V2, "sockudo:channel_history", channel=channel, data=page)
 
     def rewind_complete(

@@ -16,7 +16,7 @@ from tidelog.channels.settings import set_by
 
 
 class Refused(Exception):  # noqa: N818 - the failure is the noun
-    """Answered with an error frame; a fatal one also closes the connection."""
+    """Sent as an error frame; a fatal one also closes the connection."""
 
     def __init__(self, code: int, message: str, *, is_fatal: bool = False) -> None:
         super().__init__(message)

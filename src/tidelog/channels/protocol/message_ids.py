@@ -15,7 +15,7 @@ class MessageIds:
     """Makes ids. Not for other threads than the event loop's."""
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
-        """`random_bytes` returns so many of them, such as `os.urandom`."""
+        """`random_bytes` returns as many random bytes as it is asked for, like `os.urandom`."""
         self._random_bytes = random_bytes
         self._block = b""
         self._at = 0

@@ -26,7 +26,7 @@ from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import Channels, set_by
 
 OK = b'{"ok":true}'
-"""The answer where there is nothing else to say."""
+"""The response where there is nothing else to say."""
 
 MAX_OP_ID_BYTES = 64
 
@@ -80,7 +80,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     """Each once, in the order given; at least one."""
     socket_id: str | None = None
     info: frozenset[str] = frozenset()
-    """What the answer shall tell; names this server does not know are among them."""
+    """What the response should include; it may hold names that this server does not know."""
     idempotency_key: str | None = None
     """Of the body, else of the header (which a batch does not share with its items)."""
     message_id: str | None = None
@@ -96,7 +96,7 @@ class Publication(Struct, frozen=True, kw_only=True):
 
     @property
     def is_answered_in_detail(self) -> bool:
-        """Whether the answer has an entry per channel (channels 4.2)."""
+        """Whether the response has an entry per channel (channels 4.2)."""
         return bool(self.info) or self.message_id is not None or self.name.startswith("ai-")
 
 
@@ -171,7 +171,7 @@ class RevocationRequest(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """The service's answer to a publish, rendered: receipts give it out again verbatim."""
+    """The service's response to a publish, rendered: a repeated publish gets the same bytes."""
 
     body: bytes
 
@@ -426,7 +426,7 @@ def check_serial(what: str, serial: str) -> None:
     """Refuse what cannot be a serial.
 
     Raises:
-        Fault: Says what of it is wrong.
+        Fault: Says what is wrong with it.
     """
     if not serial:
         raise fault.invalid_input(f"{what} must not be empty")
@@ -440,7 +440,7 @@ def check_channel(channel: str, max_bytes: int) -> None:
     """Refuse what cannot be a channel's name.
 
     Raises:
-        Fault: Says what of it is wrong.
+        Fault: Says what is wrong with it.
     """
     wrong = name_fault(channel, max_bytes)
     if wrong is not None:
@@ -448,7 +448,7 @@ def check_channel(channel: str, max_bytes: int) -> None:
 
 
 def read_strictly(decode: Callable[[bytes | Raw], T], body: bytes) -> T:
-    """A body as `decode` reads it, if every reader reads it alike.
+    """A body as `decode` reads it, if every JSON reader reads it the same way.
 
     Raises:
         Fault: It is no JSON object, or not of that type.
@@ -458,7 +458,7 @@ def read_strictly(decode: Callable[[bytes | Raw], T], body: bytes) -> T:
 
 
 def _strict(body: bytes) -> None:
-    """A JSON object that every reader reads alike."""
+    """Refuse what is not a JSON object that every reader reads the same way."""
     try:
         value = strictjson.read(body)
     except InvalidJson as error:
@@ -615,7 +615,7 @@ def _check_socket_id(socket_id: str | None) -> None:
 
 
 def _whole(digits: str) -> int:
-    """A whole number from a query, 0 if it is none; as large as matters to anybody."""
+    """A whole number from a query; 0 if it is not one, capped at the largest size."""
     if not (digits.isascii() and digits.isdigit()):
         return 0
     return int(digits) if len(digits) <= _MAX_DIGITS else sys.maxsize

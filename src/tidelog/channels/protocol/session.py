@@ -223,7 +223,7 @@ class Session:
         self.subscribed.pop(channel, None)
 
     def history_done(self) -> None:
-        """What `ReadHistory` asked for is answered."""
+        """The page that `ReadHistory` asked for was sent, or why there is none."""
         self._history_reads -= 1
 
     def revoke(self) -> list[Action]:
@@ -282,7 +282,7 @@ class Session:
             raise Refused(code, "this needs protocol 2")
 
     def _allows(self, operation: str, channel: str) -> bool:
-        """A socket that nobody granted anything is bound by the channels' own rules only."""
+        """A socket that was granted nothing is bound by the channels' own rules only."""
         return self.capabilities is None or self.capabilities.allows(operation, channel)
 
     # Subscriptions.
@@ -329,7 +329,7 @@ class Session:
             raise Refused(CHANNEL_ERROR, problem)
 
     def _check_auth(self, kind: ChannelKind, channel: str, fields: dict[str, Any]) -> str | None:
-        """Check the signature, and answer the signed `channel_data` of a presence channel."""
+        """Check the signature; returns the signed `channel_data` of a presence channel."""
         if not needs_auth(kind):
             return None
         channel_data = None

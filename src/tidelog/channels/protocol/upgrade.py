@@ -23,14 +23,14 @@ class Options(Struct, frozen=True):
     echo: bool = True
     """Whether it wants its own client events back; V1 sockets never get them."""
     token: str | None = None
-    """Not verified: that is answered after the upgrade, see `claims_of`."""
+    """Not verified yet: a refusal is sent after the upgrade, see `claims_of`."""
 
     def __repr__(self) -> str:
         return f"Options({self.version}, {self.append_mode!r}, echo={self.echo})"
 
 
 def parse_upgrade(query_string: bytes) -> Options | HttpResponse:
-    """The options of an upgrade, or the answer that refuses it."""
+    """The options of an upgrade, or the response that refuses it."""
     query = dict(parse_qsl(query_string.decode("latin-1"), keep_blank_values=True))
     protocol = query.get("protocol", "1")
     digits = protocol.removeprefix("-")
@@ -55,7 +55,7 @@ def claims_of(app: App, options: Options, unix_now: float) -> Claims | None:
     """What the token of an upgrade says; None without one.
 
     Raises:
-        TokenRefused: answer with `session.refusal` and `UNAUTHORIZED`.
+        TokenRefused: to be sent as `session.refusal` with `UNAUTHORIZED`.
     """
     return None if options.token is None else verify(app, options.token, unix_now)
 

@@ -28,7 +28,7 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     """The `body` of an entry: what the columns of the log do not say."""
 
     message_id: str
-    """Fresh for every version, so that no client takes one for another (channels D2)."""
+    """New for every version, so that no client mistakes one for another (channels D2)."""
     history_serial: int
     name: str | None = None
     data: Raw | UnsetType = UNSET
@@ -48,7 +48,7 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     kept: tuple[str, ...] = ()
     """Fields that an update or delete left as they were."""
     data_of: int = 0
-    """Set if this version keeps data: the version that last said all of it, or one before that.
+    """Set if this version keeps data: the version that last gave all of it, or one before that.
     Appends in between added to it. Before schema 12 a version repeated what it kept instead."""
     cleared: tuple[str, ...] = ()
     """Fields that an update or delete took away."""
@@ -87,7 +87,7 @@ class Version(Body, omit_defaults=True, kw_only=True):
 
     @property
     def keeps_data(self) -> bool:
-        """Whether its data is what an earlier version said, and appends added to."""
+        """Whether its data is that of an earlier version and the appends since."""
         return self.data_of != 0 and self.kind != APPEND
 
     @property
@@ -147,7 +147,7 @@ def position_of(serial: str, log_tag: str) -> int | None:
 
 
 def number_of(serial: str) -> int:
-    """The `committed_id` that a serial of any log ends with; -1 if it is no serial."""
+    """The `committed_id` that a serial of any log ends with; -1 if it is not a serial."""
     number = serial[-20:]
     return int(number) if number.isascii() and number.isdigit() else -1
 
@@ -191,7 +191,8 @@ def fold(base: Version | None, later: Iterable[Version]) -> Version | None:
         if version.kind == APPEND:
             appends += 1
         elif version.says_all:
-            texts = []
+            texts = []  # whatever was there is replaced, or taken away
+        # An append does not say which data it adds to; what came before it does.
         data_of = origin_of(version) or data_of
         published_at = published_at or version.committed_at
         if not isinstance(version.data, UnsetType):
@@ -204,6 +205,7 @@ def fold(base: Version | None, later: Iterable[Version]) -> Version | None:
     return msgspec.structs.replace(
         latest,
         data=data,
+        # A version that gave all of its data refers to no other, so that `says_all` stays true.
         data_of=0 if data_of == latest.committed_id else data_of,
         versions=versions,
         appends=appends,
@@ -212,7 +214,7 @@ def fold(base: Version | None, later: Iterable[Version]) -> Version | None:
 
 
 def origin_of(version: Version) -> int:
-    """The version that last said all of the data; 0 if an append alone does not tell."""
+    """The version that last gave all of the data; 0 if an append alone cannot tell."""
     return version.committed_id if version.says_all else version.data_of
 
 
@@ -230,7 +232,7 @@ class Projector:
         return version_serial(self._tag, version.committed_at, version.committed_id)
 
     def _extras(self, version: Version) -> dict[str, Any]:
-        """The publisher's extras with the runtime headers of this very version (channels D11)."""
+        """The publisher's extras with the runtime headers of this version (channels D11)."""
         extras: dict[str, Any] = {}
         headers: dict[str, Any] = {}
         if not isinstance(version.extras, UnsetType):

@@ -1,6 +1,6 @@
 """Erasure: content that was asked to be forgotten leaves the store and every memory of it.
 
-What is asked for is committed before it is acknowledged, and nothing of it is served from then on;
+A request is committed before it is acknowledged, and nothing of it is served from then on;
 only what an actor wrote has to be searched for first. Then the content is removed in steps that
 hold up nobody. A node that dies in between leaves the rest to its next start, or to another node:
 every step may be taken twice.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.0
-"""How long a request waits for its erasure to be complete; then it is answered that it is not yet.
+"""How long a request waits for its erasure to be complete; after that the response says it is not.
 Client libraries give up after four seconds, and repeat."""
 
 LOOK_SECONDS = 30.0
@@ -56,7 +56,7 @@ SEARCHED_ENTRIES = 5000
 """Entries that are searched at once for what an actor wrote."""
 
 NOTED_PAGES = 100
-"""Pages without a find after which it is noted how far the search has come."""
+"""Pages without a match after which it is noted how far the search has come."""
 
 MESSAGES_PER_STEP = 100
 """Messages noted as erased, or read, in one step."""
@@ -108,7 +108,7 @@ class Erasing:
         """Erase; returns whether it is complete already.
 
         Raises:
-            Fault: there is no such message, or the target is none.
+            Fault: there is no such message, or it cannot be erased this way.
         """
         key = self._key(app_id, target)
         stream, actor, message = key

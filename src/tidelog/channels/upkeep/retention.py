@@ -97,7 +97,7 @@ class PruneVersions:
         return Names(rows=(through_name(NAME), *ends))
 
     def decide(self, view: View) -> Accept | Refuse:
-        """See `Item.decide`; the answer is 0 if what was found is no longer how it is."""
+        """See `Item.decide`; the answer is 0 if what was found has changed since."""
         if come_through(view.rows(*through_name(NAME))) != self._start:
             return Refuse(0)  # another node was here
         opened: dict[str, int] = {}
@@ -250,12 +250,12 @@ class Retention:
         self._metrics.lag.labels(NAME).set_function(self._lag_seconds)
 
     async def open(self) -> None:
-        """Find where to go on; look after the interval, for as long as the server runs."""
+        """Find where to go on; then run at each interval until the server ends."""
         await self._find_start()
         self.start()
 
     def start(self, after_seconds: float | None = None) -> None:
-        """Look after so many seconds, or the configured interval."""
+        """Run after this many seconds, or after the configured interval."""
         if after_seconds is None:
             after_seconds = self._settings.purge_interval_seconds
         asyncio.get_running_loop().call_later(after_seconds, self._begin)

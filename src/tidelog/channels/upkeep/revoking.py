@@ -29,8 +29,8 @@ PAGE = 1000
 """Revocations read, or forgotten, at once."""
 
 OVERLAP_MS = 60_000
-"""What was revoked so long before the last known one is read again: times of several nodes may not
-follow each other exactly."""
+"""Revocations up to this much older than the last known one are read again: the clocks of several
+nodes may differ."""
 
 RETRY_SECONDS = 1.0
 """Pause after the store could not be read."""
@@ -84,7 +84,7 @@ class Revoking:
         return self._close_connections(app_id, self._revoked)
 
     async def read(self) -> None:
-        """Take over what was revoked since the last time, and close the connections it concerns."""
+        """Read what was revoked since the last time, and close the connections it affects."""
         after: tuple[int, str, str, str] = (max(0, self._read_at - OVERLAP_MS), "", "", "")
         apps: set[str] = set()
         while True:
@@ -120,7 +120,7 @@ class Revoking:
             self._reading = None
 
     async def sweep(self) -> int:
-        """Remove what matters to no token any more; returns how many that were."""
+        """Remove what no token can need any more; returns how many there were."""
         removed = 0
         before = self._clock.now_ms() - REVOKED_MS
         while True:

@@ -13,11 +13,11 @@ from tidelog.store.engine import Store
 
 REFRESH_TRIES = 10
 REFRESH_SECONDS = 0.02
-"""How often, and with what pause, a moment is waited for in which a channel stands still."""
+"""How often a refresh is tried, and the pause between tries, until nothing is decided meanwhile."""
 
 
 class _Load:
-    """A message that is being loaded, and for how many."""
+    """A message that is being loaded, and how many wait for it."""
 
     __slots__ = ("state", "task", "waiting")
 

@@ -35,7 +35,7 @@ SWEEP_PAGES = 16
 """Pages read in one sweep; the next one goes on after them."""
 
 CLOSED_AT_ONCE = 16
-"""Streams that are ended side by side: each holds all of its text meanwhile."""
+"""Streams that are ended at the same time: each holds all of its text meanwhile."""
 
 AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
 """Greater than the name of every channel's stream."""
@@ -176,7 +176,7 @@ class Streams:
         return version_serial(self._tag, found.published_at, found.message)
 
     async def close(self, app_id: str, channel: str, message_serial: str, silent_ms: int) -> bool:
-        """End a stream for an operator, if nobody has written to it for so long.
+        """End a stream for an operator, if nobody has written to it for `silent_ms`.
 
         Raises:
             Fault: There is no such message.

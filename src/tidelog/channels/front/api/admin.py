@@ -103,7 +103,7 @@ class Admin:
         }
 
     async def _require_app(self, app_id: str) -> None:
-        """Refuse a slip of the pen; what is stored of an app outlives its configuration."""
+        """Refuse a mistyped id; what is stored of an app outlives its configuration."""
         if app_id not in self._apps and not await self._streams.has_app(app_id):
             known = f"; configured are {', '.join(sorted(self._apps)[:5])}" if self._apps else ""
             raise Fault(404, "not_found", f"there is no app {app_id!r}{known}")
@@ -162,6 +162,6 @@ def _key_of(cursor: str) -> OpenStreamKey:
 
 
 def _whole(digits: str) -> int | None:
-    """A number that both engines can hold; None if it is none."""
+    """A number that both engines can hold; None if it is not one."""
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
     return int(digits) if is_number else None

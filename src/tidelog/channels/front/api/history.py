@@ -1,7 +1,7 @@
 """The histories of channels as an app's server sees them: it reads, resets and purges them.
 
-A history is found here by the name of its channel; `history` reads one that was found, and
-`erasures` decides how far back it goes.
+A history is found here by the name of its channel; `HistoryReader` reads it, and `EraseHistory`
+decides how far back it goes.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HistoryApi:
-    """The histories of all channels; answers are JSON."""
+    """The histories of all channels; everything returns JSON."""
 
     def __init__(
         self,

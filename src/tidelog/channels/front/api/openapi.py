@@ -320,4 +320,4 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         security=PROXY_TOKEN,
     ),
 }
-"""Every route that does something. Routes that answer `feature_disabled` are not offered."""
+"""Every route that does something. Routes that return `feature_disabled` are not among them."""

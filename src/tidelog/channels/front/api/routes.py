@@ -1,7 +1,7 @@
-"""The signed HTTP API under `/apps`: who asks, what is asked, and the answer in one envelope.
+"""The signed HTTP API under `/apps`: who asks, what for, and the response in one envelope.
 
-What goes wrong below (a full queue, a store that does not answer, a bug) is raised through here:
-the web room answers it in the same envelope, and counts and logs it.
+What goes wrong below (a full queue, a store that does not respond, a bug) is raised through
+here: the web room returns it in the same envelope, and counts and logs it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Service(Protocol):
-    """What the routes ask of channels; answers are ready JSON. A `Fault` is returned or raised."""
+    """What the routes ask of channels; bytes are finished JSON. A `Fault` is returned or raised."""
 
     @property
     def messages(self) -> MessageReader:
@@ -346,7 +346,7 @@ def check_message(settings: Channels, channel: str, message_serial: str) -> None
 
 
 def mutation_body(mutation: Mutation, result: MutationResult) -> bytes:
-    """The answer to a mutation (channels 5.7)."""
+    """The response to a mutation (channels 5.7)."""
     return _encode(
         {
             "channel": mutation.channel,

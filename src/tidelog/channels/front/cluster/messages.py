@@ -88,7 +88,7 @@ class WhoIs(Struct, tag=True, frozen=True):
 
 
 class ThisIs(Struct, tag=True, frozen=True):
-    """The answer to a node's question; no socket if it is not connected there."""
+    """The reply to `WhoIs`; no socket if it is not connected there."""
 
     asker: str
     question: int

@@ -5,8 +5,8 @@ announcements of one topic (`tidelog.log.announcements`): live events and summar
 and how many listen, what is to be closed, whose history has changed. Announcements are heard in one
 order and never ahead of an entry that was committed before them.
 
-Who a socket is, is asked when a request names one that is not here, and not told in advance: the
-answer is as fresh as it can be, and a connection costs the other nodes nothing.
+Who a socket belongs to is asked when a request names one that is not here, and not told in
+advance: the reply is as fresh as it can be, and a connection costs the other nodes nothing.
 
 Where only one process can use the store, nothing here has a timer, a task or an announcement.
 """
@@ -53,18 +53,18 @@ from tidelog.store.rows import Announcement
 TOPIC = "channels"
 
 TICK_SECONDS = 0.05
-"""Counts that changed, and the answer to whoever wants all facts, wait for so long."""
+"""How long changed counts, and the reply to `TellAll`, are held back to go together."""
 
 HEARTBEAT_SECONDS = 5.0
 
 SILENCE_SECONDS = 15.0
-"""A node that says nothing for so long is gone, with its members and counts."""
+"""A node that is silent for this long is gone, with its members and counts."""
 
 QUESTION_SECONDS = 2.0
 """How long other nodes have to say whether a socket is theirs."""
 
 SETTLING_SECONDS = 1.0
-"""A node that starts does not know for so long whether there are others."""
+"""How long a node that starts cannot know whether there are others."""
 
 RETRY_SECONDS = 1.0
 """Pause after the store could not be read."""
@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 
 class Question:
-    """Who a socket is: answered by the node that has it, or when no node has it."""
+    """Who a socket belongs to: settled by the node that has it, or when no node has it."""
 
     def __init__(self, asked: Iterable[str]) -> None:
         self._asked = set(asked)
@@ -81,7 +81,7 @@ class Question:
         self.answer = asyncio.get_running_loop().create_future()
 
     def hear(self, node: str, socket: SocketFacts | None) -> None:
-        """A node has answered."""
+        """A node has replied."""
         self._asked.discard(node)
         if not self.answer.done() and (socket is not None or not self._asked):
             self.answer.set_result(socket)
@@ -135,9 +135,9 @@ class Nodes:
     # Telling.
 
     def tell(self, message: NodeMessage) -> asyncio.Future[int]:
-        """Tell every other node; done when it is told, and fails if it is not.
+        """Tell every other node; the future is done when they are told, and fails if not.
 
-        Who does not wait trusts that a node that does not hear it will notice.
+        A caller that does not wait relies on a node that missed it to notice.
         """
         if self._is_shared:
             return self._announce(message)
@@ -215,7 +215,7 @@ class Nodes:
         """Who a socket is; None if it is connected to no node.
 
         Raises:
-            QueueFull: not all nodes have answered, so nobody knows.
+            QueueFull: not all nodes have replied, so nobody knows.
             StoreError: the others cannot be asked.
         """
         here = self._hub.facts(app_id, socket_id)

@@ -132,7 +132,7 @@ class OtherNodes:
         return self._nodes[name].is_whole
 
     def counted(self, name: str, counts: Iterable[tuple[str, int]]) -> None:
-        """A node has so many subscriptions to these channels."""
+        """How many subscriptions a node has to these channels."""
         known = self._nodes[name].counts
         for stream, count in counts:
             if count:
@@ -141,14 +141,14 @@ class OtherNodes:
                 known.pop(stream, None)
 
     def joined(self, name: str, user: Presence) -> bool:
-        """A user is on a channel there; whether it was on no other node."""
+        """A user joined a channel there; returns whether it was on no other node."""
         is_first = not self.has(user.stream, user.user_id)
         members = self._nodes[name].members.setdefault(user.stream, {})
         members[user.user_id] = user.user_info
         return is_first
 
     def left(self, name: str, stream: str, user_id: str) -> bool:
-        """A user is not on a channel there any more; whether it is on no other node now."""
+        """A user left a channel there; returns whether it is on no other node now."""
         members = self._nodes[name].members.get(stream)
         if members is None or user_id not in members:
             return False
@@ -197,7 +197,7 @@ class OtherNodes:
         return [name for name, node in self._nodes.items() if node.heard_at < moment]
 
     def excuse(self, now: float) -> None:
-        """Nothing could be heard up to now: silence says nothing about the others."""
+        """This node heard nothing until now: silence says nothing about the others."""
         for node in self._nodes.values():
             node.heard_at = now
 

@@ -1,4 +1,4 @@
-"""The history of a channel: one row per message, in its order, as it looks now (channels 6.1).
+"""The history of a channel: one row per message in their order, as each looks now (channels 6.1).
 
 Everything here reads what is committed; the store decides, not the states that decisions use.
 """
@@ -325,7 +325,7 @@ def _cursor(cursor: _Cursor) -> str:
 
 
 def stream_state(ref: ChannelRef) -> dict[str, Any]:
-    """A log that answers is healthy; one that does not answers nothing at all."""
+    """Always healthy: if the log cannot be read, there is no response at all."""
     return {
         "stream_id": ref.stream_id,
         "durable_state": "healthy",

@@ -1,4 +1,4 @@
-"""Messages that can change, for whoever asks for one: how it is now, and what it was before.
+"""Messages that can change, read by their serials: how one looks now, and how it looked before.
 
 Everything here reads what is committed; the store decides, not the states that decisions use.
 """
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessageReader:
-    """The messages of all channels, each by its serial; answers are JSON."""
+    """The messages of all channels, each by its serial; returned as JSON."""
 
     def __init__(self, store: Store, projector: Projector, log_tag: str) -> None:
         self._store = store

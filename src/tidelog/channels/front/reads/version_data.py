@@ -1,4 +1,4 @@
-"""All the data of messages, where a version does not say it: an append, or one that keeps it."""
+"""All the data of a message where a version does not hold it: an append, or one that keeps it."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -9,14 +9,14 @@ from tidelog.channels.protocol.verbs import APPEND
 from tidelog.channels.protocol.version import Version, join_text
 
 KNOWN_BYTES = 4_194_304
-"""Data that one reader keeps at hand of the messages it has passed."""
+"""Data that one reader keeps of the messages it has passed."""
 
 Read = Callable[[Version], Awaitable[bytes | None]]
 """Reads all the data after a version; None if its message is gone."""
 
 
 class DataFollower:
-    """What messages say, for a reader that passes every version of them in order.
+    """The data of messages, for a reader that goes through every version of them in order.
 
     Many versions in a row keep the same data, or append to it: it is read for the first of them.
     """

@@ -1,4 +1,4 @@
-"""One channels connection: drives its session and does what that says, one thing after another."""
+"""One channels connection: drives its session and does what it asks for, one thing at a time."""
 
 import asyncio
 import logging
@@ -42,9 +42,9 @@ TOO_MANY_FAILURES = "too many failed authentications from your address" + set_by
 
 PUSHED_BYTES = 1_048_576
 PUSHED_FRAMES = 256
-"""Pushed to a socket at once, or a single frame; then it is waited until the socket has taken them:
-a healthy peer that is sent a long past must not look like one that does not read. Well below
-`limits.send_buffer_bytes` and `send_buffer_messages`."""
+"""The most that is pushed to a socket at once, except for a single larger frame; then the sender
+waits until the socket has taken it: a healthy peer that is sent a long past must not look like one
+that does not read. Well below `limits.send_buffer_bytes` and `send_buffer_messages`."""
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class Connection:
 
     @property
     def may_remember(self) -> bool:
-        """Whether one more channel may be resumed before its subscribe, or names would pile up."""
+        """Whether one more channel may be resumed before its subscribe; they must not pile up."""
         return len(self.resumed) < self._service.settings.max_subscriptions_per_connection
 
     def look_after(self, now: float) -> None:

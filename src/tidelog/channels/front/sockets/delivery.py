@@ -93,6 +93,11 @@ class Delivery:
                 connection.end(wire.RECONNECT)
 
     def _fan_out(self, channel: Channel, version: Version, number: int) -> None:
+        """Give a version to every subscriber, encoded once for each form that somebody needs.
+
+        Nothing here waits: who cannot be sent the whole data at once holds the version instead, and
+        whatever follows for that subscription queues up after it.
+        """
         plain = delta = whole = b""
         is_append = version.kind == APPEND
         is_large = version.data_bytes > PACED_BYTES
@@ -106,6 +111,7 @@ class Delivery:
                     subscription.deliver(plain, version)
             elif version.keeps_data or (is_append and connection.append_mode == "full"):
                 if is_large and subscription.held is not None:
+                    # Not even encoded: a slow reader must not keep one large frame per append.
                     self._hold(subscription, version)
                     continue
                 if not whole:
@@ -118,6 +124,7 @@ class Delivery:
                         self._keep_made((self.stream_id(channel), version.committed_id), whole)
                 subscription.deliver(whole, version)
                 if is_large and subscription.held is None:
+                    # The next one waits until the socket has taken this one.
                     subscription.wait()
                     self._send_held(subscription)
             else:

@@ -38,7 +38,7 @@ class HeldFrame(Struct, frozen=True):
     """A frame that waits until what came before it was replayed."""
 
     frame: bytes | None
-    """Encoded; None if it is made when its turn comes: the whole text was not at hand, or is too
+    """Encoded; None if it is made when its turn comes: the whole text was not in memory, or is too
     large to be kept once for each frame that says it."""
     version: Version | None
     """What it says; None of a frame that is no version."""
@@ -100,7 +100,7 @@ class Subscription:
         self.held = None
 
     def drop_held(self, is_shown: Callable[[Version], bool]) -> None:
-        """Forget the held frames of versions that the peer was shown otherwise."""
+        """Forget the held frames of versions that the peer has seen in another form."""
         kept: deque[HeldFrame] = deque()
         for held in self.held or ():
             if held.version is not None and is_shown(held.version):
@@ -289,7 +289,7 @@ class Hub:
     def __init__(self, other_nodes: OtherNodes, frames: Frames) -> None:
         self.frames = frames
         self.other_nodes = other_nodes
-        """The others."""
+        """What the other nodes have told."""
         self.watcher: Watcher | None = None
         """Told of every change; None if there cannot be other nodes."""
         self._channels: dict[str, Channel] = {}

@@ -9,7 +9,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Occupancy:
-    """Counts and names of who is there; answers are JSON."""
+    """Counts and names of who is there; returned as JSON."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -372,7 +372,7 @@ class Subscribing:
                 await sending.push(text_frame(frame))
         await connection.drained()
         # Rows show the store's latest state. What they show must have left the tail, and so be held
-        # here, before it can be told what of the held frames they stand for.
+        # here, before one can tell which of the held frames they stand for.
         await self._committer.reach(last_id)
         live_count = await self._release_after(subscription, shown)
         if connection.is_closed or subscription.channel.state is None:
@@ -494,6 +494,8 @@ class Subscribing:
                 )
             if position.serial > state.delivered_serial:
                 return failure("continuity_unverifiable", "position_ahead_of_stream", state)
+            # Up to what has left the tail by now: a subscription holds what follows, and whoever
+            # subscribes later goes on from here.
             through = state.delivered_serial
             missed = through - position.serial
             if position.serial < state.replay_floor:
@@ -526,6 +528,7 @@ class Subscribing:
             if subscription is None:
                 connection.resumed[name] = ResumedTo(through, stream_id)
             else:
+                # What came live before `through` was read is held, and part of the replay.
                 subscription.drop_held(lambda version: version.delivery_serial <= through)
             at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
             source: wire.Source = "cold" if hot is None else "hot"
