@@ -13,6 +13,7 @@ from tidelog.channels import settings
 from tidelog.channels.front.api.openapi import OPERATIONS
 from tidelog.channels.protocol import capabilities, fault, query, session, wire
 from tidelog.channels.protocol.extras import TRANSPORT_STATUSES
+from tidelog.channels.protocol.verbs import MUTATION_VERBS
 
 PROTOCOL = Document("protocol/channels.md")
 
@@ -102,17 +103,18 @@ def test_the_limits() -> None:
 
 
 def test_the_operations_of_capabilities() -> None:
-    """Channels 7.1 names each, one kind for all three."""
+    """Channels 7.1 names those of one verb, and the other verbs."""
     named = words("7.1")
     for operation in capabilities.OPERATIONS:
-        assert re.sub("delete|append", "update", operation) in named
+        assert re.sub("|".join(MUTATION_VERBS), "update", operation) in named
+    assert {*MUTATION_VERBS} - {"update"} <= named
 
 
 def documented_ends() -> set[str]:
     """How the paths on the page end: `/events`, `channels/{channel}`; without their queries."""
     found = set()
     for text in code(PROTOCOL.text):
-        _, _, path = text.replace("{update|delete|append}", "(update|delete|append)").partition("/")
+        _, _, path = re.sub(r"{([a-z|]+\|[a-z|]+)}", r"(\1)", text).partition("/")
         *folders, last = path.partition("?")[0].split("/")
         if not last.startswith("("):
             found.add(end_of([*folders, last]))
