@@ -132,7 +132,7 @@ def forget(
     while not answer["complete"]:
         time.sleep(POLL_SECONDS)
         answer = ask(config, url, "GET", f"channels/admin/forget?{urlencode(target)}")
-    typer.echo(json.dumps(answer) if as_json else "erased")
+    typer.echo(json.dumps(answer) if as_json else "erased: nothing of it is in the store")
 
 
 def _open_streams(

@@ -7,6 +7,7 @@ import typer
 
 import tidelog
 from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.net.refusal import ServerRefused
 from tidelog.base.terminal import printable_lines
 from tidelog.cli import backup, channels, config, daemon, demo, log, serve, sync
 from tidelog.cli.mesh import commands as mesh
@@ -63,6 +64,8 @@ def main() -> None:
         sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
         sys.exit(2)
     except TidelogError as error:
+        if isinstance(error, ServerRefused) and "--json" in sys.argv:
+            sys.stdout.write(f"{error.body}\n")
         sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
         sys.exit(1)
     except OSError as error:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
+from tidelog.base.net.refusal import in_words, read_body
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 
 TIMEOUT_SECONDS = 60.0
@@ -97,15 +98,15 @@ def _put(url: str, admin_token: str, snapshot: dict[str, Any]) -> dict[str, Any]
         with direct.opened(request, TIMEOUT_SECONDS):
             return None
     except urllib.error.HTTPError as error:
-        with error:
-            text = error.read(10_000).decode("utf-8", "replace")
+        text = read_body(error)
         if error.code in (400, 413):
             return _said(text)
         advice = {
             401: "Its admin_token is a different one: set TIDELOG_ADMIN_TOKEN to it.",
             404: "It serves no sync: set [sync] in its settings.",
         }.get(error.code, direct.advice(error) or "Try again.")
-        raise PublishError(f"{url} answered {error.code}: {text[:200]}. {advice}") from error
+        said = in_words(text).rstrip(".")
+        raise PublishError(f"{url} returned {error.code}: {said}. {advice}") from error
     except (OSError, ValueError) as error:
         raise PublishError(f"{url} does not answer ({error}). Is the server running?") from error
 

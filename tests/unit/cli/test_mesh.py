@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli.main import app
+from tidelog.cli.main import app, main
 from tidelog.daemon.key_file import read_key
 from tidelog.mesh.protocol.identity import is_signed, join_message
 
@@ -161,9 +161,49 @@ def test_a_member_that_is_refused_needs_no_admin_token(
     """The broker says why it refuses a member's token, and nothing of an administrator's."""
     broker.answer = (401, {"error": "unauthenticated", **detail})
     link = f"{broker.url}/mesh/harbour#s3cret"
-    with pytest.raises(TidelogError, match="answered 401") as refused:
+    with pytest.raises(TidelogError, match="returned 401") as refused:
         invoke("mesh", "join", link, "--name", "alice", "--data-dir", str(tmp_path / "a"))
     assert ("TIDELOG_ADMIN_TOKEN" in str(refused.value)) == is_advised
+
+
+def test_a_refusal_is_words_and_what_to_do_next(broker: Broker) -> None:
+    """The error's text, not the JSON it came in."""
+    broker.answer = (409, {"error": "mesh_exists", "detail": "harbour is there"})
+    with pytest.raises(TidelogError) as refused:
+        invoke("mesh", "create", "harbour", "--url", broker.url)
+    assert str(refused.value) == (
+        f"{broker.url} returned 409: mesh_exists: harbour is there. Use it, or choose another slug."
+    )
+
+
+def test_an_administration_refuses_in_words(broker: Broker) -> None:
+    """The same of channels and sync, and of what is not JSON."""
+    wanted = ("sync", "retention", "5", "--url", broker.url)
+    broker.answer = (401, {"error": "send the admin token", "code": "no", "status": 401})
+    with pytest.raises(TidelogError) as refused:
+        invoke(*wanted)
+    assert str(refused.value) == (
+        f"{broker.url} returned 401: send the admin token. "
+        "Set TIDELOG_ADMIN_TOKEN to the admin_token of that server."
+    )
+    broker.answer = (500, "out of order")
+    with pytest.raises(TidelogError, match=r'returned 500: "out of order"\. See the log'):
+        invoke(*wanted)
+
+
+def test_with_json_a_refusal_is_printed_as_it_came(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard output for a program, in words on standard error."""
+    broker.answer = (409, {"error": "mesh_exists"})
+    words = ["tidelog", "mesh", "create", "harbour", "--url", broker.url, "--json"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert ended.value.code == 1
+    assert json.loads(printed.out) == {"error": "mesh_exists"}
+    assert printed.err.startswith(f"tidelog: {broker.url} returned 409: mesh_exists. Use it")
 
 
 @pytest.mark.parametrize("link", ["harbour", "http://host/mesh/harbour", "ftp://h/mesh/x#y"])

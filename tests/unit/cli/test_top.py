@@ -104,7 +104,7 @@ def test_wrong_addresses_are_told_apart(other: str) -> None:
         ("http://127.0.0.1:1", "does not answer .*tidelog serve"),
         ("nonsense", "does not answer .* --url"),
         (other, "not a tidelog server's.* --url"),
-        (f"{other}/missing", "answered 404.* --url"),
+        (f"{other}/missing", "returned 404.* --url"),
     ):
         with pytest.raises(TidelogError, match=f"(?s){why}"):
             CliRunner().invoke(

@@ -102,7 +102,7 @@ class _Watched:
             if refusal_counts:
                 return body
             raise TidelogError(
-                f"{self.url}{path} answered {error.code}. Name the address of a tidelog server "
+                f"{self.url}{path} returned {error.code}. Name the address of a tidelog server "
                 "with --url, without a path."
             ) from error
         except (OSError, ValueError) as error:

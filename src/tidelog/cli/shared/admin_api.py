@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +11,9 @@ import typer
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
-from tidelog.base.terminal import printable
+from tidelog.base.net.refusal import read_body, refused
 from tidelog.cli.shared.options import settings_from
 from tidelog.cli.shared.running_server import administration
-
-NOT_FOUND = 404
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="URL of the server; default from the settings.")
@@ -46,14 +45,20 @@ def ask(
             result: dict[str, Any] = json.load(answer)
             return result
     except urllib.error.HTTPError as error:
-        if error.code == NOT_FOUND and absent:
+        if error.code == HTTPStatus.NOT_FOUND and absent:
             error.close()
             raise TidelogError(f"{base} {absent}") from error
-        with error:
-            text = printable(error.read().decode("utf-8", "replace")[:300])
-        advice = direct.advice(error)
-        raise TidelogError(f"{base} answered {error.code}: {text} {advice}".rstrip()) from error
+        said = read_body(error)
+        raise refused(base, error, said, direct.advice(error) or _advice(error.code)) from error
     except OSError as error:
         raise TidelogError(
             f"{base} does not answer ({error}). Is the server running? Name another with --url."
         ) from error
+
+
+def _advice(status: int) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "Set TIDELOG_ADMIN_TOKEN to the admin_token of that server."
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        return "Try again in a moment."
+    return "See the log of that server." if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""

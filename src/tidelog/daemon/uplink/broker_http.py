@@ -10,19 +10,11 @@ from urllib.parse import urlsplit
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
-from tidelog.base.terminal import printable
+from tidelog.base.net.refusal import read_body, refused
 
 _TIMEOUT_S = 30
 _PATIENCE_S = 15
 """How long a command waits for a broker that nobody hears yet."""
-
-
-class BrokerRefused(TidelogError):  # noqa: N818 - the failure is the noun
-    """The broker has answered, and not with what was asked for."""
-
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 def call(
@@ -44,11 +36,8 @@ def call(
             result: dict[str, Any] = json.load(answer)
             return result
     except urllib.error.HTTPError as error:
-        with error:
-            text = printable(error.read().decode("utf-8", "replace")[:300])
-        advice = direct.advice(error) or _advice(text)
-        refusal = f"{base} answered {error.code}: {text} {advice}".rstrip()
-        raise BrokerRefused(refusal, error.code) from error
+        said = read_body(error)
+        raise refused(base, error, said, direct.advice(error) or _advice(said)) from error
     except OSError as error:
         raise TidelogError(
             f"{base} does not answer ({error}). Is the broker running? Start it with "

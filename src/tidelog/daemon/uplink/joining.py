@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tidelog.base.errors import ConfigError
+from tidelog.base.net.refusal import ServerRefused
 from tidelog.base.settings import reading as config
 from tidelog.base.terminal import printable
 from tidelog.daemon.key_file import new_key, read_key, write_key
 from tidelog.daemon.settings import FILE_NAME
 from tidelog.daemon.uplink.broker_address import dialled, is_same_broker, resource_url
-from tidelog.daemon.uplink.broker_http import BrokerRefused, call
+from tidelog.daemon.uplink.broker_http import call
 from tidelog.mesh.protocol.identity import MemberKey
 from tidelog.mesh.protocol.slug import is_slug
 
@@ -83,7 +84,7 @@ def join(
 
     Raises:
         ConfigError: the directory belongs to another mesh or broker.
-        BrokerRefused: it did not work, and `status` says whether that is certain.
+        ServerRefused: it did not work, and `status` says whether that is certain.
     """
     _refuse_another(directory / FILE_NAME, invite)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -93,7 +94,7 @@ def join(
     key = read_key(key_path)
     try:
         answer = register(invite, name, key)
-    except BrokerRefused as error:
+    except ServerRefused as error:
         if is_new and error.status < 500:
             key_path.unlink(missing_ok=True)
             with suppress(OSError):  # there is something else in it

@@ -76,13 +76,13 @@ async def test_a_command_that_fails_says_what_to_do(
     """No server, a wrong token, no token and a refusal each have their own message."""
     async with admin(tmp_path) as administrator:
         url = administrator.node.server.url
-        with pytest.raises(TidelogError, match=r"answered 400: .*partition"):
+        with pytest.raises(TidelogError, match=r"returned 400: .*partition"):
             await run("snapshot", "", "--url", url)
         monkeypatch.setenv("TIDELOG_ADMIN_TOKEN", "wrong")
-        with pytest.raises(TidelogError, match="answered 401"):
+        with pytest.raises(TidelogError, match="returned 401"):
             await run("connections", "--url", url)
         monkeypatch.delenv("TIDELOG_ADMIN_TOKEN")
-        with pytest.raises(TidelogError, match="answered 401"):  # it is not in development mode
+        with pytest.raises(TidelogError, match="returned 401"):  # it is not in development mode
             await run("connections", "--url", url)
         with pytest.raises(TidelogError, match="TIDELOG_ADMIN_TOKEN"):
             await run("connections", "--url", "http://server.example")
