@@ -25,7 +25,7 @@ class FaultPoint(StrEnum):
     """Decisions made, nothing written."""
     ENTRIES_WRITTEN = "K3.message"
     """Entries of the batch written. PostgreSQL writes entries and keys in one statement: there both
-    points lie behind it."""
+    points lie after it."""
     KEYS_WRITTEN = "K3.dedupe"
     """Dedupe rows of the batch written."""
     DELIVERIES_WRITTEN = "K3.delivery"

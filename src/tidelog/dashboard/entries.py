@@ -41,7 +41,7 @@ class Listed(Struct, frozen=True):
     entries: list[dict[str, Any]]
     """Oldest first."""
     low: int
-    """Every match behind this position, up to the end that was asked for, is among them."""
+    """Every match after this position, up to the end that was asked for, is among them."""
 
 
 def shown(entry: Entry) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class RowAction(msgspec.Struct, frozen=True):
 
 
 class DashboardSurface:
-    """What `tidelog serve` mounts behind the others."""
+    """What `tidelog serve` mounts after the others."""
 
     name = "dashboard"
 

@@ -473,7 +473,7 @@ class Committer:
                 answers += decided.answers
                 if decided.entries:
                     # At once, and so ahead of the answers: the next item's transaction may find
-                    # another node's entries behind these.
+                    # another node's entries after these.
                     self._publish(decided.entries)
         _log.error("a request failed alone: %s", failure.error)
         answers += [failure] * (len(items) - len(answers))

@@ -173,7 +173,7 @@ class Store(Protocol):
         """
 
     async def announcements(self, after: int) -> list[Announcement]:
-        """What other nodes announced behind an id, in order; a page of it."""
+        """What other nodes announced after an id, in order; a page of it."""
 
     async def last_announcement(self) -> int:
         """The id of the last announcement so far, of any node."""

@@ -25,7 +25,7 @@ from tidelog.web.unauthenticated import Unauthenticated
 _log = logging.getLogger(__name__)
 
 MAX_PIPELINED = 16
-"""Requests waiting behind the one being answered. A read of a quarter megabyte can hold thousands;
+"""Requests waiting after the one being answered. A read of a quarter megabyte can hold thousands;
 each would be an object before the first is answered."""
 
 
@@ -344,7 +344,7 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport.write(encode(refuse(503, error, (b"retry-after", b"1"))))
             self.transport.close()
         else:
-            served.keep_alive = False  # it is whole, and will be answered; nothing behind it is
+            served.keep_alive = False  # it is whole, and will be answered; nothing after it is
         self.pipeline.clear()
 
     def _start_head_timer(self, seconds: float) -> None:

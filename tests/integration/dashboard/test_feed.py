@@ -45,7 +45,7 @@ async def test_entries_arrive_in_order_after_the_past(here: Desk) -> None:
 
 
 async def test_a_page_that_was_away_gets_what_it_missed(here: Desk) -> None:
-    """After a reconnect a page asks behind its last position and gets no entry twice."""
+    """After a reconnect a page asks for what is after its last position and gets no entry twice."""
     await here.write(*(draft() for _ in range(5)))
     async with here.feed() as page:
         await page.say("follow", since=2)

@@ -349,7 +349,7 @@ def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path, position: int) ->
 
 
 def test_a_long_log_is_verified_page_by_page(store_location: str) -> None:
-    """Damage behind the first page is found at its position too."""
+    """Damage after the first page is found at its position too."""
     asyncio.run(write_many(store_location, 2500))
     assert verify(store_location)[1]["verified"] == 2500
     change(store_location, "UPDATE log SET actor = 'x' WHERE committed_id = 2100")

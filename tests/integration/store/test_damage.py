@@ -81,7 +81,7 @@ def not_a_database(path: Path) -> None:
 
 
 def truncated_to_a_page(path: Path) -> None:
-    """Everything behind the first page is gone."""
+    """Everything after the first page is gone."""
     os.truncate(path, PAGE_BYTES)
 
 

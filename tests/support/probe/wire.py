@@ -23,7 +23,7 @@ class Put(Struct, tag="put", tag_field="op", forbid_unknown_fields=True):
 
 
 class Subscribe(Struct, tag="subscribe", tag_field="op", forbid_unknown_fields=True):
-    """Send every entry of a stream behind `after`: stored ones, then live ones."""
+    """Send every entry of a stream after `after`: stored ones, then live ones."""
 
     stream: Name
     after: Annotated[int, Meta(ge=0, le=MAX_SERIAL)] = 0

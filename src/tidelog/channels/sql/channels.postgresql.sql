@@ -243,7 +243,7 @@ LATERAL (
 ) AS found ORDER BY named.number, found.history_serial DESC;
 
 -- name: channels_set_base
--- The states that the oldest kept versions build on; the latest ones, where they lie behind.
+-- The states that the oldest kept versions build on; the latest ones, where they lie after it.
 UPDATE tidelog.channels_message m SET base = named.base,
   base_seal = tidelog.seal(json_build_array(m.message, encode(named.base, 'hex'))),
   state = CASE WHEN m.through < named.at THEN named.base ELSE m.state END,

@@ -153,7 +153,7 @@ WHERE m.stream = ?1
 ORDER BY m.history_serial DESC LIMIT 20;
 
 -- name: channels_set_base
--- The state that the oldest kept version of a message builds on; the latest one, if it lies behind.
+-- The state that the oldest kept version of a message builds on; the latest one, if it lies after it.
 UPDATE channels_message SET base = ?2, base_seal = seal(?1, ?2),
   state = CASE WHEN through < ?3 THEN ?2 ELSE state END,
   size_bytes = CASE WHEN through < ?3 THEN ?4 ELSE size_bytes END,

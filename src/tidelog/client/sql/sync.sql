@@ -7,7 +7,7 @@ SELECT value FROM meta WHERE key = ?;
 INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: sync_draft_clock
--- Where the local counter goes on: behind every row this client wrote itself.
+-- Where the local counter goes on: after every row this client wrote itself.
 SELECT coalesce(max(draft_clock), 0) FROM events WHERE client_id = ?;
 
 -- name: sync_draft_count
@@ -180,7 +180,7 @@ SELECT state, committed_id, model_version FROM snapshots WHERE partition = ?;
 SELECT partition, committed_id, created_at, model_version FROM snapshots ORDER BY partition;
 
 -- name: sync_snapshots_from
--- Snapshots that a commit at this place or behind it could contradict.
+-- Snapshots that a commit at this position or after it could contradict.
 SELECT partition, committed_id FROM snapshots WHERE committed_id >= ?;
 
 -- name: sync_snapshots_after

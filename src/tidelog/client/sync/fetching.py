@@ -222,7 +222,7 @@ class Cycles:
         return self.current is not None and partition in self.current.partitions
 
     def hold(self, commit: Commit, size: int) -> bool:
-        """Whether a broadcast must wait for the end of the cycle: it lies behind the watermark."""
+        """Whether a broadcast must wait for the end of the cycle: it lies after the watermark."""
         cycle = self.current
         if cycle is None or (cycle.sync_to is not None and commit.committed_id <= cycle.sync_to):
             return False

@@ -247,7 +247,7 @@ class SyncStore:
     # The draft lifecycle: 17.2
 
     def add_draft(self, event_id: str, partitions: Sequence[str], event: Json) -> StoredEvent:
-        """Store a draft behind all others; `QueueFull` when too many wait already."""
+        """Store a draft after all others; `QueueFull` when too many wait already."""
         with self._file.transaction():
             if self._count_drafts() >= MAX_DRAFTS:
                 raise QueueFull(

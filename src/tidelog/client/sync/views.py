@@ -1,7 +1,7 @@
 """What the application sees of a partition: its committed state with the local drafts on top.
 
 One state per partition serves both: drafts are laid over it and taken off again before the next
-commit, so that a commit behind all others costs its own work and that of the drafts, never a
+commit, so that a commit after all others costs its own work and that of the drafts, never a
 replay. What arrives out of order drops the state, and it is built anew from the store (sync 17.3).
 """
 
@@ -64,14 +64,14 @@ class View:
         self.last = last
         """The highest committed event included."""
         self.unsaved = 0
-        """Committed events behind the snapshot."""
+        """Committed events after the snapshot."""
         self.failure: Failure | None = None
         """The first committed event that was passed over because it could not happen."""
         self.is_whole = True
         """Whether no committed event was passed over; only then it may be saved."""
 
     def extend(self, commits: Iterable[tuple[int, Json | None]]) -> None:
-        """Include commits behind `last`, in their order; None is one that cannot be read."""
+        """Include commits after `last`, in their order; None is one that cannot be read."""
         self.uncover()
         for committed_id, event in commits:
             fault = UNREADABLE if event is None else next(iter(self.fold.faults(event)), None)
@@ -177,7 +177,7 @@ class Views:
                     self._views[partition].uncover()
 
     def drafted(self, draft: StoredEvent) -> None:
-        """A draft was stored behind all others."""
+        """A draft was stored after all others."""
         for partition in self._loaded(draft.partitions):
             view = self._views[partition]
             if view.covered:

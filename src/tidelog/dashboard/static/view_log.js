@@ -40,7 +40,7 @@ export function logView(root, { feed, parameters, link }) {
   const nothing = h("p", { class: "empty", hidden: true }, "No entry matches. New ones appear here as they are committed.");
   const older = h("button", { type: "button", class: "quiet", hidden: true }, "Show older entries");
   let last = null; // position up to which the list is complete; null before the first page
-  let first = 0; // position behind which it is complete
+  let first = 0; // position after which it is complete
   let isPaused = false;
   let mostRows = MAX_ROWS;
   const tag = nextTag();

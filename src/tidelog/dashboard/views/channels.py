@@ -29,7 +29,7 @@ MAX_TEXT = 65_536
 """Characters of a message's text that are sent; of a longer one the end, where it grows."""
 
 LAST_NAME = "\U0010ffff"
-"""Sorts behind everything that can follow in a name."""
+"""Sorts after everything that can follow in a name."""
 
 
 class ChannelView:

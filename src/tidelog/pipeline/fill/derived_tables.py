@@ -96,7 +96,7 @@ class Steps(NamedTuple):
         return self.moment.frame(self.spark, name)
 
     def new(self, name: str) -> "DataFrame":
-        """The rows of a table that lie behind `start`."""
+        """The rows of a table that lie after `start`."""
         return self.frame(name).filter(sql.col("committed_id") > self.start)
 
 

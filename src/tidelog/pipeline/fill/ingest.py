@@ -254,7 +254,7 @@ class _Batches:
     """Brings the table to the end of each batch, from wherever it is.
 
     A batch tells how far the log is to be brought; what is written is what the table lacks of it.
-    So a batch that comes again after a crash, or behind another ingest, adds nothing twice.
+    So a batch that comes again after a crash, or after another ingest, adds nothing twice.
     """
 
     def __init__(

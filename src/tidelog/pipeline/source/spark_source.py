@@ -5,7 +5,7 @@ equally many rows. A stream's offset is a position in one particular incarnation
 digest of the entry there; a store that has another history there is refused, at every batch.
 
 The head is read after it was committed, and ids are given in the order of commits. So everything
-up to a head is there: no entry is committed late behind an offset.
+up to a head is there: no entry is committed late, before an offset.
 """
 
 import json

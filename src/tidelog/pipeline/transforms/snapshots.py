@@ -65,7 +65,7 @@ def snapshots(
     its tree is too deep to be written: then the server has no snapshot of it either.
 
     Args:
-        events: rows of `event` behind those in `before`.
+        events: rows of `event` after those in `before`.
         before: rows of `snapshot` to continue.
         log: rows of `log` with the entries of `events`; their digests tie a state to its log.
         source: the model.

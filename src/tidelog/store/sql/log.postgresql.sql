@@ -74,7 +74,7 @@ SELECT d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.outcome, d.avai
 FROM unnest($1::text[], $2::text[]) AS named (scope, key) JOIN tidelog.dedupe d USING (scope, key);
 
 -- name: entries_after
--- A page of the log in its order: at most $3 entries, and none behind $4 bytes of content. Lengths are
+-- A page of the log in its order: at most $3 entries, and none after $4 bytes of content. Lengths are
 -- read without the content.
 WITH page AS (
   SELECT committed_id, sum(coalesce(octet_length(body), 0) + coalesce(octet_length(data), 0))

@@ -93,7 +93,7 @@ ORDER BY name, number DESC
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal;
 
 -- name: sync_prunable
--- Events behind a position whose every partition has a snapshot at or beyond them; their bodies may go.
+-- Events after a position whose every partition has a snapshot at or beyond them; their bodies may go.
 SELECT named.number, found.committed_id, found.stream_serial
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
   WITH ORDINALITY AS named (after, through, most, number),

@@ -55,7 +55,7 @@ INSERT INTO sync_settings (name, value, seal) VALUES (?1, ?2, seal(?1, ?2))
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal;
 
 -- name: sync_prunable
--- Events behind a position whose every partition has a snapshot at or beyond them; their bodies may go.
+-- Events after a position whose every partition has a snapshot at or beyond them; their bodies may go.
 SELECT l.committed_id, l.stream_serial FROM log l
 WHERE l.stream = 'sync' AND l.stream_serial > ? AND l.body IS NOT NULL AND l.committed_id <= ?
   AND NOT EXISTS (

@@ -182,19 +182,19 @@ class StateCache:
 
         What this node decided itself is already applied; what other nodes committed is not.
         """
-        behind = [
+        stale = [
             state
             for name in partitions
             if (state := self._states.get(name)) and state.position < entry.committed_id
         ]
         if entry.kind not in TREE_ACTIONS:
-            for state in behind:
+            for state in stale:
                 if state.ready.done():
                     # Nothing to apply, but it is included: a snapshot of the state reaches past it.
                     state.position = entry.committed_id
-        elif behind and entry.body is not None:
+        elif stale and entry.body is not None:
             event = _decode(entry.body)["event"]
-            for state in behind:
+            for state in stale:
                 if state.ready.done():
                     state.follow(entry.committed_id, event)
                 else:

@@ -74,7 +74,7 @@ class FakeServer:
         await self.say(socket, "connected", {"client_id": "ada", "limits": self.limits})
 
     async def on_sync(self, socket: ServerConnection, payload: Json) -> None:
-        """Everything behind the cursor, in one page."""
+        """Everything after the cursor, in one page."""
         denied = self.forbids.intersection(payload["partitions"])
         if denied:
             details = {"partitions": sorted(denied)}

@@ -313,7 +313,7 @@ def test_a_draft_committed_before_the_snapshot_invalidates_it(store: SyncStore) 
 
 
 def test_an_invalid_snapshot_of_pruned_rows_loses_the_partition(store: SyncStore) -> None:
-    """The rows behind the snapshot are gone, so the page that broke it raises no cursor."""
+    """The rows after the snapshot are gone, so the page that broke it raises no cursor."""
     store.add_draft("mine", ["p", "q"], value("x"))
     store.store_page([commit(5)], ["p"], 5)
     store.save_snapshot("p", {}, 5)

@@ -467,7 +467,7 @@ def test_a_refused_submit_is_answered_behind_those_before_it() -> None:
 
 
 def test_a_token_that_ends_behind_a_queued_submit_closes_after_its_answer() -> None:
-    """The error that closes comes last, and nothing behind it is worked on."""
+    """The error that closes comes last, and nothing after it is worked on."""
     peer = active()
     submit(peer, item("a"))
     peer.queued()

@@ -44,7 +44,7 @@ FROM tidelog.log WHERE committed_id > $1 AND committed_id <= $2 AND ($3::text = 
 ORDER BY committed_id;
 
 -- name: entries_of_stream
--- A page of one stream in a range of ids: at most $5 entries behind serial $4, and none behind $6
+-- A page of one stream in a range of ids: at most $5 entries after serial $4, and none after $6
 -- bytes of content. Lengths are read without the content.
 WITH page AS (
   SELECT committed_id, sum(coalesce(octet_length(body), 0) + coalesce(octet_length(data), 0))
