@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from support.mesh.peer import Broker, Member, envelope, running_broker, unique
 from tidelog.cli.main import app
 from tidelog.mesh.protocol.model import DAY_MS
-from tidelog.mesh.upkeep import orphan_check as orphans
+from tidelog.mesh.upkeep import orphan_check
 from tidelog.mesh.upkeep.orphan_check import RULES, Finding, find_orphans
 from tidelog.testing.clock import FakeClock
 
@@ -329,7 +329,7 @@ async def test_pages(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
             "FROM mesh_delivery_queue WHERE channel = 'push'"
         )
     whole = await scene.findings()
-    monkeypatch.setattr(orphans, "PAGE", 1)
+    monkeypatch.setattr(orphan_check, "PAGE", 1)
     assert sorted(await scene.findings()) == sorted(whole)
     assert len(whole) == 4 + 4 + 4 * 4
 

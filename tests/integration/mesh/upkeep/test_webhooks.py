@@ -20,8 +20,9 @@ from support.markdown import Document
 from support.mesh.peer import Broker, Json, Member, envelope, running_broker, unique
 from support.receiver import CLOSE, OK, receiving
 from tidelog.base.net import tls
+from tidelog.mesh.decide.webhook_posts import MAX_ATTEMPTS, backoff_ms
 from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient, is_public
-from tidelog.mesh.upkeep.webhooks import MAX_ATTEMPTS, Webhooks, backoff_ms
+from tidelog.mesh.upkeep.webhooks import Webhooks
 from tidelog.testing.clock import FakeClock
 
 SECRET = "a secret of sixteen or more"
