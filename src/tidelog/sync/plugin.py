@@ -3,7 +3,7 @@
 Derive from `Plugin`, override what you need, and name it in the setting `sync.plugin` as
 `module:attribute`. `docs/howto/sync-plugin.md` walks through one.
 
-Every method must be pure: its answer follows from its arguments and nothing else. No clock, no
+Every method must be pure: its result follows from its arguments and nothing else. No clock, no
 files, no network, no randomness, no memory of earlier calls. The server cannot enforce that, but
 relies on it: a method may be called twice for the same event (a batch that did not commit is
 decided again, a check that took too long is repeated), and for events that are never stored.
@@ -32,7 +32,7 @@ class Identity(Struct, frozen=True):
 
     client_id: str
     claims: Mapping[str, Any]
-    """All claims of the token, also those that sync itself does not know, such as a role."""
+    """All claims of the token, including those that sync itself does not know, such as a role."""
 
 
 class Event(Struct, frozen=True):
@@ -53,7 +53,7 @@ class State:
 
     It is what the tree actions committed so far made of the partition, those before the event in
     the same request included. Events of the event profile leave no state on the server. What the
-    methods answer is a copy; ask for the part you need rather than for the whole.
+    methods return is a copy; ask for the part you need rather than for the whole.
     """
 
     def __init__(self, partition: str, tree: TreeState) -> None:
@@ -70,7 +70,7 @@ class State:
         return self._tree.parent(target, item_id)
 
     def children(self, target: str, item_id: str = ROOT) -> Iterator[str]:
-        """The ids of an item's children in their order; of those at the top unless told."""
+        """The ids of an item's children in order; without `item_id`, of those at the top."""
         return self._tree.children(target, item_id)
 
     def count(self, target: str) -> int:
@@ -85,17 +85,17 @@ class State:
 class Plugin:
     """The rules of an application; each method here lets everything pass.
 
-    An answer that is none, such as a text instead of a list, and an exception count as a refusal of
-    that one event or partition: its neighbours in the request are not affected. Refusals reach the
-    client in the order that the protocol fixes (sync 8.2), so a method is not asked about what
-    was refused before its turn.
+    A result of the wrong type, such as a string instead of a list, and an exception count as a
+    refusal of that one event or partition; the others in the request are not affected. Refusals
+    reach the client in the order that the protocol fixes (sync 8.2), so a method is not called for
+    what was refused before its turn.
     """
 
     def authorize(self, identity: Identity, partition: str, access: Access) -> bool:
         """Whether a client may read or write a partition that its token opens.
 
-        Asked besides the token, never instead of it: both must agree (sync D18). A refusal is
-        `forbidden`.
+        Asked in addition to the token, never instead of it: both must agree (sync D18). A refusal
+        is `forbidden`.
         """
         del identity, partition, access
         return True
@@ -103,7 +103,7 @@ class Plugin:
     def validate(self, event: Event) -> Iterable[Fault]:
         """What is wrong with an event whatever the state; nothing if it is fine.
 
-        Asked before the event waits for its turn, after its profile and schema found no fault. A
+        Called before the event waits for its turn, after its profile and schema found no fault. A
         fault is `validation_failed`, and `Fault.field` is a dot path such as
         `event.payload.data.title`.
         """
@@ -113,17 +113,17 @@ class Plugin:
     def check(self, state: State, event: Event) -> Iterable[Fault]:
         """What is wrong with an event given a partition's state; nothing if it is fine.
 
-        Asked for each partition of the event in sorted order until one finds a fault, when
-        everything else has been passed. All writers of the server wait meanwhile, so all of it
-        together has `sync.plugin_budget_ms` of processor time per event; an event whose check uses
-        more is refused.
+        Called last, for each partition of the event in sorted order until one finds a fault. All
+        writers of the server wait meanwhile, so all of these calls together have
+        `sync.plugin_budget_ms` of processor time per event; an event whose check uses more is
+        refused.
         """
         del state, event
         return ()
 
 
 def overrides(plugin: Plugin, method: str) -> bool:
-    """Whether a plug-in has a method of its own, or leaves it as it is here."""
+    """Whether a plug-in overrides a method."""
     return getattr(type(plugin), method) is not getattr(Plugin, method)
 
 

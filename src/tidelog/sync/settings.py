@@ -35,13 +35,13 @@ class SyncSettings(Section, frozen=True, kw_only=True):
     event that uses more is refused, and the metric `tidelog_sync_plugin_failures` counts it."""
 
     heartbeat_timeout_ms: Milliseconds = 30_000
-    """A client that sends no heartbeat for so long is closed; other traffic does not count."""
+    """A client that sends no heartbeat for this long is closed; other traffic does not count."""
 
     max_batch_size: Annotated[int, Meta(ge=1, le=1000)] = 100
     """Events in one submit."""
 
     sync_limit_min: Annotated[int, Meta(ge=1, le=1000)] = 50
-    """Smallest page of a sync; a smaller wish is raised to it, or catching up takes for ever."""
+    """Smallest page of a sync; a smaller one is raised to it, or catching up takes for ever."""
 
     sync_limit_max: Annotated[int, Meta(ge=1, le=1000)] = 1000
     """Largest page of a sync: it is held in memory while it is sent."""
@@ -57,8 +57,8 @@ class SyncSettings(Section, frozen=True, kw_only=True):
     """Messages of one connection per second; more are dropped and answered `rate_limited`."""
 
     max_cached_bytes: Bytes = 268_435_456
-    """About the memory for states of partitions kept for validation; what is beyond is derived from
-    the log again when it is needed. 256 MiB hold about two million tree nodes and values."""
+    """About the memory for states of partitions kept for validation; the rest is derived from the
+    log again when it is needed. 256 MiB hold about two million tree nodes and values."""
 
     @property
     def is_served(self) -> bool:
@@ -72,7 +72,7 @@ class SyncSettings(Section, frozen=True, kw_only=True):
 
 
 class ServerSettings(Protocol):
-    """What sync needs of all the settings of a server."""
+    """What sync needs of the settings of a server."""
 
     @property
     def sync(self) -> SyncSettings:

@@ -51,7 +51,7 @@ REAL = Clocks(time.perf_counter, time.thread_time)
 def guarded(
     plugin: Plugin, budget_ms: int = 1000, clocks: Clocks = REAL
 ) -> tuple[GuardedPlugin, Metrics]:
-    """A plug-in behind its guard, and where that counts."""
+    """A plug-in in its guard, and where that counts."""
     metrics = Metrics()
     return GuardedPlugin(plugin, "my:Rules", budget_ms, metrics.part(SyncMetrics), clocks), metrics
 

@@ -33,17 +33,17 @@ _NEXT = {
     "outbox_row_not_found": "`tidelog mesh outbox list` shows the rows there are.",
     "not_subscribed": "Subscribe first: `tidelog daemon subscribe`.",
 }
-"""What helps, by the word of the contract."""
+"""What to do next, by the error word of the contract."""
 
 
 class MeshRefused(TidelogError):  # noqa: N818 - the failure is the noun
-    """The daemon does not do what it was asked."""
+    """The daemon refused a request."""
 
     def __init__(self, reply: Reply) -> None:
         body = reply.body if isinstance(reply.body, dict) else {}
         self.status = reply.status
         self.error = str(body.get("error", "unknown"))
-        """What is wrong, as a word of the contract."""
+        """What is wrong, as an error word of the contract."""
         self.body: dict[str, Any] = body
         detail = body.get("detail") or body.get("conflict") or ""
         told = f"{reply.status} {self.error}" + (f": {detail}" if detail else "")

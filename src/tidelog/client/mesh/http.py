@@ -31,7 +31,7 @@ class DaemonUnavailable(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 class Reply(NamedTuple):
-    """The daemon's answer."""
+    """The response of the daemon."""
 
     status: int
     headers: dict[str, str]
@@ -59,7 +59,7 @@ class Endpoint(NamedTuple):
     async def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """One request and its answer."""
+        """Send one request; returns the response."""
         data = b"" if body is None else json.dumps(body).encode()
         head = self._head(method, path, len(data), headers or {})
         reader, writer = await self._open()
@@ -138,7 +138,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
     size = int(headers.get("content-length", "0"))
     if size > MAX_ANSWER_BYTES:
-        raise ValueError("the answer is too large")
+        raise ValueError("the response is too large")
     return await reader.readexactly(size)
 
 

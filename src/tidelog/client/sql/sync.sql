@@ -19,7 +19,7 @@ SELECT count(*) FROM events WHERE status = 'draft' AND client_id = ?;
 SELECT count(*) FROM events WHERE status = 'draft' AND client_id != ?;
 
 -- name: sync_insert_draft
--- A new draft; its clock decides its place among the drafts.
+-- A new draft; its clock decides its position among the drafts.
 INSERT INTO events (id, type, payload, extra, partitions, client_id, status, draft_clock, created_at)
 VALUES (?, ?, ?, ?, ?, ?, 'draft', ?, ?);
 
@@ -55,7 +55,7 @@ WHERE status = 'draft' AND client_id = ?
 ORDER BY draft_clock, id;
 
 -- name: sync_rows
--- Everything: committed by place, then drafts by clock, then rejected.
+-- Everything: committed by position, then drafts by clock, then rejected.
 SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
        status_updated_at, reject_reason, errors
 FROM events
@@ -63,14 +63,14 @@ ORDER BY CASE status WHEN 'committed' THEN 0 WHEN 'draft' THEN 1 ELSE 2 END,
          committed_id, draft_clock, id;
 
 -- name: sync_committed_after
--- One partition's committed events after a place, for its state.
+-- One partition's committed events after a position, for its state.
 SELECT committed_id, events.type, events.payload, events.extra
 FROM event_partitions JOIN events USING (committed_id)
 WHERE event_partitions.partition = ? AND committed_id > ?
 ORDER BY committed_id;
 
 -- name: sync_committed_positions
--- The places of a partition's committed events after one, whatever the state of the events.
+-- The positions of a partition's committed events after one, whatever the state of the events.
 SELECT committed_id FROM event_partitions WHERE partition = ? AND committed_id > ? ORDER BY committed_id;
 
 -- name: sync_committed_row
@@ -112,7 +112,7 @@ DELETE FROM unchecked WHERE partition = ?;
 SELECT status, committed_id, partitions FROM events WHERE id = ?;
 
 -- name: sync_insert_committed
--- A commit of an event this store has never seen. Another event in its place is found by the caller.
+-- A commit of an event this store has never seen. Another event at its position is found by the caller.
 INSERT INTO events (id, committed_id, type, payload, extra, partitions, client_id, status, created_at,
                     status_updated_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'committed', ?, ?)
@@ -164,7 +164,7 @@ DELETE FROM cursors WHERE partition = ?;
 DELETE FROM cursors;
 
 -- name: sync_lower_cursors
--- The log was taken back: nothing after this place has been fetched.
+-- The log was taken back: nothing after this position has been fetched.
 UPDATE cursors SET committed_id = ? WHERE committed_id > ?;
 
 -- name: sync_drop_pruned_cursors
@@ -172,7 +172,7 @@ UPDATE cursors SET committed_id = ? WHERE committed_id > ?;
 DELETE FROM cursors WHERE partition IN (SELECT partition FROM pruned);
 
 -- name: sync_snapshot
--- The committed state of one partition at a place.
+-- The committed state of one partition at a position.
 SELECT state, committed_id, model_version FROM snapshots WHERE partition = ?;
 
 -- name: sync_snapshots
@@ -184,7 +184,7 @@ SELECT partition, committed_id, created_at, model_version FROM snapshots ORDER B
 SELECT partition, committed_id FROM snapshots WHERE committed_id >= ?;
 
 -- name: sync_snapshots_after
--- Partitions whose state includes events after a place.
+-- Partitions whose state includes events after a position.
 SELECT partition FROM snapshots WHERE committed_id > ?;
 
 -- name: sync_save_snapshot
@@ -301,7 +301,7 @@ SELECT rowid FROM events NOT INDEXED WHERE +committed_id IS NULL ORDER BY rowid;
 SELECT rowid FROM events NOT INDEXED WHERE +committed_id IS NULL ORDER BY rowid DESC;
 
 -- name: sync_rescue_row
--- A row by its place in the table, whole.
+-- A whole row by its number in the table.
 SELECT id, committed_id, type, payload, extra, partitions, client_id, status, draft_clock, created_at,
        status_updated_at, reject_reason, errors
 FROM events NOT INDEXED WHERE rowid = ? AND +committed_id IS NULL;

@@ -21,10 +21,10 @@ CHANGE_NAMES = (
     "error",
     "status_changed",
 )
-"""What a change may be."""
+"""The changes there are."""
 
 MAX_WAITING = 1000
-"""Changes kept for a consumer that is behind; the oldest go first."""
+"""Changes kept for a slow consumer; beyond that the oldest are dropped."""
 
 MAX_WAITING_BYTES = 16 * 1024**2
 """The same by size, as a change may have an event of a megabyte."""
@@ -61,7 +61,7 @@ class Listeners:
         return lambda: listeners.remove(listener)
 
     def emit(self, name: str, partitions: tuple[str, ...], data: Json) -> None:
-        """Note a change; the listeners hear of it when everything it speaks of has happened."""
+        """Note a change; the listeners are told once everything it refers to is done."""
         self._untold.append(Change(name, partitions, data))
 
     def emit_commits(self, arrivals: Iterable[Arrival]) -> None:
@@ -76,7 +76,7 @@ class Listeners:
         self.emit("error", (), {"code": code, "message": message, "details": details or {}})
 
     def tell(self) -> None:
-        """Call the listeners. One that makes further changes has them told after its own."""
+        """Call the listeners. Changes that one of them makes are told after the current one."""
         if self._telling:
             return
         self._telling = True
@@ -90,12 +90,12 @@ class Listeners:
 
 
 class Changes:
-    """One consumer's changes, from its making on; `async for` ends when the client closes."""
+    """One consumer's changes, from its creation on; `async for` ends when the client closes."""
 
     def __init__(self) -> None:
         self._waiting: deque[Change] = deque()
         self._sizes: deque[int] = deque()
-        """Of those, about their memory."""
+        """About the memory of each."""
         self._bytes = 0
         self._missed = 0
         self._ended = False

@@ -45,7 +45,7 @@ RANGE = 100
 """Nodes of a range, unless told otherwise."""
 
 GOODBYE_S = 2
-"""How long closing waits for the server to take its leave."""
+"""How long closing waits for the connection to end in order."""
 
 _log = logging.getLogger("tidelog.client.sync.client")
 
@@ -290,14 +290,14 @@ class SyncClient:
         """What happens from now on, for `async for`; one that is slow is told what it missed."""
         changes = Changes()
         self._consumers.add(changes)
-        self._core.tell()  # what was found when the file was opened
+        self._core.tell()  # what was noticed when the file was opened
         return changes
 
     # The connection
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection is."""
+        """The state of the connection."""
         return self._core.state
 
     @property
@@ -473,9 +473,9 @@ def _refused(code: str) -> ClientOffline:
 
 
 def _checked(partitions: Sequence[str]) -> tuple[str, ...]:
-    """Names of partitions as the server will see them, if it would take them."""
+    """The normal form of partition names; refuses names that the server would refuse."""
     if isinstance(partitions, str) or not all(isinstance(name, str) for name in partitions):
-        raise PartitionsRefused((), f"partitions are a list of strings, not {partitions!r}")
+        raise PartitionsRefused((), f"partitions must be a list of strings, not {partitions!r}")
     try:
         faults = name_faults(partitions)
     except UnicodeEncodeError:

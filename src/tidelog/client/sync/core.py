@@ -42,7 +42,7 @@ CHECK_EVENTS = 2000
 come in between."""
 
 REPLY_TIMEOUT_MS = 60_000
-"""A request without an answer for this long means a connection that is none any more."""
+"""After this long without an answer to a request, the connection counts as dead."""
 
 RETRY_AFTER_MS = 1000
 """How long to wait after `rate_limited` where the server does not say."""
@@ -50,7 +50,7 @@ RETRY_AFTER_MS = 1000
 MAX_RETRY_AFTER_MS = 300_000
 
 TREE_POLICIES = (None, "strict")
-"""Others are unknown, and with them what the server will accept."""
+"""With any other it is unknown what the server accepts."""
 
 FINAL = frozenset({"auth_failed", "profile_unsupported", "protocol_version_unsupported"})
 """Errors after which the same connect would fail again."""
@@ -101,9 +101,9 @@ class SyncCore:
         self._due: dict[str, None] = {}
         """Settled partitions whose states are to be checked, in the order they changed."""
         self._diverged: set[str] = set()
-        """Partitions that fetching anew did not mend; once is enough."""
+        """Partitions that fetching anew did not repair; it is tried once."""
         self._unreadable: set[str] = set()
-        """Damaged drafts that were told of."""
+        """Damaged drafts that were reported."""
         self._synced = False
         self._recovering = False
         self._saves_all = False
@@ -127,7 +127,7 @@ class SyncCore:
         return self._synced and self._cycles.is_idle
 
     def unfetched(self, partitions: Sequence[str] | None = None) -> dict[str, str]:
-        """Which of these, or of all followed, are not complete though synced, and why."""
+        """Which of these, or of all followed, a finished sync left incomplete, and why."""
         names = self._partitions if partitions is None else partitions
         return {
             name: self._refusals.get(name, "it was not fetched")
@@ -193,14 +193,14 @@ class SyncCore:
         self.tell()
 
     def assume_connected(self) -> None:
-        """Start where a session is open and complete already, for tests without a handshake."""
+        """Start with a session that is open and complete, for tests without a handshake."""
         self._settled = set(self.partitions)
         self._synced = True
         self._become("active")
         self.tell()
 
     def disconnected(self) -> None:
-        """The transport is gone; what was in flight is not known to have happened."""
+        """The connection is gone; whether what was in flight happened is unknown."""
         self._queue.dropped()
         self._cycles.dropped()
         self._actions.dropped()
@@ -286,7 +286,7 @@ class SyncCore:
         self.tell()
 
     def mend(self, damage: StoreDamaged) -> None:
-        """The store is damaged: take a new file, and fetch all that is no draft (sync 17.10).
+        """The store is damaged: take a new file, and fetch everything but the drafts (sync 17.10).
 
         Only between connections, because whatever was under way is forgotten.
         """
@@ -348,7 +348,7 @@ class SyncCore:
     def submit(
         self, partitions: Sequence[str], event: Json, event_id: str | None = None
     ) -> StoredEvent | list[Fault]:
-        """Store a draft, or answer why it cannot be one; never waits for the server."""
+        """Store a draft, or return why it cannot be one; never waits for the server."""
         stored = self._drafts.submit(partitions, event, event_id, checked_in=self._partitions)
         try:
             self._go()
@@ -367,7 +367,7 @@ class SyncCore:
     def withdraw(self, event_id: str) -> bool:
         """Forget a draft; False if it is decided or on its way, `KeyError` if it is unknown.
 
-        One on its way stays: if it is committed, nothing but its answer would tell us.
+        One on its way stays: if it is committed, only the answer to it would tell.
         """
         row = self.store.row(event_id)
         if row.status != "draft" or self._queue.is_sending(event_id):
@@ -434,7 +434,7 @@ class SyncCore:
         return self.store.wipe(name)
 
     def use_model(self, model: Model) -> None:
-        """The application has learnt a new model: rebuild everything by it."""
+        """The application has a new model: rebuild everything with it."""
         self._drafts.model = model
         lost = self.store.adopt_reducers(model.model_version)
         self.store.unchecked.update(self._partitions)
@@ -485,7 +485,7 @@ class SyncCore:
         if cycle is None:
             return
         if page.partitions != cycle.partitions:
-            raise BadMessage("sync_response for other partitions than were asked for")
+            raise BadMessage("sync_response for other partitions than those asked for")
         if cycle.stale:
             self._cycles.abandon()
             return
@@ -504,7 +504,7 @@ class SyncCore:
                 return
             self._views.drop(state.partition)
         if page.has_more and page.next_since_committed_id <= cycle.since:
-            raise BadMessage("sync_response promises more and does not go on")
+            raise BadMessage("sync_response announces more but does not advance")
         applied = self._record(
             lambda: self.store.store_page(
                 page.events, cycle.partitions, page.next_since_committed_id, state
@@ -671,8 +671,8 @@ class SyncCore:
     def _check(self) -> None:
         """Bring states that have changed up to date, and save those that have grown.
 
-        Only so many events at a time, the rest at the next `tick`: a client that has fetched a
-        million events must still be heard by its server.
+        Only `CHECK_EVENTS` at a time, the rest at the next `tick`: a client that has fetched a
+        million events must still send heartbeats.
         """
         last = self._views.applied + CHECK_EVENTS
         while self._due and self._cycles.is_idle and self._views.applied < last:
@@ -772,7 +772,7 @@ class SyncCore:
         self._decide([Decision(event_id, "rejected", self._now(), None, "bad_request", errors)])
 
     def _awaited(self) -> list[int]:
-        """Since when nothing is heard of answers that are due."""
+        """For each awaited answer, since when nothing has been heard."""
         cycle, batch = self._cycles.current, self._queue.in_flight
         times = [self._asked_at] if self.state == "connecting" else []
         if batch is not None:

@@ -1,7 +1,7 @@
-"""A sync client's file that is damaged is replaced: what the application wrote is taken over.
+"""Replacing a damaged file of a sync client: what the application wrote is taken over.
 
-Everything else the server has. The new file is made beside the damaged one, which stays under
-another name; a client that is killed in between finds either of them whole.
+The server has everything else. The new file is made beside the damaged one, which stays under
+another name; a client that is killed in between finds one of them complete.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from tidelog.base.sql import sqlitefile
 
 COMPANIONS = ("", "-wal", "-shm")
-"""What SQLite adds to the name of a file for those that belong to it."""
+"""The suffixes of the files that SQLite keeps for one database."""
 
 _WAYS = (
     *("sync_rescue_drafts_up", "sync_rescue_drafts_down"),
     *("sync_rescue_rows_up", "sync_rescue_rows_down"),
 )
-"""Questions for rows: each gets as far as the first damaged page in its way."""
+"""Queries that find rows: each gets as far as the first damaged page on its way."""
 
 
 class Rescued(NamedTuple):
@@ -30,7 +30,7 @@ class Rescued(NamedTuple):
     rows: list[tuple[Any, ...]]
     """Drafts and rejected events, as rows of `events`."""
     found: int
-    """How many of these are known of, readable or not."""
+    """How many of these there are known to be, readable or not."""
     client_id: str | None
     """Whose file it is, if that can be told."""
 
@@ -54,7 +54,7 @@ def replacement(path: Path) -> Path:
 
 
 def replace(path: Path, building: Path, now_ms: int) -> Path:
-    """Put the complete file in the place of the damaged one; returns where that one is now."""
+    """Put the complete file where the damaged one is; returns the new path of the damaged one."""
     aside = path.with_name(f"{path.name}.damaged-{now_ms}")
     for companion in ("", "-wal"):
         part = path.with_name(path.name + companion)

@@ -51,10 +51,10 @@ class Drafts:
         *,
         checked_in: Collection[str],
     ) -> StoredEvent | list[Fault]:
-        """Store a draft, or answer why it cannot be one.
+        """Store a draft, or return why it cannot be one.
 
-        Whether it could happen is asked only in the partitions `checked_in`, whose state is known
-        here. The same draft again is the one that is stored.
+        Whether it can be applied is checked only in the partitions `checked_in`, whose state is
+        known here. Submitting the same draft again returns the stored one.
         """
         event_id = self._uuid() if event_id is None else event_id
         faults = draft_faults(self.model, self._profile, event_id, partitions, event)

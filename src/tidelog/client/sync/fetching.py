@@ -21,24 +21,24 @@ MAX_STATE_BYTES = 16_777_216
 """What is held of a state that arrives in parts, and the most that a server gives."""
 
 MISSES = 3
-"""Partitions in a row that the server has no state of, until the others are fetched together."""
+"""After this many partitions in a row without a state, the others are fetched together."""
 
 MAX_BUFFERED = 10_000
-"""Broadcasts held back during a cycle; beyond it they are dropped and fetched instead."""
+"""Broadcasts held back during a cycle; if there are more, all are dropped and fetched instead."""
 
 MAX_BUFFERED_BYTES = 64 * 1024**2
 """The same by size, as a broadcast may be a megabyte."""
 
 
 class Incoming(Struct):
-    """A state that arrives in parts; it outlives connections, so that a bad line gets on."""
+    """A state that arrives in parts; it outlives connections, so that a bad line makes progress."""
 
     partition: str
     committed_id: int
     parts: list[str]
     size: int
     next: int
-    """Where the part starts that is missing."""
+    """The offset of the next missing part."""
 
 
 class Cycle(Struct):
@@ -55,9 +55,9 @@ class Cycle(Struct):
     stale: bool = False
     """The cursors it started from are void: its next answer is thrown away."""
     takes_state: bool = False
-    """Whether it starts from nothing, and the state of its only partition will do (sync 10.1)."""
+    """Whether it starts from 0 and accepts the state of its only partition (sync 10.1)."""
     incoming: Incoming | None = None
-    """What there is of that already."""
+    """What has arrived of that state."""
     msg_id: str = ""
     sent_at: int = 0
 
@@ -80,17 +80,17 @@ class Cycle(Struct):
 
 
 class Cycles:
-    """What is to be fetched, what is being fetched, and the broadcasts held back by that."""
+    """What is to be fetched, what is being fetched, and the broadcasts held back meanwhile."""
 
     def __init__(self, store: SyncStore) -> None:
         self._store = store
         self.takes_states = False
-        """Whether the server may have states, and these are what its events lead to here too."""
+        """Whether the server may have states, and the events lead to the same ones here."""
         self._misses = 0
-        """Partitions in a row that the server gave no state of."""
+        """How many partitions in a row the server had no state of."""
         self._incoming: Incoming | None = None
         self.plain: set[str] = set()
-        """Partitions whose state did not do: they are fetched as events."""
+        """Partitions whose state could not be used: they are fetched as events."""
         self._page_events = PAGE_EVENTS
         """Events asked for per page where a request does not say."""
         self._page_bytes = PAGE_BYTES
@@ -119,7 +119,7 @@ class Cycles:
     ) -> None:
         """Fetch these when the current cycle is over, all with one set of subscriptions.
 
-        A request equal to the one whose first page is still awaited is that one.
+        What the current cycle covers is not asked for again while its first page is awaited.
         """
         names = normal_set(list(partitions))
         wished = None if subscriptions is None else normal_set(subscriptions)
@@ -180,7 +180,7 @@ class Cycles:
         """Take a part of a state; all of it once it is complete."""
         cycle = self.current
         if cycle is None or not cycle.takes_state or page.snapshot is None:
-            raise BadMessage("a snapshot that nobody asked for")
+            raise BadMessage("a snapshot that was not asked for")
         if page.events:
             raise BadMessage("a snapshot and events in one sync_response")
         cycle.sync_to = page.sync_to_committed_id
@@ -194,10 +194,10 @@ class Cycles:
             self._incoming = cycle.incoming = None
             cycle.takes_state = False
             if page.next_since_committed_id < incoming.committed_id:
-                raise BadMessage("a snapshot of what is still to come")
+                raise BadMessage("a snapshot that is ahead of its page")
             return ServerState(incoming.partition, incoming.committed_id, "".join(incoming.parts))
         if page.snapshot_next <= incoming.next:
-            raise BadMessage("sync_response promises more of a snapshot and does not go on")
+            raise BadMessage("sync_response announces more of a snapshot but does not advance")
         incoming.next = page.snapshot_next
         self._incoming = cycle.incoming = incoming
         if incoming.size > MAX_STATE_BYTES:
@@ -205,7 +205,7 @@ class Cycles:
         return None
 
     def give_up_states(self, partitions: Iterable[str]) -> None:
-        """Fetch these as events: their states do not do."""
+        """Fetch these as events: their states cannot be used."""
         self.plain.update(partitions)
         self._incoming = None
         cycle = self.current
@@ -213,7 +213,7 @@ class Cycles:
             cycle.takes_state, cycle.incoming = False, None
 
     def try_states(self) -> None:
-        """The server has other states now: what did not do before may do."""
+        """The server has other states now: those that could not be used before may be usable."""
         self.plain.clear()
         self._incoming = None
 
@@ -236,13 +236,13 @@ class Cycles:
         return True
 
     def advance(self, page: SyncPage) -> bool:
-        """A page was stored; whether the cycle goes on."""
+        """A page was stored; returns whether the cycle goes on."""
         cycle = self.current
         if cycle is None:
             return False
         cycle.sync_to = page.sync_to_committed_id
         cycle.since = page.next_since_committed_id
-        if cycle.takes_state:  # and it was not given any
+        if cycle.takes_state:  # and the server sent none
             self._misses += 1
             self._incoming = cycle.incoming = None
             cycle.takes_state = False
@@ -283,8 +283,8 @@ class Cycles:
     def dropped(self) -> None:
         """The connection is gone, and with it the cycle and all that waited for it.
 
-        If a page was on its way, it may have been too much for the line: until a cycle is complete
-        each one is asked for in half the size of the one before.
+        If a page was on its way, it may have been too large for the line: until a cycle is complete
+        each page is requested at half the size of the one before.
         """
         if self.current is not None and self.current.sent_at:
             self._page_events = max(1, self._page_events // 2)

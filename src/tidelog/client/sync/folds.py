@@ -29,10 +29,10 @@ class Fold(Protocol):
     """Whether the server has the same rules, so that no committed event has a fault (sync D54)."""
 
     def faults(self, event: Json) -> list[Fault]:
-        """Why the event cannot happen to this state."""
+        """Why the event cannot be applied to this state."""
 
     def apply(self, event: Json) -> Undo:
-        """Let an event without faults happen; what is returned takes it back, latest first."""
+        """Apply an event without faults; returns what takes it back. Take back the latest first."""
 
     def export(self) -> Json:
         """The state as JSON, independent of this object."""
@@ -58,7 +58,7 @@ class Folds(Protocol):
 
 
 class TreeFold:
-    """The tree profile's reducer, which passes over events that mean nothing to it (sync D45)."""
+    """The tree profile's reducer, which ignores events that mean nothing to it (sync D45)."""
 
     is_vetted = True
 
@@ -116,7 +116,7 @@ class TreeFolds:
 
 
 class EventFold:
-    """An application's own reducer, which may fail; then the event has not happened."""
+    """An application's own reducer, which may fail; then the event is not applied."""
 
     is_vetted = False
 
@@ -130,7 +130,7 @@ class EventFold:
         """Events until the size is taken anew; it is taken less often the larger it is."""
 
     def faults(self, event: Json) -> list[Fault]:
-        """What the reducer raises; a state that is no object is a fault as well."""
+        """What the reducer raises; a state that is not an object is a fault as well."""
         try:
             after: object = self._reduce(self._state, event)
         except Exception as error:  # noqa: BLE001 - whatever the application's reducer raises
@@ -154,7 +154,7 @@ class EventFold:
         return undo
 
     def export(self) -> Json:
-        """A copy: the application may do with it what it likes."""
+        """A copy, so that the application may change it."""
         return deepcopy(self._state)
 
     def tree(self) -> TreeState:
@@ -174,7 +174,7 @@ class EventFold:
         return deepcopy(found)
 
     def size(self) -> int:
-        """See `Fold.size`; off by what few events have added."""
+        """See `Fold.size`; does not count what the last few events have added."""
         if self._unmeasured <= 0:
             self._size = weight_of(self._state)
             self._unmeasured = self._size // EVENTS_PER_VALUE

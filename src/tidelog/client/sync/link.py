@@ -30,8 +30,8 @@ not know `max_bytes`."""
 _log = logging.getLogger("tidelog.client.sync.client")
 
 TOLD_EVERY = 3
-"""Connections in a row that another one under the same client id has ended, until that is told. One
-may be this client's own, from before its network changed."""
+"""After so many connections in a row that another one with the same client id ended, the
+application is told. One of them may be this client's own, from before its network changed."""
 
 INBOX_MESSAGES = 256
 """Messages read ahead of the store, and the most that share a transaction."""
@@ -44,7 +44,7 @@ Token = str | Callable[[], Awaitable[str]]
 
 
 class _Socket(ClientConnection):
-    """A connection that knows when it was last heard: part of a large message is a sign of life."""
+    """A connection that knows when bytes last came: part of a large message is a sign of life."""
 
     heard_at = 0.0
 
@@ -76,7 +76,7 @@ class Inbox:
         self._bytes += size
 
     def take(self) -> list[tuple[Json, int]]:
-        """All that wait."""
+        """All waiting messages."""
         taken, self._waiting, self._bytes = self._waiting, [], 0
         self._taken.set()
         return taken
@@ -140,7 +140,7 @@ class Link:
                 attempt = 0 if await self._is_resumed(self._backoff.delay(attempt)) else attempt + 1
 
     async def _is_resumed(self, seconds: float) -> bool:
-        """Wait before the next attempt; whether the application did not want to."""
+        """Wait before the next attempt; returns whether the application cut the wait short."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._resumed.wait()
@@ -190,7 +190,7 @@ class Link:
             self._core.report("client_failed", f"{type(error).__name__}: {error}")
         finally:
             if socket is not None:
-                socket.transport.abort()  # a farewell that is cancelled leaves it open
+                socket.transport.abort()  # a closing handshake that is cancelled leaves it open
             self._core.disconnected()
         if damage is not None:
             self._core.mend(damage)
@@ -233,14 +233,14 @@ class Link:
             async for frame in socket:
                 message = read(frame)
                 if not isinstance(message, dict):
-                    raise BadMessage("a message that is no object")
+                    raise BadMessage("a message that is not an object")
                 await inbox.put(message, len(frame))
                 self._wake.set()
         finally:
             self._wake.set()
 
     async def _perform(self, socket: ClientConnection) -> bool:
-        """Do what the core asks for; whether the connection is over.
+        """Do what the core asks for; returns whether the connection is over.
 
         A lost connection is noticed by the reader, after all that the server said before.
         """

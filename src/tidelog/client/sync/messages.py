@@ -1,4 +1,4 @@
-"""What a sync server says, typed; whatever does not fit these types is no protocol message."""
+"""What a sync server says, typed; what does not fit these types is not of the protocol."""
 
 from typing import Any, Literal, TypeVar
 

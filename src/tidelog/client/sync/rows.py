@@ -46,7 +46,7 @@ def stored_event(row: tuple[Any, ...]) -> StoredEvent:
 
 
 def json_text(value: object) -> str:
-    """How values are stored that are no plain columns."""
+    """How values are stored that are not plain columns."""
     return orjson.dumps(value).decode()
 
 

@@ -1,7 +1,7 @@
 """The drafts in a sync client's file, for whoever wants them without a client.
 
-Mostly that is a file which is damaged: what a client could not take over stays in the one that was
-put aside, and of a file whose first page is gone no client takes anything.
+Mostly such a file is damaged: what a client could not take over stays in the file that was put
+aside, and no client can read a file whose first page is gone.
 """
 
 import shutil
@@ -77,7 +77,7 @@ def _read(row: tuple[Any, ...]) -> StoredEvent | None:
 
 
 def _has_head(copy: Path, path: Path) -> bool:
-    """Whether SQLite can tell which tables the file has; one of somebody else's is refused."""
+    """Whether SQLite can tell which tables the file has; another application's is refused."""
     try:
         with closing(sqlitefile.connect(copy, read_only=True)) as file:
             [(application_id,)] = file.execute("PRAGMA application_id")
@@ -90,10 +90,10 @@ def _has_head(copy: Path, path: Path) -> bool:
 
 
 def _give_head(copy: Path) -> None:
-    """Put the first page of an empty store in the place of one that cannot be read.
+    """Replace a first page that cannot be read by that of an empty store.
 
     It says where each table starts. A file that was made by this version has its tables where an
-    empty one has them; of another nothing will be found.
+    empty one has them; in another, nothing will be found.
     """
     empty = copy.with_name("empty.db")
     SyncStore(empty, client_id="nobody", model_version=0, now=lambda: 0).close()

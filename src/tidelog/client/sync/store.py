@@ -107,7 +107,7 @@ class SyncStore:
         self.path = path
         self.client_id = client_id
         self.notes: list[Note] = []
-        """What happened to the file that the application should know; the owner empties it."""
+        """What the application should know about the file; the owner empties it."""
         self.unreadable: set[str] = set()
         """Ids of drafts that were found damaged; they are neither shown nor submitted."""
         self.unchecked: set[str] = set()
@@ -115,7 +115,7 @@ class SyncStore:
         out what it has checked, and adds what it wants to see checked again; the file follows with
         the next transaction, so a client that is killed checks too much, never too little."""
         self._marked: set[str] = set()
-        """The same as the file has it."""
+        """`unchecked` as it is in the file."""
         self._now = now
         self._reducer_version = model_version
         self._was_replaced = False
@@ -151,7 +151,7 @@ class SyncStore:
         self._file.lock.release()
 
     def _bind(self) -> None:
-        """Take a new file for this client; refuse one that is another's."""
+        """Bind a new file to this client; refuse one that belongs to another."""
         bound = self._file.row("sync_bound", "client_id")
         if bound is None:
             with self._file.transaction():
@@ -173,9 +173,9 @@ class SyncStore:
             )
 
     def replace(self, damage: str) -> None:
-        """Go on with a new file that has the drafts of this one, which is damaged (sync 17.10).
+        """Continue with a new file that has the drafts of this damaged one (sync 17.10).
 
-        Once: a disk that spoils the new file too is beyond help.
+        Only once: if the new file is damaged too, the disk is at fault.
         """
         if self._was_replaced:
             raise StoreDamaged(f"{damage} It was replaced once already: check the disk.")
@@ -219,7 +219,7 @@ class SyncStore:
         return value
 
     def change_model_version(self, version: int, partitions: Collection[str]) -> None:
-        """Nothing derived is true any more: no snapshots, and `partitions` are fetched from 0."""
+        """Derived states are void: drop the snapshots, and fetch `partitions` from 0."""
         with self._file.transaction():
             self._forget_snapshots()
             for partition in partitions:
@@ -228,7 +228,7 @@ class SyncStore:
         self.unchecked.update(partitions)
 
     def adopt_reducers(self, version: int) -> frozenset[str]:
-        """Snapshots made by other reducers than the application now has are worth nothing.
+        """Drop snapshots that were made by other reducers than the application has now.
 
         Returns:
             Partitions whose state cannot be rebuilt from here, as in `Applied.lost`.
@@ -296,7 +296,7 @@ class SyncStore:
         return self._readable(self._file.all("sync_drafts", self.client_id, limit))
 
     def next_drafts(self, limit: int) -> Iterator[StoredEvent]:
-        """The same one by one, for who does not need them all. Read it before writing anything."""
+        """The same one by one, if not all may be needed. Read it before writing anything."""
         for row in self._file.each("sync_drafts", self.client_id, limit):
             yield from self._readable([row])
 

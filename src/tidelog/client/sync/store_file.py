@@ -164,7 +164,7 @@ def _recognize(connection: sqlite3.Connection, path: Path) -> None:
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
     """Whether the file is to blame, and not the disk or its permissions.
 
-    Text that is no text, or JSON that is none, is an ordinary error to SQLite: code 1, or no code.
+    Text or JSON that cannot be read is an ordinary error to SQLite: code 1, or no code.
     """
     if not isinstance(error, sqlite3.OperationalError):
         return True

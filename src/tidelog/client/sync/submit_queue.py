@@ -78,7 +78,7 @@ class SubmitQueue:
             self.in_flight = None
 
     def refused(self) -> str | None:
-        """The batch in flight was malformed: the id to blame, or None to try its items singly."""
+        """The batch was malformed; returns the id at fault, or None to try its items singly."""
         batch, self.in_flight = self.in_flight, None
         if batch is None:
             return None

@@ -31,11 +31,11 @@ REDUCER_FAILED = "reducer_failed"
 STORE_DAMAGED = "store_damaged"
 
 UNREADABLE = Fault("event", "cannot be read from the store")
-"""The fault of an event whose row is damaged; the server has it still."""
+"""The fault of an event whose row is damaged; the server still has it."""
 
 
 class Failure(NamedTuple):
-    """A committed event that could not happen to the state here (sync D54); fetch it anew."""
+    """A committed event that could not be applied to the state here (sync D54)."""
 
     committed_id: int
     fault: Fault
@@ -55,7 +55,7 @@ class View:
     """One partition's state, at `last`, with or without drafts on top."""
 
     def __init__(self, fold: Fold, last: int, skip: Callable[[str, int | str, str], None]) -> None:
-        """`skip` is told of every event that is passed over: the code, its key, and why."""
+        """`skip` is told of every event that is skipped: the code, its key, and why."""
         self.fold = fold
         self._skip = skip
         self._overlay: list[Undo] = []
@@ -66,9 +66,9 @@ class View:
         self.unsaved = 0
         """Committed events after the snapshot."""
         self.failure: Failure | None = None
-        """The first committed event that was passed over because it could not happen."""
+        """The first committed event that was skipped because it could not be applied."""
         self.is_whole = True
-        """Whether no committed event was passed over; only then it may be saved."""
+        """Whether no committed event was skipped; only then may it be saved."""
 
     def extend(self, commits: Iterable[tuple[int, Json | None]]) -> None:
         """Include commits after `last`, in their order; None is one that cannot be read."""
@@ -93,7 +93,7 @@ class View:
             self.failure = Failure(committed_id, fault)
 
     def cover(self, drafts: Iterable[StoredEvent]) -> None:
-        """Lay drafts on top; one that cannot happen is left out, the server will decide it."""
+        """Lay drafts on top; one that cannot be applied is left out, the server will decide."""
         for draft in drafts:
             faults = self.fold.faults(draft.event)
             if not faults:
@@ -109,7 +109,7 @@ class View:
         self.covered = False
 
     def faults(self, event: Json) -> list[Fault]:
-        """Why an event cannot happen to what is shown."""
+        """Why an event cannot be applied to what is shown."""
         return self.fold.faults(event)
 
     def export(self) -> Json:
@@ -131,22 +131,22 @@ class Views:
         self._folds = folds
         self._room_bytes = max_cached_bytes
         self._views: OrderedDict[str, View] = OrderedDict()
-        self._behind: set[str] = set()
+        self._outdated: set[str] = set()
         self._unfinished: str | None = None
-        """What is being built step by step: dropped in between, it would never be finished."""
+        """The view being built in steps: dropped in between, it would never be finished."""
         self.lost: set[str] = set()
         """Partitions that turned out to need fetching from 0; the owner empties it."""
         self.skipped: dict[tuple[str, str], Skipped] = {}
-        """What was passed over and not told yet, by partition and code; the owner empties it."""
+        """What was skipped and not told yet, by partition and code; the owner empties it."""
         self._told: set[tuple[str, int | str]] = set()
         self.applied = 0
         """Committed events that were applied to states so far: how much work was done."""
 
     def is_ready(self, partition: str, most: int) -> bool:
-        """Bring a view nearer to the end by at most so many events; whether it is there."""
+        """Apply at most so many events to a view; returns whether it is up to date then."""
         self._unfinished = partition
         self._current(partition, most)
-        if partition in self._behind:
+        if partition in self._outdated:
             return False
         self._unfinished = None
         return True
@@ -166,13 +166,13 @@ class Views:
         return view
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Commits were stored: states are behind now, or wrong if one belongs further down."""
+        """Commits were stored: states lack them, or are wrong if one belongs before their end."""
         for arrival in arrivals:
             for partition in self._loaded(arrival.partitions):
                 if arrival.committed_id <= self._views[partition].last:
                     self.drop(partition)
                     continue
-                self._behind.add(partition)
+                self._outdated.add(partition)
                 if arrival.was_local:
                     self._views[partition].uncover()
 
@@ -191,7 +191,7 @@ class Views:
     def drop(self, partition: str) -> None:
         """Build this one anew when it is next needed."""
         self._views.pop(partition, None)
-        self._behind.discard(partition)
+        self._outdated.discard(partition)
 
     def clear(self, folds: Folds | None = None) -> None:
         """Build all anew, by other folds if given."""
@@ -199,7 +199,7 @@ class Views:
             self._folds = folds
             self._told.clear()
         self._views.clear()
-        self._behind.clear()
+        self._outdated.clear()
 
     def _loaded(self, partitions: Iterable[str]) -> Iterator[str]:
         return (partition for partition in partitions if partition in self._views)
@@ -208,14 +208,14 @@ class Views:
         view = self._views.get(partition)
         if view is None:
             view = self._views[partition] = self._load(partition)
-            self._behind.add(partition)
+            self._outdated.add(partition)
         self._views.move_to_end(partition)
-        if partition in self._behind:
+        if partition in self._outdated:
             before = view.unsaved
             view.extend(islice(self._store.committed_after(partition, view.last), most))
             self.applied += view.unsaved - before
             if most is None or view.unsaved - before < most:
-                self._behind.discard(partition)
+                self._outdated.discard(partition)
             self._shrink()
         return view
 
@@ -230,7 +230,7 @@ class Views:
                 self.drop(partition)
 
     def _skip(self, partition: str, code: str, key: int | str, message: str) -> None:
-        """Note a skipped event; one that is skipped again in a later state is no news."""
+        """Note a skipped event; one that is skipped again in a later state was told already."""
         if (partition, key) in self._told:
             return
         if len(self._told) >= MAX_TOLD:

@@ -33,7 +33,7 @@ class PutSnapshot(Struct, frozen=True):
     model_version: int
 
     def decide(self, view: View) -> Accept:
-        """Checked before; appends nothing."""
+        """Always accepted: the state was checked before."""
         values = (
             self.partition,
             self.state,
@@ -52,7 +52,7 @@ class Archive(Struct, frozen=True):
     """(committed_id, stream_serial) of each."""
 
     def decide(self, view: View) -> Accept:
-        """Whoever asked saw that every partition has a snapshot; snapshots never go back."""
+        """The caller has seen that every partition has a snapshot; snapshots never go back."""
         del view
         return Accept(
             len(self.events),

@@ -1,4 +1,4 @@
-"""The application's plug-in behind a guard: measured, bounded, and never in its neighbours' way."""
+"""The guard around the application's plug-in: measures it, bounds it, and contains its failures."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +34,7 @@ class Clocks(NamedTuple):
 
 
 class GuardedPlugin:
-    """Asks a plug-in and always has an answer, also when the plug-in has none."""
+    """Calls a plug-in and always returns a result, even when the plug-in fails."""
 
     def __init__(
         self, plugin: Plugin, name: str, budget_ms: int, metrics: SyncMetrics, clocks: Clocks
@@ -57,10 +57,10 @@ class GuardedPlugin:
     def from_settings(
         cls, settings: SyncSettings, metrics: SyncMetrics, clocks: Clocks
     ) -> "GuardedPlugin | None":
-        """The configured plug-in, or None.
+        """The configured plug-in, or None if none is configured.
 
         Raises:
-            ConfigError: what `sync.plugin` names is none.
+            ConfigError: what `sync.plugin` names is not a plug-in.
         """
         if not settings.plugin:
             return None
@@ -92,10 +92,12 @@ class GuardedPlugin:
         return answer
 
     def judge(self, item: PreparedItem, raw_event: bytes, claims: Claims) -> PreparedItem:
-        """An item with what the plug-in says and will say of it, each where sync 8.2 has it."""
+        """An item with what the plug-in finds and will check, each at its step of sync 8.2."""
         if item.refused or item.invalid or not (self._validates or self._checks):
             return item
-        content = msgspec.json.decode(raw_event)  # a copy: what is stored is not the plug-in's
+        content = msgspec.json.decode(
+            raw_event
+        )  # a copy: the plug-in must not change what is stored
         event = Event(
             item.id, _identity(claims), item.partitions, content["type"], content["payload"]
         )
@@ -118,10 +120,10 @@ class GuardedPlugin:
     def _check_in_time(self, event: Event, states: Mapping[str, TreeState]) -> tuple[Fault, ...]:
         """What is wrong with an event given the state of its partitions.
 
-        Nobody can stop a Python function half-way: what it used is looked at afterwards. That is
-        processor time, for on a busy machine the clock on the wall judges the neighbours. A check
-        that used too much is asked once more before its event is refused, because a collection of
-        garbage may have fallen into it and a rejected event is lost to its author.
+        A Python function cannot be stopped half-way, so what it used is looked at afterwards. That
+        is processor time: on a busy machine, elapsed time would measure the other processes. A
+        check that used too much is called once more before its event is refused, because garbage
+        collection may have run during it, and a rejected event is lost to its author.
         """
         used = 0.0
         for _ in range(2):
@@ -157,7 +159,7 @@ class GuardedPlugin:
         self._failures.labels(method, "raised").inc()
         if self._may_log(method, "raised"):
             _log.exception(
-                "sync.plugin %s: %s failed; refused what it was asked", self._name, method
+                "sync.plugin %s: %s failed; refused what it was asked about", self._name, method
             )
 
     def _may_log(self, method: str, reason: str) -> bool:
@@ -174,11 +176,11 @@ def _identity(claims: Claims) -> Identity:
 
 
 def _faults(answer: Iterable[Fault]) -> tuple[Fault, ...]:
-    """What a plug-in answered, checked and in order: it goes to a client as it is."""
+    """What a plug-in returned, checked and sorted: it goes to a client as it is."""
     faults = set(answer)
     for fault in faults:
         if not isinstance(fault, Fault):
             raise TypeError(f"returned {type(fault).__name__}; must return [Fault(field, message)]")
         for text in fault:
-            text.encode()  # raises for what is no text, and for a lone surrogate
+            text.encode()  # raises for what is not text, and for a lone surrogate
     return tuple(sorted(faults))

@@ -55,7 +55,7 @@ class SubmitItem(Struct, frozen=True):
         return SCOPE, self.prepared.id
 
     def decide(self, view: View) -> Accept | Refuse:
-        """The pipeline of sync 8.2 from step 4 on, with the verdict of the steps before it."""
+        """The steps of sync 8.2 from 4 on; `prepared` has the results of those before."""
         item = self.prepared
         if item.refused:
             reason, faults = item.refused
@@ -111,7 +111,7 @@ def _known(
 def dedupe_row(
     item_id: str, client_id: str, committed_id: int, now_ms: int, proofs: tuple[bytes, bytes]
 ) -> DedupeRow:
-    """That an event was committed; `proofs` as `proofs_of` returns them."""
+    """The row that remembers a committed event; `proofs` as `proofs_of` returns them."""
     fingerprint, event_hash = proofs
     outcome = msgspec.json.encode(Outcome(committed_id, now_ms, event_hash))
     return DedupeRow(SCOPE, item_id, committed_id, fingerprint, client_id, outcome, 1, now_ms, None)

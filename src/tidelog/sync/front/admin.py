@@ -59,7 +59,7 @@ class Retention(Struct):
 
 
 class NewerSnapshot(ValueError):  # noqa: N818 - the failure is the noun
-    """A snapshot was sent of a partition that has a newer one; whoever sends many goes on."""
+    """The partition has a newer snapshot; who sends many snapshots goes on with the next."""
 
 
 class Admin:
@@ -122,7 +122,7 @@ class Admin:
         }
 
     async def _get_snapshot(self, request: HttpRequest) -> object:
-        """The state of a partition now, which nothing is stored of."""
+        """The current state of a partition; nothing is stored."""
         query = parse_qs(request.query_string.decode("ascii", "replace"))
         partition = _named("".join(query.get("partition", ())))
         try:
@@ -160,7 +160,7 @@ class Admin:
         pinned = await service.states.pin([partition])
         try:
             state = pinned[partition]
-            # Beyond the tail it holds decisions that may yet be taken back.
+            # After the position of the tail it holds decisions that may yet be taken back.
             while state.position > service.committer.tail.position:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(POLL_SECONDS)
             exported = encode(state.tree.export())
@@ -178,7 +178,9 @@ class Admin:
         if 0 < at <= self._service.committer.tail.position:
             [found] = await self._service.store.entries(at - 1, limit=1)
         if found is None or found.digest.hex() != snapshot.digest:
-            raise ValueError("digest is not that of the entry at committed_id: another log?")
+            raise ValueError(
+                "digest is not that of the entry at committed_id; is the snapshot of another log?"
+            )
         TreeState.load(self._service.model, snapshot.state or {})
 
     async def _post_retention(self, request: HttpRequest) -> object:
@@ -200,7 +202,7 @@ class Admin:
 
 
 def _named(name: str) -> str:
-    """The normal form of a partition's name; `ValueError` if it can be none."""
+    """The normal form of a partition's name; `ValueError` if it is not one."""
     partition = normal_name(name)
     for fault in name_faults([partition]):
         raise ValueError(f"partition: {fault.message}")

@@ -1,7 +1,7 @@
 """What is said over the WebSocket, as types (sync 3, 4, 8 and 10 to 12).
 
-They describe and decode nothing: `session` reads messages check by check, because each fault has an
-answer of its own. Tests hold every message of a live server against them.
+They only describe: `session` reads messages check by check, because each fault has an error of its
+own. Tests compare every message of a live server with them.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""What `/openapi.json` tells of the sync routes; the protocol itself is docs/protocol/sync.md."""
+"""What `/openapi.json` says about the sync routes; the protocol itself is docs/protocol/sync.md."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -123,7 +123,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def described(routes: Iterable[Route]) -> Sequence[Route]:
-    """The routes with what is to be said of them."""
+    """The routes with their descriptions."""
     return tuple(
         msgspec.structs.replace(route, operation=OPERATIONS.get((route.method, route.path)))
         for route in routes

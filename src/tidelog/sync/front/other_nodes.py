@@ -1,9 +1,9 @@
 """What the sync nodes of one log tell each other: who has connected, and that the model changed.
 
 Both go as announcements (`tidelog.log.announcements`). A client has one connection over all nodes
-(sync 3.3): who connects announces it, and the id of that announcement is its claim. When a client
-connects to two nodes at the same moment, the one with the later claim keeps it, and both agree on
-which that is.
+(sync 3.3): the node it connects to announces it, and the id of that announcement is its claim. When
+a client connects to two nodes at the same moment, the one with the later claim keeps it, and both
+agree on which that is.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,7 @@ class OtherNodes:
         connected: Callable[[str, int], None],
         model_changed: Callable[[], None],
     ) -> None:
-        """`connected` takes a client and its claim elsewhere; both must not await.
+        """`connected` takes a client and its claim on another node; neither callback may await.
 
         `model_changed` is also called when it may have changed without this node hearing of it.
         """
@@ -42,7 +42,7 @@ class OtherNodes:
         announcements.subscribe(MODEL_VERSION, self._on_model_version, missed=model_changed)
 
     async def claim(self, client_id: str) -> int:
-        """Tell that a client has connected here; returns the claim, 0 if there are no others."""
+        """Announce a client that has connected; returns the claim, 0 if there are no others."""
         return await self._announcements.announce(CONNECTED, client_id.encode())
 
     def has_later_claim(self, client_id: str, claim: int) -> bool:
@@ -50,7 +50,7 @@ class OtherNodes:
         return self._claims.get(client_id, 0) > claim
 
     async def tell_model_version(self) -> None:
-        """Tell that the stored model version is another one."""
+        """Announce that the stored model version has changed."""
         await self._announcements.announce(MODEL_VERSION, b"")
 
     def _on_connected(self, announcement: Announcement) -> None:

@@ -105,7 +105,7 @@ class Polling:
         return session
 
     def _payload(self, request: HttpRequest, kind: str) -> dict[str, Any]:
-        """The payload of a message whose envelope is fine, and what only polling asks of it."""
+        """The payload of an accepted message, after the checks that only polling makes."""
         message = strictjson.read(request.body)
         payload: dict[str, Any] = message["payload"]
         hint = {"request_msg_id": message["msg_id"]}
@@ -136,7 +136,10 @@ class Polling:
         history = service.history(incarnation)
         since = action.since
         if incarnation not in (None, history["incarnation"]) and since > history["began"]:
-            since, repeated = history["began"], None  # what the client has after it is not so here
+            since, repeated = (
+                history["began"],
+                None,
+            )  # what the client has after that position is not in this history
         last = service.last_event
         watermark = last if repeated is None else min(repeated, last)
         request = structs.replace(action, since=since, watermark=watermark)
@@ -171,7 +174,7 @@ class Polling:
 
 
 def _refusal(action: Send) -> str | None:
-    """The code, if the session answered with an error."""
+    """The error code, if the session refused the message."""
     if action.kind != "error":
         return None
     code: str = strictjson.read(action.payload)["code"]

@@ -1,4 +1,4 @@
-"""The sync service: the only file of it that touches both the log and connections."""
+"""The sync service: the only file of sync that touches both the log and connections."""
 
 import asyncio
 import logging
@@ -53,13 +53,13 @@ HARD_CAP_FACTOR = 4
 """Messages up to this many times the limit are answered, larger ones cut off (sync D1)."""
 
 SWEEP_SECONDS = 0.25
-"""How often timeouts are looked at; their accuracy."""
+"""How often timeouts are checked, and so how exact they are."""
 
 Subscribers = dict["_Connection", Callable[[bytes], None]]
 """Who gets the broadcasts of a partition, and how."""
 
 Answered = Callable[[Sequence[Answer] | None], None]
-"""Takes the answers of a submit, or None if the store failed and nobody knows how much of it."""
+"""Takes the answers of a submit; None if the store failed: how much was committed is unknown."""
 
 
 class _Partitions(msgspec.Struct):
@@ -97,7 +97,7 @@ class _Request(Submission):
         self._origin = origin
 
     def items(self) -> Sequence[Item]:
-        """Nothing any more once an earlier request of the connection has failed (sync D9)."""
+        """None, once an earlier request of the connection has failed (sync D9)."""
         if self._origin is not None and self._origin.failed:
             return ()
         return super().items()
@@ -217,7 +217,7 @@ class SyncService:
     def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
         """Replace the whole set of partitions that a connection gets broadcasts of.
 
-        One that was closed in the meantime gets none, or nobody would ever take it out again.
+        One that was closed in the meantime gets none, because nothing would remove it again.
         """
         outlet = connection.outlet
         if outlet is None or connection.session.closed:
@@ -236,7 +236,7 @@ class SyncService:
         """Which history this is, and how much of it a client's `incarnation` has (sync 4.2)."""
         incarnations = self.committer.incarnations
         shared = incarnations.shared_with(incarnation)
-        if shared is None:  # all of it, or nobody can tell
+        if shared is None:  # they share all of it, or it is unknown
             shared = 0 if incarnation is None else self.last_event
         return {"incarnation": incarnations.current.id, "began": shared}
 
@@ -268,7 +268,7 @@ class SyncService:
         return encode(payload)
 
     def _take_over(self, connection: "_Connection") -> None:
-        """Of several connections of a client the one with the latest claim stays (sync 3.3)."""
+        """Of several connections of one client, the one with the latest claim stays (sync 3.3)."""
         client_id, claim = connection.client_id, connection.claim
         older = self.clients.get(client_id)
         if self._others.has_later_claim(client_id, claim) or (older and older.claim > claim):
@@ -383,7 +383,7 @@ class SyncService:
         if request.snapshot is None:
             return None
         [partition] = request.partitions
-        # Entries of other surfaces make no difference to a state, so one may be as of those too.
+        # Entries of other surfaces do not change a state, so it may include positions of theirs.
         last = self.committer.tail.position if watermark == self.last_event else watermark
         state = await stored_state(self.store, partition, self.model_version, through=last)
         if state is None:
@@ -391,7 +391,7 @@ class SyncService:
         return state.as_of(watermark).part(request.snapshot, request.max_bytes)
 
     async def _after_part(self, request: Sync, part: Part, watermark: int) -> tuple[int, bool]:
-        """Where to go on after a part, and whether there is anything (sync D35, D36)."""
+        """Where to continue after a part, and whether more follows (sync D35, D36)."""
         if part.next is not None:
             return request.since, True
         after = part.committed_id
@@ -517,7 +517,7 @@ class _Connection:
         was_known = self.session.claims is not None
         actions = self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time())
         if self.outlet is not None and self.session.claims is not None and not was_known:
-            self.outlet.admit()  # at once: what it submits may follow without a wait
+            self.outlet.admit()  # at once: its first submit may follow without a pause
         self._act(actions)
         if self.outlet is not None and self.session.is_full:
             self.outlet.pause_reading()

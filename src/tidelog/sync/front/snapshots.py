@@ -1,7 +1,7 @@
 """What a cold start is given instead of events: the stored state of a partition (sync 10.1).
 
-It is sent as text, in parts: a state may be larger than a page, and a tree deeper than what other
-readers of JSON take.
+It is sent as text, in parts: a state may be larger than a page, and a tree deeper than some JSON
+readers accept.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from tidelog.sync.protocol.tree import snapshot_digest
 _log = logging.getLogger(__name__)
 
 MAX_STATE_BYTES = 16_777_216
-"""Larger states are not given: each part of one is read with the whole, and so many parts of it
-would cost more than the events."""
+"""Larger states are not sent: the whole state is read for each part, and so many parts would cost
+more than the events."""
 
 LEAST_PART_BYTES = 4096
 """No part but the last is smaller, whatever is asked for."""
@@ -48,9 +48,9 @@ class StoredState(NamedTuple):
         return self._replace(committed_id=min(self.committed_id, watermark))
 
     def part(self, wish: SnapshotWish, most_bytes: int) -> Part:
-        """The part that is asked for; the first, if the question is about another state.
+        """The part that is asked for; the first one, if the request is about another state.
 
-        Nothing goes wrong then: whoever asks sees that it is another one, and starts anew.
+        That is safe: the client sees that it is another state, and starts anew.
         """
         start = wish.start if wish.committed_id == self.committed_id else 0
         if not _is_boundary(self.text, start):

@@ -36,12 +36,12 @@ class Submit(Struct, frozen=True):
 
 
 class SnapshotWish(Struct, frozen=True):
-    """A cold start takes the state of its partition instead of the events before (sync 10.1)."""
+    """The client accepts a state instead of the events that led to it (sync 10.1)."""
 
     committed_id: int | None = None
     """The state whose next part is wanted; None for the first part of whichever there is."""
     start: int = 0
-    """Where that part starts."""
+    """The offset at which that part starts."""
 
 
 class Sync(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Sync(Struct, frozen=True):
     since: int
     limit: int
     max_bytes: int
-    """At most so much of events in it, but for a single one."""
+    """The most that its events add up to, unless a single one is larger."""
     watermark: int | None
     """Of the cycle that this continues; None opens a new one."""
     snapshot: SnapshotWish | None = None

@@ -79,7 +79,7 @@ def prepare(
         try:
             canonical_event = canonical(event)
         except NotCanonicalizable:
-            # What strict JSON lets through and no canonical form has: integers beyond 2^53.
+            # Integers beyond 2^53 are valid JSON and have no canonical form.
             refused = "validation_failed", tuple(number_faults(event))
     if refused is not None:
         return PreparedItem(item["id"], client_id, (), event, b"", b"", b"", refused, ())

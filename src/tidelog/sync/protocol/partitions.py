@@ -24,7 +24,7 @@ def normal_set(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def name_faults(names: Sequence[str]) -> list[Fault]:
-    """What is wrong with the names themselves; the index is the one in the input."""
+    """What is wrong with the names themselves; each index is that of the input."""
     faults = []
     for index, name in enumerate(names):
         size = len(normal_name(name).encode())

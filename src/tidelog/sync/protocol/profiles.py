@@ -1,12 +1,12 @@
-"""What an event may be, whatever the state: the two profiles and the registries behind them.
+"""What an event may be, whatever the state: the two profiles and their registries.
 
 `compatibility` is the tree profile (sync 13), `canonical` the event profile (sync 14). Everything
 here looks at one event and the configuration only, so server and client give the same answer and
 the server can give it before the event waits for its turn. What depends on the state is in
 `tidelog.sync.protocol.tree`.
 
-An event here already has a text `type` and an object `payload`: that is a matter of the request
-that carries it (sync 8.1).
+Every event here has a text `type` and an object `payload`: the checks of the request have seen to
+that (sync 8.1).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -277,9 +277,9 @@ def _unknown_members(field: str, members: Mapping[str, Any], known: Collection[s
 
 
 def _schema_faults(schema: Draft202012Validator, field: str, value: Any) -> list[Fault]:
-    """All violations, each at the path of the member that is wrong, missing or too much (sync D55).
+    """All violations, each at the path of the wrong, missing or forbidden member (sync D55).
 
-    Several branches of a schema may find the same fault; it is told once.
+    Several branches of a schema may find the same fault; it is reported once.
     """
     if schema.is_valid(value):
         return []

@@ -1,7 +1,7 @@
 """One sync connection as a state machine: messages in, actions out; no sockets, no sleeping.
 
 Messages are checked in the order of sync 1; the first failure decides what is returned. They are
-worked on strictly one after another, in the order they came (sync D9).
+processed strictly one after another, in the order they came (sync D9).
 
 Once a submit is in the committer's queue its turn is fixed, so further submits may follow it there
 before it is answered. Whatever else comes after it waits for its answer.
@@ -36,18 +36,18 @@ from tidelog.sync.settings import SyncSettings
 
 INBOX_MESSAGES = 32
 INBOX_BYTES = 1_048_576
-"""Messages held while one is worked on; then reading from the socket pauses. A message may be four
-megabytes, and whoever does not read its answers could have 32 of them held."""
+"""Messages held while one is processed; beyond that, reading from the socket pauses. A message may
+be four megabytes, and a peer that does not read its answers could make us hold 32 of them."""
 
 QUEUED_MESSAGES = 16
 QUEUED_BYTES = 65_536
 """Submits of one connection that wait for the committer together; a larger one waits there alone.
-The queue is everybody's: no connection may fill it."""
+All connections share the queue, so none may fill it."""
 
 DEFAULT_LIMIT = 500
 MAX_PAGE_BYTES = 1_048_576
-"""What the events of a page amount to at most, unless a single one is larger: a page is held in
-memory until the peer has taken it, and must reach it over a slow line before it gives up."""
+"""The most that the events of a page add up to, unless a single one is larger: a page is held in
+memory until the peer has taken it, and must get there over a slow line before the peer gives up."""
 MAX_ID_BYTES = 128
 RETRY_AFTER_MS = 1000
 
@@ -55,7 +55,7 @@ _VERSION = re.compile(r"[0-9]+\.[0-9]+")
 
 
 _WORK = (Connected, Submit, Sync)
-"""Actions that the service reports back about."""
+"""Actions whose end the service reports, by `done` or `queued`."""
 
 
 class Cycle(Struct, frozen=True):
@@ -82,7 +82,7 @@ class ApplicationRules(Protocol):
         """Which partitions are allowed by the token and the plug-in both (sync D18)."""
 
     def judge(self, item: PreparedItem, raw_event: bytes, claims: Claims) -> PreparedItem:
-        """An item with what the plug-in says and will say of it, each where sync 8.2 has it."""
+        """An item with what the plug-in finds and will check, each at its step of sync 8.2."""
 
 
 class _Received(NamedTuple):
@@ -92,11 +92,11 @@ class _Received(NamedTuple):
     is_text: bool
     too_fast: bool
     drafts: int
-    """How many it brought."""
+    """How many drafts it brought."""
     events: Sequence[bytes]
-    """What they are, unless they are too many to be looked at."""
+    """The events of these drafts as sent; none if they are too many to be looked at."""
     too_many: bool
-    """Whether these were more than may be in flight (sync D56); later arrivals do not matter."""
+    """Whether more drafts were in flight than may be when it arrived (sync D56)."""
     may_follow: bool
     """Whether it may be looked at while submits before it wait in the committer's queue."""
 
@@ -117,13 +117,13 @@ class Session:
         self._model = model
         self._tokens = tokens
         self.claims: Claims | None = None
-        """Who this is; None before the handshake."""
+        """Who the peer is; None before the handshake."""
         self.profile = ""
         self.closed = False
         self._cycle: Cycle | None = None
         self._inbox: deque[_Received] = deque()
         self._current: _Received | None = None
-        """What is being worked on; nothing after it is looked at."""
+        """The message being processed; nothing after it is looked at."""
         self._queued: deque[_Received] = deque()
         """Submits in the committer's queue, in its order."""
         self._queued_bytes = 0
@@ -138,7 +138,7 @@ class Session:
         held = sum(len(received.frame) for received in self._inbox)
         return len(self._inbox) >= INBOX_MESSAGES or held >= INBOX_BYTES
 
-    # What happens to it.
+    # What happens to the connection.
 
     def receive(self, frame: bytes, *, is_text: bool, now: float, unix_now: float) -> list[Action]:
         """A frame came; `now` is a steady clock in seconds, `unix_now` is what `exp` refers to."""
@@ -159,14 +159,14 @@ class Session:
         return self._next(now, unix_now)
 
     def done(self, now: float, unix_now: float) -> list[Action]:
-        """What was asked for is finished: what to do next."""
+        """The action that was asked for is finished; returns what to do next."""
         if self._current is not None:
             self._in_flight -= self._current.drafts
             self._current = None
         return self._next(now, unix_now)
 
     def queued(self, now: float, unix_now: float) -> list[Action]:
-        """The submit is in the committer's queue: what to do meanwhile."""
+        """The submit is in the committer's queue; returns what to do meanwhile."""
         assert self._current is not None  # noqa: S101 - one was asked for
         self._queued.append(self._current)
         self._queued_bytes += len(self._current.frame)
@@ -174,16 +174,16 @@ class Session:
         return self._next(now, unix_now)
 
     def answered(self, now: float, unix_now: float) -> list[Action]:
-        """The oldest submit in the committer's queue is answered: what to do next."""
+        """The oldest submit in the committer's queue is answered; returns what to do next."""
         received = self._queued.popleft()
         self._queued_bytes -= len(received.frame)
         self._in_flight -= received.drafts
         return self._next(now, unix_now)
 
     def postponed(self) -> bool:
-        """The submit found no room in the committer's queue: whether it will be tried again.
+        """The submit found no room in the committer's queue; returns whether it is tried again.
 
-        It is, after the answers to those before it; alone it must be refused.
+        It is tried after the answers to those before it. If there are none, it must be refused.
         """
         if not self._queued or self._current is None:
             return False
@@ -197,7 +197,7 @@ class Session:
 
     @property
     def watermark(self) -> int | None:
-        """Where the cycle ends that has more pages to come; None if there is none."""
+        """The end of the open cycle; None if no cycle is open."""
         return None if self._cycle is None else self._cycle.watermark
 
     def due(self, now: float, unix_now: float) -> list[Action]:
@@ -212,7 +212,7 @@ class Session:
         return []
 
     def fail(self) -> list[Action]:
-        """The server could not do what was asked: nobody knows how much of it happened."""
+        """The server could not do what was asked, and does not know how much of it happened."""
         if self.closed:
             return []
         return self._fail(Problem("server_error", "internal error; retry all drafts"))
@@ -280,29 +280,29 @@ class Session:
         if len(frame) > limit:
             raise Problem("bad_request", "the message is too large", max_message_bytes=limit)
         if not is_text:
-            raise Problem("bad_request", "messages are text frames")
+            raise Problem("bad_request", "messages must be text frames")
         try:
             message = strictjson.read(frame)
         except InvalidJson as error:
             raise Problem("bad_request", f"not JSON: {error}") from error
         if not isinstance(message, dict):
-            raise Problem("bad_request", "a message is an object")
+            raise Problem("bad_request", "a message must be an object")
         return message
 
     def _check_envelope(self, message: Mapping[str, Any]) -> str:
         kind, msg_id = message.get("type"), message.get("msg_id")
         timestamp, version = message.get("timestamp"), message.get("protocol_version")
         if not isinstance(kind, str):
-            raise Problem("bad_request", "type: a string")
+            raise Problem("bad_request", "type: must be a string")
         if not isinstance(msg_id, str) or not msg_id:
-            raise Problem("bad_request", "msg_id: a non-empty string")
+            raise Problem("bad_request", "msg_id: must be a non-empty string")
         if isinstance(timestamp, bool) or not isinstance(timestamp, (int, float)):
-            raise Problem("bad_request", "timestamp: a number")
+            raise Problem("bad_request", "timestamp: must be a number")
         if not isinstance(message.get("payload"), dict):
-            raise Problem("bad_request", "payload: an object")
+            raise Problem("bad_request", "payload: must be an object")
         if version not in SUPPORTED_VERSIONS:
             if not isinstance(version, str) or not _VERSION.fullmatch(version):
-                raise Problem("bad_request", "protocol_version: MAJOR.MINOR")
+                raise Problem("bad_request", "protocol_version: must be MAJOR.MINOR")
             raise Problem(
                 "protocol_version_unsupported",
                 "this protocol version is not supported",
@@ -342,7 +342,7 @@ class Session:
                 return self._connect(payload, now)
             case "disconnect":
                 if not isinstance(payload.get("reason", ""), str):
-                    raise Problem("bad_request", "reason: a string")
+                    raise Problem("bad_request", "reason: must be a string")
                 self.closed = True
                 return Close(NORMAL)
             case "submit_events":
@@ -355,23 +355,23 @@ class Session:
     def _connect(self, payload: Mapping[str, Any], now: float) -> Action:
         token, client_id = payload.get("token"), payload.get("client_id")
         if not isinstance(token, str):
-            raise Problem("bad_request", "token: a string")
+            raise Problem("bad_request", "token: must be a string")
         if not isinstance(client_id, str) or not client_id:
-            raise Problem("bad_request", "client_id: a non-empty string")
+            raise Problem("bad_request", "client_id: must be a non-empty string")
         whole_number(payload, "last_committed_id", default=0, least=0)
         wanted = payload.get("supported_profiles", [COMPATIBILITY])
         if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-            raise Problem("bad_request", "supported_profiles: an array of strings")
+            raise Problem("bad_request", "supported_profiles: must be an array of strings")
         for name in ("required_profile", "required_tree_policy"):
             if not isinstance(payload.get(name, ""), str):
-                raise Problem("bad_request", f"{name}: a string")
+                raise Problem("bad_request", f"{name}: must be a string")
         incarnation = read_incarnation(payload)
         try:
             claims = self._tokens.verify(token)
         except TokenRefused as error:
             raise Problem("auth_failed", f"the token was refused: {error}") from None
         if claims.client_id != client_id:
-            raise Problem("auth_failed", "client_id is not the token's")
+            raise Problem("auth_failed", "client_id is not that of the token")
         profile = negotiate(
             self._settings.profiles,
             wanted,
@@ -412,7 +412,7 @@ class Session:
     def _sync(self, payload: Mapping[str, Any]) -> Action:
         assert self.claims is not None  # noqa: S101 - checked with the envelope
         action = read_sync(payload, self._settings, allowed(self.claims, self._plugin, "read"))
-        if self.profile != COMPATIBILITY:  # only the tree profile's states are the server's to give
+        if self.profile != COMPATIBILITY:  # the server has states of the tree profile only
             action = structs.replace(action, snapshot=None)
         cycle = self._cycle
         if (
@@ -432,9 +432,9 @@ def whole_number(
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Problem("bad_request", f"{name}: an integer")
+        raise Problem("bad_request", f"{name}: must be an integer")
     if least is not None and value < least:
-        raise Problem("bad_request", f"{name}: at least {least}")
+        raise Problem("bad_request", f"{name}: must be at least {least}")
     return value
 
 
@@ -442,7 +442,7 @@ def read_incarnation(payload: Mapping[str, Any]) -> str | None:
     """The history that a client says it follows; None if it does not say."""
     value = payload.get("incarnation")
     if "incarnation" in payload and (not isinstance(value, str) or not value):
-        raise Problem("bad_request", "incarnation: a non-empty string")
+        raise Problem("bad_request", "incarnation: must be a non-empty string")
     return value
 
 
@@ -466,29 +466,29 @@ def check_submit(payload: Mapping[str, Any], max_batch_size: int) -> None:
     """The invariants of a whole request (sync 8.1): if one fails, nothing of it is processed."""
     events = payload.get("events")
     if not isinstance(events, list) or not events:
-        raise Problem("bad_request", "events: a non-empty array")
+        raise Problem("bad_request", "events: must be a non-empty array")
     if len(events) > max_batch_size:
         raise Problem("bad_request", "events: too many", max_batch_size=max_batch_size)
     seen: set[str] = set()
     for index, item in enumerate(events):
         at = f"events.{index}"
         if not isinstance(item, dict):
-            raise Problem("bad_request", f"{at}: an object")
+            raise Problem("bad_request", f"{at}: must be an object")
         item_id, event = item.get("id"), item.get("event")
         if not isinstance(item_id, str) or not 0 < len(item_id.encode()) <= MAX_ID_BYTES:
-            raise Problem("bad_request", f"{at}.id: a string of 1 to {MAX_ID_BYTES} bytes")
+            raise Problem("bad_request", f"{at}.id: must be a string of 1 to {MAX_ID_BYTES} bytes")
         if item_id in seen:
-            raise Problem("bad_request", f"{at}.id: twice in one request")
+            raise Problem("bad_request", f"{at}.id: appears twice in one request")
         seen.add(item_id)
         names = item.get("partitions")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise Problem("bad_request", f"{at}.partitions: an array of strings")
+            raise Problem("bad_request", f"{at}.partitions: must be an array of strings")
         if "partition" in item and not _is_same_partition(item["partition"], names):
-            raise Problem("bad_request", f"{at}.partition: differs from partitions")
+            raise Problem("bad_request", f"{at}.partition: must name the same as partitions")
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-            raise Problem("bad_request", f"{at}.event: an object with a type")
+            raise Problem("bad_request", f"{at}.event: must be an object with a type")
         if not isinstance(event.get("payload"), dict):
-            raise Problem("bad_request", f"{at}.event.payload: an object")
+            raise Problem("bad_request", f"{at}.event.payload: must be an object")
 
 
 def _is_same_partition(legacy: Any, names: Sequence[str]) -> bool:
@@ -560,7 +560,7 @@ def read_sync(
 def _read_wish(payload: Mapping[str, Any]) -> SnapshotWish | None:
     accepts = payload.get("accept_snapshot", False)
     if not isinstance(accepts, bool):
-        raise Problem("bad_request", "accept_snapshot: true or false")
+        raise Problem("bad_request", "accept_snapshot: must be true or false")
     start = whole_number(payload, "snapshot_from", default=0, least=0)
     committed_id = None
     if "snapshot_committed_id" in payload:
@@ -571,7 +571,7 @@ def _read_wish(payload: Mapping[str, Any]) -> SnapshotWish | None:
 def _partition_list(payload: Mapping[str, Any], name: str) -> tuple[str, ...]:
     names = payload.get(name)
     if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
-        raise Problem("bad_request", f"{name}: an array of strings")
+        raise Problem("bad_request", f"{name}: must be an array of strings")
     faults = name_faults(names)
     if faults:
         raise Problem("bad_request", f"{name}: {faults[0].message}")
@@ -589,7 +589,7 @@ def page_payload(
     model_version: int | None,
     more: Mapping[str, Any],
 ) -> bytes:
-    """Payload of `sync_response`; `more` has the members that not every one has."""
+    """Payload of `sync_response`; `more` has the members that only some responses have."""
     return b'{"partitions":%s,"effective_subscriptions":%s,"events":[%s],%s' % (
         encode(action.partitions),
         encode(subscriptions),

@@ -1,4 +1,4 @@
-"""Who a token speaks for, and which partitions it opens."""
+"""Whom a token identifies, and which partitions it gives access to."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ KNOWN = SHARED | PUBLIC
 
 
 class TokenRefused(Exception):  # noqa: N818 - the failure is the noun
-    """The token does not open anything; the text says why and never quotes it."""
+    """The token is not accepted; the text says why and never quotes it."""
 
 
 class Claims(Struct, frozen=True):
@@ -147,7 +147,7 @@ def _read_keys(key_file: KeyFile | None, algorithms: Sequence[str]) -> dict[str,
 def _read_pem(name: str, text: str, algorithms: Sequence[str]) -> Any:
     """The key, which must be a public one that an accepted algorithm can use.
 
-    Found at the start: otherwise every client would be told that its token is wrong.
+    Checked at the start: otherwise every client would be told that its token is wrong.
     """
     if "PRIVATE KEY" in text:
         raise ConfigError(

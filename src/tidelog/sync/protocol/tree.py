@@ -1,4 +1,4 @@
-"""The state of one partition under the tree profile: what may happen to it and what then does.
+"""The state of one partition under the tree profile: which events it allows and what they do to it.
 
 A tree is kept as nodes that know their parent and both neighbours, so that every tree action costs
 the same among ten siblings and among a hundred thousand; the nested form of the protocol
@@ -158,10 +158,10 @@ class TreeState:
         return _copied(members.get(name))
 
     def check(self, event: Mapping[str, Any]) -> list[Fault]:
-        """Why the event cannot happen to this state (gates 4 to 6 of sync 13.2); changes nothing.
+        """Why the event cannot be applied here (gates 4 to 6 of sync 13.2); changes nothing.
 
         The event has passed `profiles.tree_faults`. One that means nothing to this
-        reducer (see `apply`) always can.
+        reducer (see `apply`) always can be applied.
         """
         action, payload = event["type"], event["payload"]
         address = self._address(action, payload)
@@ -172,7 +172,7 @@ class TreeState:
         return sorted(self._value_faults(address, action, payload))
 
     def apply(self, event: Mapping[str, Any]) -> Undo:
-        """Let the event happen; it has passed `check`. What is returned takes it back.
+        """Apply an event that has passed `check`; returns what takes it back.
 
         An event that means nothing to this reducer changes nothing: a type of another profile
         (sync D45), or a target that is not registered here, or no longer.
@@ -185,7 +185,7 @@ class TreeState:
                 self._change_tree(edit, address.target.name, action, payload)
             elif address is not None:
                 self._change_value(edit, address, action, payload)
-        except BaseException:  # it had not passed check: leave nothing half done
+        except BaseException:  # the event had not passed `check`: leave nothing half done
             edit.undo()
             raise
         self.size += edit.growth
@@ -338,7 +338,7 @@ class _Node:
             parent.last = self
 
     def unlink(self) -> None:
-        """Leave the parent, with everything below; the own links stay as they were."""
+        """Leave the parent, with everything below; the links of this node stay as they were."""
         parent, before, after = self.parent, self.before, self.after
         assert parent, "the root is never unlinked"  # noqa: S101 - invariant
         if before:
@@ -374,7 +374,7 @@ class _Node:
         return None if node is None else node.after
 
     def depth(self) -> int:
-        """How many nodes are above this one; the root is none."""
+        """How many nodes are above this one, the root not counted."""
         depth, node = -1, self.parent
         while node is not None:
             depth, node = depth + 1, node.parent
@@ -485,7 +485,7 @@ def _restore(members: dict[str, Any], name: str, old: Any) -> None:
 
 
 def _place(tree: _Tree, options: Mapping[str, Any]) -> tuple[_Node, _Node | None]:
-    """The parent, and the child of it to come after, as the tree is now."""
+    """The parent, and which of its children to come after, as the tree is now."""
     parent = tree.parent(options)
     assert parent, "the event has not passed check"  # noqa: S101 - the contract
     position = options.get("position", "first")
@@ -537,7 +537,7 @@ def _resulting_tree(tree: _Tree, payload: Mapping[str, Any]) -> Any:
 def _failed_invariants(value: Any) -> set[str]:
     """The names of the invariants of a tree target (sync 13.4) that `value` breaks.
 
-    A malformed tree is only that: of its items and nodes nothing else can be said.
+    If the tree is malformed, that is the only one: its items and nodes cannot be looked at.
     """
     if not (
         isinstance(value, dict)

@@ -1,7 +1,7 @@
 """What sync says on the wire: envelopes, message types, close codes.
 
-Messages are checked in the order the protocol prescribes, each fault with its own answer, so they
-are read as plain JSON and not decoded into structs at one go; see `session`.
+Messages are checked in the order the protocol prescribes, each fault with its own error, so they
+are read as plain JSON and not decoded into structs in one go; see `session`.
 """
 
 from typing import Any
@@ -55,9 +55,10 @@ _decode_submitted = msgspec.json.Decoder(_Submitted).decode
 
 
 def raw_events(frame: bytes) -> list[Raw]:
-    """The `event` of each item of a submit, byte for byte as it was sent; none of anything else.
+    """The `event` of each item of a submit as it was sent; nothing for other messages.
 
-    Well-formed as far as one can tell without judging it. They are parts of the frame, not copies.
+    Well-formed as far as can be told without validating them. They are parts of the frame, not
+    copies.
     """
     if b'"submit_events"' not in frame and b"\\u" not in frame:
         return []

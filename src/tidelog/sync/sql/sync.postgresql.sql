@@ -28,7 +28,7 @@ LATERAL (
 ) AS page ORDER BY page.committed_id LIMIT $4::bigint;
 
 -- name: sync_event
--- Events by their places, until they are too large together; bodies that were pruned come from the
+-- Events by their positions, until they are too large together; bodies that were pruned come from the
 -- archive (sync D57). The sum needs the sizes only: a body that is not part of the page is not read.
 SELECT page.committed_id, page.committed_at, page.body
 FROM (
@@ -55,7 +55,7 @@ FROM unnest($1::text[]) WITH ORDINALITY AS named (partition, number)
 JOIN tidelog.sync_snapshots s USING (partition);
 
 -- name: sync_snapshot_within
--- The same, if they are of a model version, as of no later place, and not too large.
+-- The same, if they are of a model version, as of no later position, and not too large.
 SELECT named.number, s.state, s.committed_id, s.digest
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
   WITH ORDINALITY AS named (partition, version, through, most, number)

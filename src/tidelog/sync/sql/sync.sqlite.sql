@@ -16,7 +16,7 @@ SELECT committed_id FROM sync_event_partitions
 WHERE partition = ? AND committed_id > ? AND committed_id <= ? ORDER BY committed_id LIMIT ?;
 
 -- name: sync_event
--- Events by their places, a JSON array; bodies that were pruned come from the archive (sync D57). CROSS
+-- Events by their positions, a JSON array; bodies that were pruned come from the archive (sync D57). CROSS
 -- keeps the order of the array, so that reading may end where a page is full.
 SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body)
 FROM json_each(?) AS named CROSS JOIN log l ON l.committed_id = named.value
@@ -32,7 +32,7 @@ ORDER BY stream_serial DESC LIMIT 1;
 SELECT state, committed_id, model_version, digest FROM sync_snapshots WHERE partition = ?;
 
 -- name: sync_snapshot_within
--- The same, if it is of a model version, as of no later place, and not too large.
+-- The same, if it is of a model version, as of no later position, and not too large.
 SELECT state, committed_id, digest FROM sync_snapshots
 WHERE partition = ? AND model_version = ? AND committed_id BETWEEN 1 AND ? AND length(state) <= ?;
 

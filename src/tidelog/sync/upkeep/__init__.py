@@ -1,1 +1,1 @@
-"""What the owner of the log does by itself: verifying the rows of sync."""
+"""What the owner of the log does: caching states, keeping the model version, verifying rows."""

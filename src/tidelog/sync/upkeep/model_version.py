@@ -28,12 +28,12 @@ class StoredModelVersion:
     ) -> None:
         """`changed` takes the old version and the new one; it must not await."""
         self.current = current
-        """Announced to clients; an administrator may have raised it over the model's own."""
+        """Announced to clients; an administrator may have set another than the model's own."""
         self._committer = committer
         self._store = store
         self._changed = changed
         self._changes = 0
-        """Changes made here: a look at the store that began before one must not undo it."""
+        """Changes made here: a read of the store that began before one must not undo it."""
         self._looking = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
 
@@ -42,7 +42,7 @@ class StoredModelVersion:
         """The version to start with.
 
         Starting with another configured value changes it silently (sync D47). Both are stored
-        in one transaction: with only the first of them the next start would see nothing new.
+        in one transaction: with only the first one stored, the next start would see no change.
         """
         before = await store.rows("sync_setting", (CONFIGURED,))
         stored = await store.rows("sync_setting", (STORED,))

@@ -26,7 +26,7 @@ _decode = msgspec.json.decode
 _log = logging.getLogger(__name__)
 
 MAX_PINNED_SEEN = 64
-"""States in use that a look for one to forget passes over; the next request looks again."""
+"""How many states in use are passed over in search of one to forget; the next request goes on."""
 
 
 class CachedState(PartitionState):
@@ -37,7 +37,7 @@ class CachedState(PartitionState):
     def __init__(self, name: str, tree: TreeState, grown: Callable[[int], None]) -> None:
         super().__init__(name, tree, grown)
         self.pins = 0
-        """Requests that were promised this state; it is not forgotten while there are any."""
+        """Requests that rely on this state; it is not forgotten while there are any."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the state is loaded."""
         self.held: list[tuple[int, dict[str, Any]]] = []
@@ -112,7 +112,7 @@ class StateCache:
         self._size += growth
 
     def _shrink(self) -> None:
-        """At every request, so it costs no more than there is to forget."""
+        """Called at every request, so it costs no more than there is to forget."""
         pinned = 0
         while self.used_bytes > self._room_bytes and pinned < min(
             MAX_PINNED_SEEN, len(self._states)
@@ -162,10 +162,10 @@ class StateCache:
             raise
 
     def _read(self, snapshot: bytes, digest: bytes) -> TreeState:
-        """A stored state; it was checked when it was stored, and its digest says it still is so.
+        """A stored state; it was checked before, and its digest shows that it is unchanged.
 
-        Without the garbage collector: it would go through the hundred thousands of new objects
-        again and again, and there is no garbage among them.
+        Without the garbage collector: it would go through hundreds of thousands of new objects
+        again and again, and none of them is garbage.
         """
         if snapshot_digest(snapshot) != digest:
             raise ValueError("it is not what was stored")

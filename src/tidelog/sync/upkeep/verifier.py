@@ -1,7 +1,7 @@
 """Do the rows of sync agree with the log? Partitions, archived bodies, and remembered ids.
 
-Every event keeps its body, in the log or in the archive, so all of these are computed again. Not
-so snapshots and settings: they carry seals.
+Every event keeps its body, in the log or in the archive, so all of these are computed again.
+Snapshots and settings cannot be; they carry seals.
 """
 
 from collections.abc import AsyncIterator
@@ -99,7 +99,7 @@ def _content_problem(event: _Event) -> str | None:
 
 
 def _read(body: bytes) -> _Stored | None:
-    """What is stored of an event; None if it is none."""
+    """What is stored of an event; None if it is not an event."""
     try:
         return _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -116,7 +116,7 @@ def _proofs(stored: _Stored) -> tuple[bytes, bytes] | None:
 
 
 async def _verify_partitions(store: Store) -> AsyncIterator[Looked]:
-    """Whatever is in a partition says so itself."""
+    """Whatever is in a partition names that partition."""
     async for page in pages(store, "sync_check_partitions", ("", -(2**63)), EVENTS):
         damage = []
         for partition, committed_id, body in page:

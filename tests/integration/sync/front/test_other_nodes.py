@@ -177,7 +177,7 @@ async def set_version(node: SyncNode, version: int) -> dict[str, Any]:
 async def test_a_new_model_version_reaches_the_clients_of_every_node(
     postgresql_url: str, tmp_path: Path
 ) -> None:
-    """Of the event profile, once, behind what was committed before; later answers carry it."""
+    """Of the event profile, once, after what was committed before; later answers carry it."""
     async with (
         sync_server(tmp_path / "a", store=postgresql_url) as a,
         sync_server(tmp_path / "b", store=postgresql_url) as b,

@@ -637,7 +637,7 @@ async def test_what_is_in_flight_outlives_its_connection(tmp_path: Path) -> None
 
 
 async def test_a_full_queue_does_not_change_the_order(tmp_path: Path) -> None:
-    """A submit that found no room behind others of its connection is tried again in its turn."""
+    """A submit that found no room after others of its connection is tried again in its turn."""
     limits = Limits(commit_queue_requests=2, commit_batch_requests=1)
     async with sync_server(tmp_path, limits=limits) as node, connected(node.ws_url, "c") as peer:
         writer = Tampered(node)

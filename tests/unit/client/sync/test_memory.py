@@ -53,7 +53,7 @@ def value(given: object, path: str = "v") -> Json:
 
 
 def push(node: str, parent: str = "_root", **members: object) -> Json:
-    """An event that adds a node behind its siblings."""
+    """An event that adds a node after its siblings."""
     payload = {
         "target": "t",
         "value": {"id": node, **members},
