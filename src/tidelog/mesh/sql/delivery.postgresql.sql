@@ -256,11 +256,7 @@ WHERE EXISTS (
   WHERE q.broker_message_id = named.broker_message_id AND q.status IN ('pending', 'claimed'));
 
 -- name: mesh_check_keys
-<<<<<<< HEAD
 -- Ids after one of them with their stored replies, and the entry that each was committed with.
-=======
--- Ids after one with their stored answers, and the entry that each was committed with.
->>>>>>> 4a072ec ('After' a position, not behind it)
 SELECT 1, page.scope, page.key, page.available, page.outcome, l.entity, (l.body IS NOT NULL)::int,
        (t.broker_message_id IS NOT NULL)::int
 FROM (

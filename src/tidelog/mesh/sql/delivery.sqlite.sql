@@ -181,11 +181,7 @@ ORDER BY d.expires_at LIMIT ?2;
 SELECT 1 FROM mesh_delivery_queue WHERE broker_message_id = ? AND status IN ('pending', 'claimed') LIMIT 1;
 
 -- name: mesh_check_keys
-<<<<<<< HEAD
 -- Ids after one of them with their stored replies, and the entry that each was committed with.
-=======
--- Ids after one with their stored answers, and the entry that each was committed with.
->>>>>>> 4a072ec ('After' a position, not behind it)
 SELECT page.scope, page.key, page.available, page.outcome, l.entity, l.body IS NOT NULL,
        t.broker_message_id IS NOT NULL
 FROM (
