@@ -16,12 +16,12 @@ ADDRESSES = (channels.ADDRESS, sync.ADDRESS, mesh.ADDRESS)
 
 INTRODUCTION = """\
 Every message of each surface, as a table of its members. The whole document with all schemas, in
-AsyncAPI 3.0, is {download}`asyncapi.json`. It is made from the wire types, and the tests hold what
-servers and clients really say against it. The meaning and the order of messages are said by the
-protocols: [channels](../protocol/channels.md), [sync](../protocol/sync.md),
+AsyncAPI 3.0, is {download}`asyncapi.json`. It is made from the wire types, and the tests check what
+servers and clients really send against it. The protocols define the meaning and the order of
+messages: [channels](../protocol/channels.md), [sync](../protocol/sync.md),
 [mesh](../protocol/mesh.md). Whoever reads a message ignores members that it does not know."""
 
-SIDES = {"client": "What clients say", "server": "What the server says"}
+SIDES = {"client": "What clients send", "server": "What the server sends"}
 
 
 def described() -> dict[str, Any]:

@@ -253,7 +253,7 @@ def test_a_build_refuses_what_it_cannot_do(
 ) -> None:
     """A table it does not know, a store with another log, a lake that somebody else writes."""
     lake, store, _ = small
-    with pytest.raises(LakeError, match="verdict: not a table that is built"):
+    with pytest.raises(LakeError, match="verdict: not a table that can be built"):
         build(spark, lake, store, ["verdict"])
     write_log(str(tmp_path / "other.db"), [])
     with pytest.raises(LogReplaced):

@@ -86,14 +86,14 @@ class Metrics:
         )
         self.unauthenticated_bytes = Gauge(
             "tidelog_unauthenticated_bytes",
-            "Held of requests of which it is not known yet who sends them",
+            "Bytes held of requests whose sender is not authenticated yet",
             registry=r,
         )
         self.slow_consumers = Counter(
             "tidelog_slow_consumers", "Connections closed for not reading fast enough", registry=r
         )
         self.http_requests = Counter(
-            "tidelog_http_requests", "HTTP requests answered", ["status"], registry=r
+            "tidelog_http_requests", "HTTP requests served", ["status"], registry=r
         )
 
         self._parts: dict[type, object] = {}

@@ -58,19 +58,23 @@ class _Collector:
         m = self._metrics
         prefix = "tidelog_daemon_"
         connected = float(m.connected())
-        yield Gauge(f"{prefix}connected", "Whether sends can leave", connected)
+        yield Gauge(
+            f"{prefix}connected",
+            "Whether the daemon is connected, so that sends can leave",
+            connected,
+        )
         depth = Gauge(f"{prefix}outbox_depth", "Rows of the outbox", labels=["status"])
         for status, rows in m.outbox_depth().items():
             depth.add_metric([status], rows)
         yield depth
         yield Gauge(
             f"{prefix}outbox_possibly_lost",
-            "Rows that the broker had and perhaps has lost",
+            "Rows that the broker had and may have lost",
             m.outbox_lost(),
         )
         age_seconds = m.outbox_age_ms() / 1000
         yield Gauge(f"{prefix}outbox_age_seconds", "Age of the oldest waiting row", age_seconds)
-        disk = Gauge(f"{prefix}disk_pct", "How much is used up", labels=["kind"])
+        disk = Gauge(f"{prefix}disk_pct", "Percentage used", labels=["kind"])
         for kind, share in m.disk_shares().items():
             disk.add_metric([kind], share * 100)
         yield disk
@@ -83,7 +87,7 @@ class _Collector:
             sent.add_metric([status], count)
         yield sent
         yield Count(f"{prefix}recv", "New messages received", m.received)
-        requests = Count(f"{prefix}ipc_request", "IPC answers", labels=["path", "status"])
+        requests = Count(f"{prefix}ipc_request", "IPC requests served", labels=["path", "status"])
         for labels, count in m.ipc_requests.items():
             requests.add_metric(list(labels), count)
         yield requests

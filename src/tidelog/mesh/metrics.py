@@ -45,7 +45,7 @@ class MeshMetrics:
         )
         self.orphan_checks = Counter(
             "tidelog_broker_dedupe_orphan_check",
-            "Comparisons of the stored relations that came to an end",
+            "Comparisons of the stored relations that were completed",
             registry=registry,
         )
         self.orphans = Gauge(
@@ -55,7 +55,7 @@ class MeshMetrics:
         )
         self.atomicity_violations = Gauge(
             "tidelog_broker_atomicity_violation_found",
-            "The same by the rule that is broken (mesh 6.5)",
+            "Rows without their counterpart, by the rule that is broken (mesh 6.5)",
             ["rule"],
             registry=registry,
         )

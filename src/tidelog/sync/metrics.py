@@ -18,7 +18,7 @@ class SyncMetrics:
         )
         self.plugin_failures = Counter(
             "tidelog_sync_plugin_failures",
-            "Calls of the plug-in that raised, gave no answer or took too long",
+            "Calls of the plug-in that raised, returned a wrong type or took too long",
             ["method", "reason"],
             registry=registry,
         )

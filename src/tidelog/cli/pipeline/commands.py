@@ -208,7 +208,8 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
     known = buildable()
     if unknown := [name for name in tables or () if name not in (*known, SEARCH)]:
         raise ConfigError(
-            f"{', '.join(unknown)}: no such table; there are {', '.join(known)} and {SEARCH}"
+            f"{', '.join(unknown)}: not a table that can be built; there are {', '.join(known)} "
+            f"and {SEARCH}"
         )
     if not tables:
         return known

@@ -199,7 +199,7 @@ def _named(names: Iterable[str] | None) -> frozenset[str]:
     named = frozenset(known if names is None else names)
     if unknown := sorted(named.difference(known)):
         raise LakeError(
-            f"{', '.join(unknown)}: not a table that is built. Tables: {', '.join(known)}."
+            f"{', '.join(unknown)}: not a table that can be built. Tables: {', '.join(known)}."
         )
     return named
 
