@@ -66,7 +66,7 @@ class Settings(Section, frozen=True, kw_only=True):
     """`tidelog.toml`; see `load` for where else a value can come from."""
 
     data_dir: Annotated[str, Meta(min_length=1)] = "tidelog-data"
-    """Directory of everything the server writes; relative to the working directory."""
+    """Directory for everything the server writes; relative to the working directory."""
 
     store: SecretUrl = ""
     """Where the log lives: empty for `tidelog.db` in `data_dir`, a path of an SQLite file, or a

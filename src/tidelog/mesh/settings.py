@@ -32,7 +32,7 @@ class MeshSettings(Section, frozen=True, kw_only=True):
     has 32 under way."""
 
     rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 6000
-    """Sends of a new mesh in one window, all members together; more are answered 429 (mesh 6.3)."""
+    """Sends of a new mesh in one window, all members together; more get 429 (mesh 6.3)."""
 
     rate_window_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 60_000
     """Window of a new mesh."""

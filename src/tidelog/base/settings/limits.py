@@ -16,7 +16,7 @@ class Limits(Section, frozen=True, kw_only=True):
     """`[limits]`: bounds on everything a peer can make the server hold or wait for."""
 
     max_body_bytes: Bytes = 10_485_760
-    """Largest HTTP request body; it is held in memory until answered. 10 MiB is what the channels
+    """Largest HTTP request body; held in memory until the response. 10 MiB is what the channels
     protocol states (channels 8.1)."""
 
     unauthenticated_body_bytes: Bytes = 65_536
@@ -71,7 +71,7 @@ class Limits(Section, frozen=True, kw_only=True):
     `handover_entries`, so that one step of a batch cannot close a healthy peer."""
 
     commit_queue_requests: Count = 8192
-    """Requests waiting for the committer. Beyond it callers are told to come back: an answer now is
+    """Requests waiting for the committer. Beyond it callers are told to retry: a refusal now is
     better than a wait longer than their timeout. About half a second of work."""
 
     commit_queue_bytes: Bytes = 67_108_864
@@ -126,7 +126,7 @@ class PerAddress(Section, frozen=True, kw_only=True):
     """`[per_address]`: what one address may have of a server; IPv6 counts by its first 64 bits."""
 
     max_connections: Count = 200
-    """Open connections, HTTP and WebSocket; one more is answered 429. Many people may share an
+    """Open connections, HTTP and WebSocket; one more gets 429. Many people may share an
     address, and no single one needs all of `limits.max_connections`."""
 
     max_subscriptions: Count = 10_000
