@@ -1,5 +1,5 @@
 """The mesh surface: idempotent sends from daemons to an authoritative broker on the log.
 
-`fingerprint`, `identity`, `wire`, `negotiation` and `policy` are pure and shared with the daemon
-and the clients; everything else here is the broker.
+`protocol` is pure and shared with the daemon and the clients. The rest is the broker: `decide` has
+its pure decisions, `upkeep` what it does by itself, and `front` what serves daemons.
 """

@@ -66,7 +66,7 @@ _LASTING = {
 }
 """Refusals that trying again soon does not mend."""
 
-_RIVALS = {
+_DISPLACED = {
     wire.REPLACED: "another daemon has connected with this member's key, and the mesh keeps the "
     "newest (4003 replaced_by_newer_connection). Run one daemon for each key, give the other one a "
     "key of its own with `tidelog mesh join`, or allow both with `tidelog mesh settings SLUG "
@@ -88,7 +88,7 @@ class Displaced(TidelogError):  # noqa: N818 - the fact is the noun
     """Another daemon with this member's key is connected instead; say so and exit."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(_RIVALS[code])
+        super().__init__(_DISPLACED[code])
         self.code = code
 
 
@@ -300,7 +300,7 @@ class BrokerConnection:
     def _note_close(self, error: ConnectionClosed, failures: int) -> int:
         """Log how it ended; a refusal that lasts is not asked about again soon."""
         code = error.rcvd.code if error.rcvd is not None else None
-        if code in _RIVALS:
+        if code in _DISPLACED:
             raise Displaced(code) from error
         if code in _LASTING:
             reason = printable(error.rcvd.reason) if error.rcvd is not None else ""

@@ -77,7 +77,7 @@ class Peers:
         announcements: Announcements,
         missed: Callable[[], None],
         forget: Callable[[str], None],
-        note_rivals: Callable[[Mesh, Member], None],
+        note_concurrent: Callable[[Mesh, Member], None],
     ) -> None:
         """Listen to the other nodes.
 
@@ -85,11 +85,11 @@ class Peers:
             announcements: what nodes tell each other.
             missed: called when some of that was missed.
             forget: called with the slug of a mesh whose settings another node has changed.
-            note_rivals: called when two daemons have connected with one member's key.
+            note_concurrent: called when two daemons have connected with one member's key.
         """
         self._announcements = announcements
         self._forget = forget
-        self._note_rivals = note_rivals
+        self._note_concurrent = note_concurrent
         self._by_mesh: dict[str, dict[str, set[Peer]]] = {}
         self._of: dict[Peer, tuple[str, str]] = {}
         self._present: dict[Peer, Member] = {}
@@ -97,7 +97,7 @@ class Peers:
         self._announced: dict[Peer, asyncio.Future[int]] = {}
         """The announcement of each that has negotiated; its id says who came first."""
         self._noted = 0
-        """The last announcement of another node that told of a rival."""
+        """The last announcement of another node that told of a concurrent connection."""
         announcements.subscribe(TOPIC, self._heard, missed)
 
     def __iter__(self) -> Iterator[tuple[Peer, str, str]]:
@@ -116,9 +116,9 @@ class Peers:
         replies to its daemon can be sure that a daemon that comes later is told of later.
         """
         mesh_id, key = self._of[peer]
-        older = {each: _judge(each, peer.instance) for each in self._of_key(mesh_id, key)}
-        if any(verdict is not Resolution.SAME_DAEMON for verdict in older.values()):
-            self._note_rivals(peer.mesh, peer.member)
+        older = {each: _resolve(each, peer.instance) for each in self._of_key(mesh_id, key)}
+        if any(resolution is not Resolution.SAME_DAEMON for resolution in older.values()):
+            self._note_concurrent(peer.mesh, peer.member)
         if Resolution.OLDER_STAYS in older.values():
             peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
             return
@@ -126,9 +126,9 @@ class Peers:
         told = Told("ready", mesh_id, key, instance=peer.instance)
         announced = self._announcements.announce(TOPIC, _encode(told))
         self._announced[peer] = announced
-        for each, verdict in older.items():
-            _end_older(each, verdict)
-        if not older:
+        for each, resolution in older.items():
+            _end_older(each, resolution)
+        if not older:  # otherwise the member was present already
             self._tell_all(Told("join", mesh_id, key, peer.member.name))
         if not announced.done():
             await asyncio.wait([announced], timeout=ANNOUNCED_SECONDS)
@@ -193,17 +193,19 @@ class Peers:
         """
         if peer not in self._present:
             return
+        # Ids of announcements are one order for all nodes, so both sides come to the same result.
         own_id = -1 if own.cancelled() or own.exception() is not None else own.result()
         if told.kind == "taken":
             if own_id == told.announcement:
                 peer.end(wire.ALREADY_CONNECTED, "member_already_connected")
         elif own_id < announcement:
-            verdict = _judge(peer, told.instance)
-            if verdict is not Resolution.SAME_DAEMON and announcement != self._noted:
+            resolution = _resolve(peer, told.instance)
+            # Several connections here may meet the same one of another node: it is noted once.
+            if resolution is not Resolution.SAME_DAEMON and announcement != self._noted:
                 self._noted = announcement
-                self._note_rivals(peer.mesh, peer.member)
-            _end_older(peer, verdict)
-            if verdict is Resolution.OLDER_STAYS:
+                self._note_concurrent(peer.mesh, peer.member)
+            _end_older(peer, resolution)
+            if resolution is Resolution.OLDER_STAYS:
                 refused = Told("taken", told.mesh_id, told.member_pubkey, announcement=announcement)
                 self._announcements.announce(TOPIC, _encode(refused))
 
@@ -226,18 +228,18 @@ class Peers:
                         peer.send(frame)
 
 
-def _judge(older: Peer, newer_instance: str) -> Resolution:
+def _resolve(older: Peer, newer_instance: str) -> Resolution:
     """What becomes of a connection and a newer one with its key."""
     return resolve(older.mesh.clone_concurrency_policy, newer_instance, older.instance)
 
 
-def _end_older(older: Peer, verdict: Resolution) -> None:
+def _end_older(older: Peer, resolution: Resolution) -> None:
     """End the older of two connections if it may not stay.
 
     A leftover of the same process is told to come again, should it still listen: that
     process must not take itself for replaced.
     """
-    if verdict is Resolution.SAME_DAEMON:
+    if resolution is Resolution.SAME_DAEMON:
         older.end(wire.TRY_AGAIN_LATER, "reconnected")
-    elif verdict is Resolution.NEWER_STAYS:
+    elif resolution is Resolution.NEWER_STAYS:
         older.end(wire.REPLACED, "replaced_by_newer_connection")

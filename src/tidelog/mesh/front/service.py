@@ -149,7 +149,7 @@ class MeshService:
         )
         self._recheck: asyncio.Task[None] | None = None
         self.peers = Peers(
-            committer.announcements, self._announcements_missed, self._forget, self._note_rivals
+            committer.announcements, self._announcements_missed, self._forget, self._note_concurrent
         )
         self.delivery = delivery
         committer.tail.subscribe(SURFACE, self._on_entries)
@@ -198,7 +198,7 @@ class MeshService:
         if self.peers.left(connection):
             self.delivery.detached(connection)
 
-    def _note_rivals(self, mesh: Mesh, member: Member) -> None:
+    def _note_concurrent(self, mesh: Mesh, member: Member) -> None:
         """The audit event of mesh 9.6, whatever the policy makes of the two."""
         policy = mesh.clone_concurrency_policy
         self._metrics.concurrent_connections.labels(mesh.id, policy).inc()

@@ -88,6 +88,7 @@ class _Window:
         """What is left of all shares."""
 
     def take(self, member: str, client_message_id: str, limit: int) -> Verdict:
+        """Count an id; see the top of this file for who may have how much."""
         if client_message_id in self.ids:
             return Verdict.KNOWN
         left = limit - len(self.ids)
@@ -95,7 +96,9 @@ class _Window:
         share = self.share.get(member)
         reserve, each = kept_back(limit)
         if left > 0 and share is not None and mine < share:
-            self.promised -= 1
+            self.promised -= 1  # from its own share: what the others were promised stays
+        # Beyond a share only what nobody was promised is free. A newcomer may also use the reserve
+        # that is kept for newcomers, each a part of it, or one of them could take all.
         elif left <= self.promised + (0 if share is None and mine < each else reserve):
             return Verdict.DENIED
         self.ids.add(client_message_id)

@@ -1,8 +1,8 @@
 """Do the rows of the mesh agree with the log? Deliveries, mentions and ids, each with its message.
 
-That none of them is missing is a matter of `orphans`. What does not follow from a message (members,
-topics, settings, how far a delivery has come) carries seals; of those that are never removed, one
-that a message names and that is not there is missing.
+That none of them is missing is checked by `orphan_check`. What does not follow from a message
+(members, topics, settings, how far a delivery has come) carries seals; of those that are never
+removed, one that a message names and that is not there is missing.
 """
 
 import time
@@ -100,7 +100,7 @@ async def _verify_mentions(store: Store) -> AsyncIterator[Looked]:
 
 
 async def _verify_ids(store: Store) -> AsyncIterator[Looked]:
-    """An id without its entry is left to the rules of `orphans`."""
+    """An id without its entry is left to the rules of `orphan_check`."""
     missing: set[Damage] = set()
     async for page in pages(store, "mesh_verify_ids", (stream_name(""), ""), PAGE):
         damage = []
