@@ -5,7 +5,13 @@ which tables are built, and the reference in `docs/pipeline.md`. Nothing here im
 notebook can ask what a column means without starting a JVM.
 """
 
-from typing import Literal, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
 
 Layer = Literal["bronze", "silver", "gold", "product"]
 Kind = Literal["bigint", "string", "binary", "boolean", "timestamp", "double", "array<string>"]
@@ -35,6 +41,19 @@ class Table(NamedTuple):
     relations: tuple[str, ...] = ()
     """Relations of the store it is built from: they change after the commit, so the log does not
     tell them and they are read as of one moment."""
+    made_by: str = ""
+    """`module:function` of `tidelog.pipeline.transforms`, for a table that is made anew of its one
+    input whenever that has changed. It is built and checked by this alone; every other table has a
+    builder in `fill.derived_tables` and a comparison in `checks.tables`."""
+
+    @property
+    def make(self) -> "Callable[[DataFrame], DataFrame]":
+        """The function that makes all rows of the rows of the one input."""
+        module, _, function = self.made_by.partition(":")
+        found: Callable[[DataFrame], DataFrame] = getattr(
+            import_module(f"tidelog.pipeline.transforms.{module}"), function
+        )
+        return found
 
     @property
     def ddl(self) -> str:
@@ -358,6 +377,7 @@ LATENCY = Table(
         Column("max_ms", "double", "Longest."),
     ),
     inputs=("delivery",),
+    made_by="latency:latencies",
 )
 
 AUDIT = Table(

@@ -22,7 +22,7 @@ from tidelog.pipeline.search.index import Manifest, NoIndex, index_root, read_ma
 from tidelog.pipeline.search.index_build import is_searchable, text_of
 from tidelog.pipeline.source.relations import RELATIONS, Moment
 from tidelog.pipeline.spark.frames import empty_frame, frame_of_rows
-from tidelog.pipeline.tables import BY_NAME, TABLES
+from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -468,13 +468,17 @@ def _audit(view: View) -> Pair:
     return _plain("audit", made, held, changing=("supersedes",))
 
 
-def _latencies(view: View) -> "Pair | str":
-    from tidelog.pipeline.transforms.latency import latencies
+def _whole(table: Table) -> "Callable[[View], Pair | str]":
+    """A table that is made anew of its one input."""
+    name, [made_of] = table.name, table.inputs
 
-    noted = view.lake.made_of("latency")
-    if noted is not None and noted != view.lake.seal("delivery"):
-        return "it is older than delivery. Build it: `tidelog pipeline build latency`"
-    return _plain("latency", latencies(view.frame("delivery")), view.frame("latency"))
+    def compared(view: View) -> "Pair | str":
+        noted = view.lake.made_of(name)
+        if noted is not None and noted != view.lake.seal(made_of):
+            return f"it is older than {made_of}. Build it: `tidelog pipeline build {name}`"
+        return _plain(name, table.make(view.frame(made_of)), view.frame(name))
+
+    return compared
 
 
 def _snapshots(view: View) -> "Pair | str":
@@ -511,9 +515,9 @@ _PAIRS: dict[str, "Callable[[View], Pair | str]"] = {
     "mention": _mentions,
     "dedupe": _keys,
     "activity": _activity,
-    "latency": _latencies,
     "audit": _audit,
     "snapshot": _snapshots,
+    **{table.name: _whole(table) for table in TABLES if table.made_by},
 }
 """By table: what is to be compared, or why it cannot be."""
 

@@ -23,7 +23,6 @@ from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 from tidelog.pipeline.transforms.activity import MINUTE_MS, activity
 from tidelog.pipeline.transforms.audit import audit
 from tidelog.pipeline.transforms.events import events, forgotten_index, without_body
-from tidelog.pipeline.transforms.latency import latencies
 from tidelog.pipeline.transforms.messages import PURGED, fold, mark_purged, message_versions
 from tidelog.pipeline.transforms.sends import (
     deliveries,
@@ -343,9 +342,12 @@ def _activity(name: str, steps: Steps) -> tuple[int, Mode]:
     return steps.lake.upsert(name, changed, steps.target), "new"
 
 
-def _latencies(name: str, steps: Steps) -> tuple[int, Mode]:
-    through, made = steps.lake.through("delivery"), latencies(steps.frame("delivery"))
-    return steps.lake.overwrite(name, made, through, made_of="delivery"), "full"
+def _whole(name: str, steps: Steps) -> tuple[int, Mode]:
+    """A table that is made anew of its one input."""
+    table = BY_NAME[name]
+    [made_of] = table.inputs
+    through, made = steps.lake.through(made_of), table.make(steps.frame(made_of))
+    return steps.lake.overwrite(name, made, through, made_of=made_of), "full"
 
 
 def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
@@ -441,7 +443,7 @@ _BUILDERS: dict[str, Builder] = {
     "mention": _mirroring(mentions),
     "dedupe": _mirroring(remembered_keys),
     "activity": _activity,
-    "latency": _latencies,
     "audit": _growing(audit),
     "snapshot": _snapshots,
+    **{table.name: _whole for table in TABLES if table.made_by},
 }
