@@ -166,35 +166,46 @@ def batch() -> str:
 
 
 def rooms() -> str:
-    """The packages of the server, from the contract that the lint tier checks."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    layers = next(found["layers"] for found in contracts if found["name"].startswith("rooms:"))
-    height = 64 + len(layers) * 46
+    """The packages of the server, from the contracts that the lint tier checks."""
+    layers, surfaces = _layers("rooms:"), _layers("surfaces:")
+    parts = [name.strip("()") for name in surfaces if name not in ("surface", "settings")]
+    height = 64 + (len(layers) - 1) * 46 + 46 + 16 * len(parts)
     picture = Picture(
         860,
         height,
         "The rooms",
-        "Imports point down: " + ", ".join(layers) + ". client, daemon and pipeline stand beside.",
+        f"Imports point down: {', '.join(layers)}, and in each surface {', '.join(parts)}. "
+        "client, daemon and pipeline stand beside.",
     )
-    for number, layer in enumerate(layers):
+    top = 40
+    for layer in layers:
         names = [name.strip().removeprefix("tidelog.") for name in layer.split("|")]
         width = (500 - (len(names) - 1) * 10) // len(names)
         for place, name in enumerate(names):
             fill = DURABLE if name in ("log", "store") else SERVER
-            box = (20 + place * (width + 10), 40 + number * 46, width, 36)
-            picture.box(box, fill, name)
+            lines = parts if len(names) > 1 else []
+            picture.box(
+                (20 + place * (width + 10), top, width, 36 + 16 * len(lines)), fill, name, *lines
+            )
+        top += 46 + 16 * (len(parts) if len(names) > 1 else 0)
     picture.words(270, 24, "the server: imports point down only", size=12)
     beside = (
-        ("client", "Python clients", "pure modules of the surfaces"),
-        ("daemon", "mesh daemon: outbox, inbox", "base and pure modules of mesh"),
-        ("pipeline", "Spark: source, tables, checks", "pure modules only"),
+        ("client", "Python clients", "base, and protocol of the surfaces"),
+        ("daemon", "mesh daemon: outbox, inbox", "base, and protocol of mesh"),
+        ("pipeline", "Spark: source, tables, checks", "base, config, protocol of the surfaces"),
     )
     room = (height - 64) // len(beside)
     for number, (title, *lines) in enumerate(beside):
         picture.box((560, 40 + number * room, 280, room - 10), BESIDE, title, *lines)
     picture.words(700, 24, "beside it", size=12)
     return picture.drawn()
+
+
+def _layers(contract: str) -> list[str]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = settings["tool"]["importlinter"]["contracts"]
+    layers: list[str] = next(each["layers"] for each in found if each["name"].startswith(contract))
+    return layers
 
 
 def lineage() -> str:
