@@ -18,8 +18,8 @@ from tidelog.daemon import settings as daemon_settings
 def main(arguments: list[str] | None = None) -> int:
     """Run the daemon; returns its exit code.
 
-    0 stopped as asked, 1 it did not work, 2 the configuration is wrong, 3 broker and daemon cannot
-    work together, 4 a newer daemon with its key took its place, 5 an older one has it.
+    0 stopped as asked, 1 failed, 2 wrong configuration, 3 broker and daemon cannot work together,
+    4 a newer daemon with this key has connected, 5 an older one is connected.
     """
     given = _parser().parse_args(arguments)
     data_dir = Path(given.data_dir).expanduser().absolute() if given.data_dir else None

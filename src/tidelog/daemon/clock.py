@@ -46,6 +46,18 @@ class DaemonClock:
         self._now_ms = max(self.now_ms(), mark_ms)
 
 
+class WallClock:
+    """The wall clock as it is, steps back included.
+
+    Attempts are scheduled by it. A clock that never runs back would stand still after a step back,
+    and so would every retry.
+    """
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+
 def wall_clock() -> Callable[[], int]:
     """The system's time of day in milliseconds; see `wall_clock_ns`."""
     wall_ns = wall_clock_ns()

@@ -2,7 +2,6 @@
 
 import errno
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -26,18 +25,6 @@ class StorageFull(StoreError):  # noqa: N818 - the failure is the noun
 
 class StorageBusy(StoreError):  # noqa: N818 - the failure is the noun
     """Another program held the file's lock for too long; nothing was committed."""
-
-
-class WallClock:
-    """The wall clock as it is, steps back included.
-
-    Attempts are scheduled by it. A clock that never runs back would stand still after a step back,
-    and so would every retry.
-    """
-
-    def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
-        return time.time_ns() // 1_000_000
 
 
 class Database:

@@ -27,8 +27,8 @@ class OutboxSettings(Section, frozen=True, kw_only=True):
     """`[outbox]`: how much may wait, and for how long."""
 
     budget_bytes: Bytes = 5_000_000_000
-    """Content of messages that are not delivered; from 95 % of it on no send is accepted. At half
-    of it, delivered messages lose their content, the oldest first."""
+    """Content of messages that are not delivered; at 95 % of it and above no send is accepted. At
+    half of it, delivered messages lose their content, the oldest first."""
 
     keep_delivered_hours: Count = 168
     """How long the content of a delivered message is kept: a broker that is restored from a backup

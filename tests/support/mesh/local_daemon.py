@@ -15,7 +15,7 @@ import httpx
 from msgspec import structs
 
 from tidelog.base.clock import Clock
-from tidelog.daemon.database import WallClock
+from tidelog.daemon.clock import WallClock
 from tidelog.daemon.inbox.inbox_db import Inbox
 from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.ipc.events import Events

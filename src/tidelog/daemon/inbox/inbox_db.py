@@ -17,7 +17,8 @@ from tidelog.base.clock import Clock
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
-from tidelog.daemon.database import Database, StorageBusy, WallClock
+from tidelog.daemon.clock import WallClock
+from tidelog.daemon.database import Database, StorageBusy
 from tidelog.daemon.inbox.search import Search, words_in
 from tidelog.daemon.times import read_timestamp, timestamp
 from tidelog.mesh.protocol.wire import Deliver

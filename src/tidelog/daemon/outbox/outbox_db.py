@@ -18,7 +18,8 @@ from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError, TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
-from tidelog.daemon.database import Database, StorageFull, WallClock
+from tidelog.daemon.clock import WallClock
+from tidelog.daemon.database import Database, StorageFull
 from tidelog.daemon.ipc.requests import read_to
 from tidelog.daemon.outbox.pressure import Level, Pressure, Stock
 from tidelog.mesh.protocol import policy

@@ -84,7 +84,7 @@ def join(
 
     Raises:
         ConfigError: the directory belongs to another mesh or broker.
-        ServerRefused: it did not work, and `status` says whether that is certain.
+        ServerRefused: the broker refused, or may have: `status` says whether that is certain.
     """
     _refuse_another(directory / FILE_NAME, invite)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)

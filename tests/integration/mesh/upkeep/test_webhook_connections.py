@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from support.receiver import CLOSE, OK, Receiver, receiving
+from support.mesh.webhook_receiver import CLOSE, OK, Receiver, receiving
 from tidelog.mesh.upkeep import webhook_client, webhook_connections
 from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
 

@@ -18,7 +18,7 @@ import pytest_asyncio
 from support.certificate import make_certificate
 from support.markdown import Document
 from support.mesh.peer import Broker, Json, Member, envelope, running_broker, unique
-from support.receiver import CLOSE, OK, receiving
+from support.mesh.webhook_receiver import CLOSE, OK, receiving
 from tidelog.base.net import tls
 from tidelog.mesh.decide.webhook_posts import MAX_ATTEMPTS, backoff_ms
 from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient, is_public
