@@ -571,7 +571,7 @@ async def test_check_68_errors(node: ChannelsNode, monkeypatch: pytest.MonkeyPat
             broken.setattr(service, name, fail)
         for name in ("item", "versions"):
             broken.setattr(service.messages, name, fail)
-        broken.setattr(service.histories, "page", fail)
+        broken.setattr(service.history_api, "page", fail)
         responses = [
             await api.get(message_path(channel, ack["message_serial"])),
             await api.get(f"{message_path(channel, ack['message_serial'])}/versions"),
