@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.spark_cluster import SparkCluster, spark_cluster
+from support.whole_pipeline import WholeLake, whole_lake
 from tidelog.pipeline.lake import lake
 from tidelog.pipeline.source.spark_source import register_source
 from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
@@ -28,6 +29,15 @@ def spark() -> Iterator["SparkSession"]:
     register_source(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def whole(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> WholeLake:
+    """A store and all that one `tidelog pipeline run` made of it; to be left as it is."""
+    del spark
+    folder = tmp_path_factory.mktemp("whole") / "data"
+    folder.mkdir()
+    return whole_lake(folder)
 
 
 @pytest.fixture(scope="session")

@@ -5,18 +5,22 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
-import pytest
 from deltalake import DeltaTable
 
-from support import mixed_log
 from support.pipeline_process import RUN_SECONDS, completed
 from support.spark_cluster import SparkCluster
 from support.store_copy import copy_to_postgresql
-from support.whole_pipeline import Outcome, contents, documents, run_everything
+from support.whole_pipeline import (
+    Outcome,
+    WholeLake,
+    contents,
+    documents,
+    run_everything,
+)
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
 from tidelog.pipeline.lake.lake import Lake
@@ -26,8 +30,6 @@ from tidelog.pipeline.tables import TABLES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENTRIES = 500
-
 SUMS = {
     table.name: next(column.name for column in table.columns if column.kind == "bigint")
     for table in TABLES
@@ -36,27 +38,9 @@ SUMS = {
 """By table: a column of whole numbers whose sum every reader must find."""
 
 
-class Made(NamedTuple):
-    """An SQLite store, and what the pipeline made of it."""
-
-    store: Path
-    lake: Lake
-    outcome: Outcome
-
-
-@pytest.fixture(scope="module")
-def on_sqlite(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A small log of everything, purged and archived in part, and its lake."""
-    folder = tmp_path_factory.mktemp("engines")
-    store, lake = folder / "tidelog.db", Lake(folder / "lake")
-    written = mixed_log.write(str(store), ENTRIES, 21)
-    assert min(written.purged, written.archived, written.delivered) > 0
-    return Made(store, lake, run_everything(spark, str(store), lake))
-
-
-def agrees(lake: Lake, outcome: Outcome, expected: Made) -> None:
+def agrees(spark: "SparkSession", lake: Lake, outcome: Outcome, expected: WholeLake) -> None:
     """Tables, index, verdicts and the past are what they are on SQLite."""
-    assert outcome == expected.outcome
+    assert outcome == expected.outcome(spark)
     assert outcome.unsound == []
     assert outcome.examined.keys() == set(CHECKS)
     assert all(outcome.examined.values())
@@ -81,9 +65,9 @@ def read_elsewhere(lake: Lake) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def test_other_engines_read_the_tables(on_sqlite: Made) -> None:
+def test_other_engines_read_the_tables(whole: WholeLake) -> None:
     """DuckDB and Polars count the rows and sum the columns of every table as Arrow does."""
-    lake = on_sqlite.lake
+    lake = whole.lake
     for name, both in read_elsewhere(lake).items():
         numbers = lake.arrow(name, [SUMS[name]])[SUMS[name]].to_pylist()
         here = (len(numbers), sum(number or 0 for number in numbers))
@@ -91,21 +75,25 @@ def test_other_engines_read_the_tables(on_sqlite: Made) -> None:
 
 
 def test_postgresql_makes_the_same_tables(
-    spark: "SparkSession", on_sqlite: Made, postgresql_url: str, tmp_path: Path
+    spark: "SparkSession", whole: WholeLake, postgresql_url: str, tmp_path: Path
 ) -> None:
     """Ingest, all tables, all checks, the index and time travel, from the same log there."""
-    asyncio.run(copy_to_postgresql(str(on_sqlite.store), postgresql_url))
+    asyncio.run(copy_to_postgresql(str(whole.store), postgresql_url))
     lake = Lake(tmp_path / "lake")
     outcome = run_everything(spark, postgresql_url, lake)
-    agrees(lake, outcome, on_sqlite)
-    assert read_elsewhere(lake) == read_elsewhere(on_sqlite.lake)
+    agrees(spark, lake, outcome, whole)
+    assert read_elsewhere(lake) == read_elsewhere(whole.lake)
 
 
 def test_a_cluster_makes_the_same_tables(
-    cluster: SparkCluster, on_sqlite: Made, postgresql_url: str, tmp_path: Path
+    spark: "SparkSession",
+    cluster: SparkCluster,
+    whole: WholeLake,
+    postgresql_url: str,
+    tmp_path: Path,
 ) -> None:
     """The same jobs on a master and two workers, whose executors read PostgreSQL and write."""
-    asyncio.run(copy_to_postgresql(str(on_sqlite.store), postgresql_url))
+    asyncio.run(copy_to_postgresql(str(whole.store), postgresql_url))
     lake = Lake(tmp_path / "lake")
     told = {
         "store": postgresql_url,
@@ -120,6 +108,6 @@ def test_a_cluster_makes_the_same_tables(
         environment={"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert ended.returncode == 0, ended.stderr[-4000:] + cluster.log_text()
-    agrees(lake, Outcome(**json.loads(ended.stdout.splitlines()[-1])), on_sqlite)
-    assert read_elsewhere(lake) == read_elsewhere(on_sqlite.lake)
+    agrees(spark, lake, Outcome(**json.loads(ended.stdout.splitlines()[-1])), whole)
+    assert read_elsewhere(lake) == read_elsewhere(whole.lake)
     assert cluster.executors() == {"work-0", "work-1"}
