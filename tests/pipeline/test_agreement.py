@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tidelog.pipeline.checks.finding import Verdict
     from tidelog.testing.process import ServerProcess
 
-ENTRIES = int(os.environ.get("TIDELOG_TEST_SOAK_ENTRIES", "20000"))
+ENTRIES = int(os.environ.get("TIDELOG_TEST_SOAK_ENTRIES", "4000"))
 """`scripts/soak` has 200,000, of which the server takes most of a minute to write alone."""
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 SMALL = 1200
