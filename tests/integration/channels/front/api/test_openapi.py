@@ -1,6 +1,7 @@
 """The server does what its OpenAPI document says: requests that schemathesis makes of it."""
 
 import asyncio
+import os
 import time
 import warnings
 from collections import Counter
@@ -15,8 +16,8 @@ from support.channels.peer import APP, ChannelsNode
 from support.channels.raw import Answer, Json, signed_target
 from support.channels.refusals import check_answer
 
-CASES = 500
-"""At least."""
+CASES = int(os.environ.get("TIDELOG_TEST_SOAK_CASES", "200"))
+"""About so many; `scripts/soak` has more."""
 
 
 def load_schemathesis() -> Any:
@@ -128,7 +129,7 @@ class Explorer:
 
 
 async def test_the_document_describes_what_the_server_does(tmp_path: Path) -> None:
-    """500 signed requests out of the OpenAPI document: no 5xx, answers as the document says."""
+    """Signed requests out of the OpenAPI document: no 5xx, answers as the document says."""
     async with prepared(tmp_path) as (node, serial), node.v2() as neighbour:
         document = (await node.client.get(f"{node.server.url}/openapi.json")).json()
         operations = sum(
@@ -137,7 +138,7 @@ async def test_the_document_describes_what_the_server_does(tmp_path: Path) -> No
         tester = Explorer(node, document, serial, CASES // operations // 2 + 1)
         await asyncio.to_thread(tester.run)
         assert tester.seen.total() >= CASES * 0.9, tester.seen
-        assert tester.seen["positive 200"] > 50
+        assert tester.seen["positive 200"] > CASES // 10
         await neighbour.quiet()
         assert (await node.client.get(f"{node.server.url}/healthz")).json()["ready"] is True
         print(dict(tester.seen))  # noqa: T201
