@@ -22,7 +22,7 @@ from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.protocol.tree import TreeState
 from tidelog.testing.process import ServerProcess
 
-SEEDS = int(os.environ.get("TIDELOG_TEST_SOAK_SEEDS", "25"))
+SEEDS = int(os.environ.get("TIDELOG_TEST_SOAK_SEEDS", "10"))
 CLIENTS = 8
 STEPS = 25
 NODES = [f"n{number}" for number in range(12)]
