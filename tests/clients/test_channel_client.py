@@ -43,7 +43,7 @@ from tidelog.testing.postgresql import create_database
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUICK = Backoff(first=0.01, most=0.05)
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 WORDS = [f"w{number} " for number in range(60)]
 
 

@@ -19,7 +19,7 @@ from tidelog.log.draft import Draft
 from tidelog.log.request import submit_and_wait
 from tidelog.web.server import Server
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 TOKEN = "the admin token of these tests"
 
 Json = dict[str, Any]

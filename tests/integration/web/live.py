@@ -26,7 +26,7 @@ from tidelog.web.websocket import WebSocketService
 from unit.web.recording import client_frame
 
 MAX_MESSAGE_BYTES = 2000
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
 
 
 class Echo:

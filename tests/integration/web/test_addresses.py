@@ -24,7 +24,7 @@ from tidelog.web.server import Server
 
 ADMIN = "a token of an administrator"
 WRONG = {"authorization": "Bearer wrong"}
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ from tidelog.web.server import Server
 
 ADMIN = "a token of an administrator"
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 @asynccontextmanager

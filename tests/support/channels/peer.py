@@ -38,7 +38,7 @@ from tidelog.channels.surface import ChannelsSurface
 from tidelog.config.settings import Settings
 from tidelog.web.server import Node, Server
 
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 60.0
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 VERSION_SERIAL = re.compile(r"\d{20}:[^:\s]+:\d{20}")
 V1_QUERY = "protocol=7&client=js&version=8.6.0&flash=false"

@@ -28,7 +28,7 @@ from sockudo_python import (
 from support.channels.peer import APP
 from tidelog.testing.process import ServerProcess
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 PROXY_TOKEN = "a proxy token of some length"
 
 CONFIG = f"""

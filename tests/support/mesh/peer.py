@@ -26,7 +26,7 @@ from tidelog.mesh.surface import MeshSurface
 from tidelog.web.server import Node, Server
 
 ADMIN_TOKEN = "an administrator's token"
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 60.0
 
 Json = dict[str, Any]
 
