@@ -266,7 +266,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from support.killed_job import attached_session
-from pipeline.test_jobs import MODEL
+from pipeline.fill.test_derived_tables import MODEL
 from tidelog.pipeline.fill.derived_tables import build
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.source.store_address import StoreAddress
@@ -278,7 +278,7 @@ build(attached_session(), Lake(Path(sys.argv[1])), StoreAddress(sys.argv[2]), mo
 def test_a_build_that_was_killed_is_finished_by_the_next(
     spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path
 ) -> None:
-    """Killed before one table's commit, later behind another's: the tables are as ever."""
+    """Killed before one table's commit, later after another's: the tables are as ever."""
     lake, store, writer = small
     for fault in (f"{FaultPoint.LAKE_WRITTEN}=kill@2", f"{FaultPoint.LAKE_COMMITTED}=kill@5"):
         run_killed(spark, KILLED, str(lake.root), store.location, fault=fault)
