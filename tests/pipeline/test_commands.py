@@ -184,7 +184,7 @@ def test_a_violation_ends_with_one(
 def test_a_forged_row_of_a_table_ends_with_one(
     spark: "SparkSession", whole: WholeLake, command: Command, tmp_path: Path
 ) -> None:
-    """Somebody changes a table of the lake: `check` names the row, and how to make it anew."""
+    """Somebody changes a table of the lake: `check` names the row, and how to rebuild it."""
     del spark
     forged = whole.copy(tmp_path / "forged")
     DeltaTable(forged.lake.path("audit")).update(

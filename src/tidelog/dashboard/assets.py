@@ -19,7 +19,7 @@ SAFE = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-"""On every answer of the dashboard."""
+"""On every response of the dashboard."""
 
 NOT_KEPT = (b"cache-control", b"no-store")
 """For what only a logged-in reader gets."""

@@ -11,7 +11,7 @@ SCAN_POSITIONS = 20_000
 """Positions one question looks at. A filter that nothing matches would otherwise read the log."""
 
 MAX_LISTED = 500
-"""Entries of one answer."""
+"""Entries of one response."""
 
 
 class Filter(Struct, frozen=True):

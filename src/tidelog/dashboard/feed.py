@@ -38,7 +38,7 @@ MAX_PUSHED = 100
 
 MAX_WATCHED = 500
 MAX_WATCHED_BYTES = 262_144
-"""Versions of the watched channel in one message; beyond either the page reads the channel anew."""
+"""Versions of the watched channel in one message; beyond either it reads the channel again."""
 
 MAX_HELD = 50
 """Messages kept while the past is read: five seconds, and longer no healthy store takes."""

@@ -158,7 +158,7 @@ class Stage:
         return printed.decode("utf-8", "replace").strip()
 
     async def ask(self, path: str) -> Any:
-        """What the server answers its administrator."""
+        """What the server returns to its administrator."""
         return await asyncio.to_thread(self._ask, path)
 
     def _ask(self, path: str) -> Any:

@@ -135,7 +135,7 @@ class _Pair:
         self._seconds = after.at - before.at
 
     def increase(self, name: str, **labels: str) -> float:
-        """How much a counter grew; one that is smaller than before began anew."""
+        """How much a counter grew; one that is smaller than before was restarted."""
         after = self._after.total(name, **labels)
         before = self._before.total(name, **labels)
         return after - before if after >= before else after

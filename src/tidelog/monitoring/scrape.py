@@ -27,7 +27,7 @@ class Scrape:
 
     @classmethod
     def parse(cls, text: str, at: float) -> "Scrape":
-        """The samples in an answer of `/metrics`.
+        """The samples in a response of `/metrics`.
 
         Raises:
             NotMetrics: whatever answered there is no tidelog server.
@@ -39,9 +39,9 @@ class Scrape:
                     labels = frozenset(sample.labels.items())
                     values.setdefault(sample.name, {})[labels] = sample.value
         except ValueError as error:
-            raise NotMetrics(f"the answer is not in Prometheus' text format ({error})") from None
+            raise NotMetrics(f"the response is not in Prometheus' text format ({error})") from None
         if "tidelog_tail_position" not in values:
-            raise NotMetrics("the answer has no tidelog_tail_position")
+            raise NotMetrics("the response has no tidelog_tail_position")
         return cls(values, at)
 
     def after_restart(self) -> "Scrape":

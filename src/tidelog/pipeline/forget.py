@@ -3,7 +3,7 @@
 Positions, times, actors and digests stay, so the chain of digests still verifies and nothing is
 renumbered. First the lake notes what is to be forgotten; that note makes the rest restartable, and
 keeps it true when the log is ingested again or a message that was forgotten is changed later. Then
-the files with such content are written anew without it, the search index follows, and a vacuum
+the files with such content are rewritten without it, the search index follows, and a vacuum
 deletes everything that the newest version of each table does not need. With it goes the history of
 the tables: no older version can be read afterwards, also not by `as-of` of Delta readers.
 
@@ -267,7 +267,7 @@ def _erase(
     partitions: Sequence[str],
     progress: Callable[[str], None],
 ) -> dict[str, int]:
-    """Write every file with forgotten content anew; returns how many rows each table had."""
+    """Rewrite every file with forgotten content; returns how many rows each table had."""
     from pyspark.sql import functions as sql
 
     listed = lake.frame(spark, "forgotten")

@@ -57,7 +57,7 @@ def publish_snapshots(
 
     Args:
         lake: Has the table `snapshot`.
-        url: Where the server answers, such as `http://127.0.0.1:8080`.
+        url: URL of the server, such as `http://127.0.0.1:8080`.
         admin_token: The server's setting of that name.
         progress: Told each partition when it is done.
 

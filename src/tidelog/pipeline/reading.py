@@ -58,7 +58,7 @@ def read(
     Args:
         table: Its name, such as `message` or `log`; see docs/pipeline.md.
         lake: Directory of the lake; without it the one of the settings.
-        as_: What to answer. Whole numbers stay whole in pandas too, where one may be missing.
+        as_: What to return. Whole numbers stay whole in pandas too, where one may be missing.
         columns: Only these, in this order. Reading fewer is faster.
         where: Only rows that meet all of these, such as `("channel", "=", "room")`.
 

@@ -1,4 +1,4 @@
-"""Writing the files of a store anew: they shrink, hold the same, and are never half written."""
+"""Rewriting the files of a store: they shrink, hold the same, and are never half written."""
 
 import asyncio
 import json

@@ -2,7 +2,7 @@
 
 import { fill, h } from "./dom.js";
 
-// `read` answers what to show; it is asked at once, whenever the feed says so, and after a reconnect.
+// `read` returns what to show; it is called at once, whenever the feed says so, and after a reconnect.
 // One question at a time: what changes meanwhile is asked for when the answer is there.
 export function kept(feed, view, body, read) {
   let isReading = false;

@@ -14,7 +14,7 @@ import { pipelineView } from "./view_pipeline.js";
 import { searchView } from "./view_search.js";
 import { syncView } from "./view_sync.js";
 
-// A view is a function: given its root and a context it fills the root, and answers how to leave.
+// A view is a function: given its root and a context it fills the root, and returns how to leave.
 const VIEWS = {
   overview: ["Overview", overviewView],
   log: ["Log", logView],
@@ -95,7 +95,7 @@ fill(
   Object.entries(VIEWS).map(([name, [title]]) => h("a", { href: link(name), data: { view: name } }, title)),
 );
 nav.addEventListener("click", (event) => {
-  // The same view again: begin it anew.
+  // The same view again: start it over.
   if (event.target.hash === location.hash) {
     show();
   }

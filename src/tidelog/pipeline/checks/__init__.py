@@ -1,1 +1,1 @@
-"""Checks: does what the server stored and answers agree with the log, and with itself?"""
+"""Checks: does what the server stored and serves agree with the log, and with itself?"""

@@ -1,4 +1,4 @@
-"""Agreement: the state that Spark folds from the log is the state that the server has and answers.
+"""Agreement: the state that Spark folds from the log is the state that the server has and serves.
 
 Three comparisons. Entry by entry, the table `log` of the lake with the store. Each stored snapshot
 of a sync partition with what the reducer makes of the partition's events in the lake. And, against
@@ -466,7 +466,7 @@ def _unasked_states(lake: Lake, through: int) -> Verdict:
 def _answered_states(
     evidence: Evidence, lake: Lake, server: Server, model: "ModelSource", through: int
 ) -> Verdict:
-    """States that a server answers now: everything up to the end of the lake is in them.
+    """States that a server returns now: everything up to the end of the lake is in them.
 
     So a state that ends before that must be the same there.
     """

@@ -1,4 +1,4 @@
-"""What a running server answers through its public HTTP routes, page by page, for Spark.
+"""What a running server returns through its public HTTP routes, page by page, for Spark.
 
 Requests are signed here a second time, from the contract: this is the outside view. Answers and
 what Spark folded are brought to the same text (`shown`), so that equal states are equal texts.
@@ -127,7 +127,7 @@ def _kept_float(text: str) -> list[str]:
 
 
 def json_value(text: str | None) -> Any:
-    """The value of a JSON text of ours, read as answers are."""
+    """The value of a JSON text of ours, read as responses are."""
     return None if text is None else json.loads(text, parse_float=_kept_float)
 
 

@@ -116,7 +116,7 @@ def build(
         lake: where the tables are.
         store: the store that `log` was ingested from.
         names: tables to build; all of them if None.
-        full: make the named tables anew, whatever they hold.
+        full: rebuild the named tables, whatever they hold.
         model: the model of the server's sync surface; without one states are empty, as they are on
             a server without a model file.
         progress: called after each table, as soon as it is there.

@@ -7,7 +7,7 @@ again, whatever died in between.
 A following ingest is a streaming query, whose batch is committed twice: to the table, and then to
 Spark's checkpoint. The process may die between the two, and Spark then runs the batch again. The
 table is the truth, the checkpoint only saves looking: one that is gone or is ahead of the table is
-begun anew where the table ends.
+started again where the table ends.
 """
 
 import functools
@@ -57,7 +57,7 @@ INCARNATION = "tidelog.incarnation"
 
 CHANGED_IN_PLACE = ("message", "send")
 """Tables in which an earlier state of the store's relations stays: a store that went back in time
-may have again what they say is gone, so in another incarnation they are made anew."""
+may have again what they say is gone, so in another incarnation they are rebuilt."""
 
 LOCK_SECONDS = 3600.0
 """How long a batch waits for another process that writes to the lake: a build of everything, on a
@@ -203,7 +203,7 @@ def roll_back(address: StoreAddress, lake: Lake) -> int:
     """Take a lake back to what it has in common with its log; returns up to where that is.
 
     For a log that was restored or failed over: what came after that is in the lake alone, and is
-    given up. Tables are made anew by the next build. What was forgotten stays forgotten.
+    given up. The next build rebuilds the tables. What was forgotten stays forgotten.
 
     Raises:
         LogReplaced: the table was made from another log altogether.

@@ -72,7 +72,7 @@ _LOOK_SECONDS = 0.05
 
 
 class LakeError(TidelogError):
-    """Root of what a lake can answer."""
+    """Root of what a lake can raise."""
 
 
 class LakeLocked(LakeError):  # noqa: N818 - the failure is the noun
@@ -301,7 +301,7 @@ class Lake:
     def upsert(self, name: str, frame: "DataFrame", through: int) -> int:
         """Replace the rows that share a key with `frame`, add the others; returns how many.
 
-        Only files that hold such a row are written anew.
+        Only files that hold such a row are rewritten.
         """
         from pyspark.sql import functions as sql
 
@@ -334,7 +334,7 @@ class Lake:
         hits: "Callable[[DataFrame], DataFrame]",
         change: "Callable[[DataFrame], DataFrame]",
     ) -> int:
-        """Write the files anew that hold certain rows; returns how many such rows there were.
+        """Rewrite the files that hold certain rows; returns how many such rows there were.
 
         Args:
             spark: Runs the work.
@@ -454,12 +454,12 @@ class Lake:
         """The seal of a table after a commit."""
         now, gone = set(self.relative_files(name)), {each.path for each in removed}
         new, known = {each.path for each in added}, self.seal(name)
-        if known is None or now == gone:  # of an earlier version, or written anew as a whole
+        if known is None or now == gone:  # of an earlier version, or rewritten as a whole
             return seal_of((now - gone) | new)
         return known ^ seal_of(gone) ^ seal_of(new)
 
     def outdate(self, name: str) -> None:
-        """Say that a table is complete through nothing, so that the next build makes it anew.
+        """Say that a table is complete through nothing, so that the next build rebuilds it.
 
         Its rows can be read until then.
         """

@@ -3,7 +3,7 @@
 A file is named after the digest of its bytes, so whoever changes the file without renaming it is
 found. Each commit notes the sum of the names of all files, the seal; it goes on from the seal
 before it, so what somebody else has added or taken away stays visible in all that follow, until
-the whole table is written anew.
+the whole table is rewritten.
 
 That finds accidents and other programs, also where a table is made of what has changed since. It
 does not stop somebody who does all of this as the pipeline does it: such a row is found by what it

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import tantivy
 
 FORMAT = 1
-"""Of the manifest and of the fields of a shard; an index of another format is built anew."""
+"""Of the manifest and of the fields of a shard; an index of another format is rebuilt."""
 
 MAX_QUERY_CHARACTERS = 1000
 """Longest query. Each word is looked up in every shard, and nesting is bounded with it."""
 
 MAX_HITS = 100
-"""Hits of one answer; each is read from disk and marked word by word."""
+"""Hits of one result; each is read from disk and marked word by word."""
 
 TIMEOUT_SECONDS = 5.0
 """Longest search. It is looked at between shards and between hits: one shard is never cut short."""
@@ -42,7 +42,7 @@ _TEXT_FIELDS = ["text", "name"]
 
 
 class SearchError(TidelogError):
-    """Root of what a search can answer instead of hits."""
+    """Root of what a search can raise instead of hits."""
 
 
 class NoIndex(SearchError):  # noqa: N818 - the failure is the noun
@@ -76,7 +76,7 @@ class Manifest(Struct, frozen=True):
     through: int
     """Position of the log through which it is complete."""
     table: str
-    """Id of the table it was made from: a table that was created anew has another one."""
+    """Id of the table it was made from: a table that was created again has another one."""
     files: tuple[str, ...]
     """Files of that table that are in it, relative to the table."""
     shard_count: int
@@ -102,7 +102,7 @@ class Hit(Struct, frozen=True):
     highlights: tuple[tuple[int, int], ...]
     """Begin and end of each place found, in characters of `snippet`."""
     score: float
-    """Comparable within one answer only."""
+    """Comparable within one result only."""
     committed_id: int
     """Position of the version that was found."""
     updated_at: int
@@ -110,12 +110,12 @@ class Hit(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """The answer to a search."""
+    """The result of a search."""
 
     total: int
     """Messages that fit, of which `hits` are the best."""
     through: int
-    """Position of the log that the answer knows of."""
+    """Position of the log that the result knows of."""
     hits: tuple[Hit, ...]
 
 
@@ -158,7 +158,7 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 
 
 def outdate_index(lake_root: Path) -> None:
-    """Let the next update build the index anew; until then it can be searched as it is."""
+    """Let the next update rebuild the index; until then it can be searched as it is."""
     root = index_root(lake_root)
     try:
         known = read_manifest(root)

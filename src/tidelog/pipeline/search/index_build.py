@@ -2,7 +2,7 @@
 
 The index follows the table `message`. Only files of the table that the index does not know are
 looked at, and of them only messages that changed or are not to be found any more. A shard that
-changes is made anew in a directory of its own: the files of the old one are linked, the changes are
+changes is rebuilt in a directory of its own: the files of the old one are linked, the changes are
 written beside them, and one rename of the manifest publishes all shards together. What is left
 behind by a process that died is taken away by the next update.
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SHARDS = 16
-"""Parts of a new index. A change makes one part anew, so more parts make an update cheaper; each
+"""Parts of a new index. A change rewrites one part, so more parts make an update cheaper; each
 costs a search a look, so fewer make a search cheaper. Two million messages are 125,000 in each."""
 
 WRITER_BYTES = 32_000_000
 """Memory of a shard while it is written; tantivy needs 15 MB."""
 
 DEAD_SHARE = 0.25
-"""Share of marked documents beyond which a shard is written anew."""
+"""Share of marked documents beyond which a shard is rewritten."""
 
 _LOCKS = (".tantivy-writer.lock", ".tantivy-meta.lock")
 _REPLACED = ("meta.json", ".managed.json")
@@ -76,8 +76,8 @@ def update_index(
     Args:
         spark: Runs the work.
         lake: Where the table and the index are.
-        rebuild: Begin anew, whatever there is.
-        shard_count: Parts of an index that is begun anew.
+        rebuild: Start over, whatever there is.
+        shard_count: Parts of a new index.
 
     Raises:
         LakeLocked: another process writes to the lake.
@@ -127,7 +127,7 @@ def _update(spark: "SparkSession", lake: Lake, *, rebuild: bool, shard_count: in
 
 
 def _known(root: Path, table_id: str) -> Manifest | None:
-    """The index to go on from; None if it must be built anew."""
+    """The index to go on from; None if it must be rebuilt."""
     try:
         known = read_manifest(root)
     except NoIndex:
@@ -340,7 +340,7 @@ class ShardWriter:
 
 
 def _schema() -> "tantivy.Schema":
-    """Every field is stored, so that a shard can be written anew from itself."""
+    """Every field is stored, so that a shard can be rewritten from itself."""
     import tantivy
 
     builder = tantivy.SchemaBuilder()

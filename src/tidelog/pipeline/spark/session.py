@@ -58,7 +58,7 @@ SMALL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
-"""For a small log: no code is generated, no query is planned anew after each of its steps, and what
+"""For a small log: no code is generated, no query is replanned after each of its steps, and what
 is brought together is one task: each further one would start another process of Python."""
 
 SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=128m")

@@ -1,7 +1,7 @@
 """Taking the content away from rows of what was forgotten; places, times and digests stay.
 
 A forgotten row is as if its body had been pruned before it was ingested, so a table that was
-erased in place equals one that is built anew from the erased log.
+erased in place equals one that is built from the erased log.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -37,7 +37,7 @@ AND committed_id <= (SELECT committed_id FROM tidelog.head);
 SELECT partition, state, committed_id, model_version, digest FROM tidelog.sync_snapshots;
 
 -- name: check_keys
--- Keys; of those of a mesh also their stored answers.
+-- Keys; of those of a mesh also their stored responses.
 SELECT scope, key, committed_id, available, first_seen_at,
        CASE WHEN scope >= 'mesh/' AND scope < 'mesh0' THEN outcome END AS outcome
 FROM tidelog.dedupe;
