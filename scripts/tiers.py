@@ -34,18 +34,22 @@ ELSEWHERE = " ".join(
 )
 """Integration tests that are part of other parts or tiers."""
 
-CRASH_ALONE = tuple(
-    f"tests/crash/test_{name}.py"
-    for name in (
-        *("channels_kill", "sync_kill", "mesh_pair", "mesh_broker_faults", "mesh_races", "kill"),
-        *("mesh_storm", "mesh_faults", "mesh_fleet"),
-    )
+
+def modules(folder: str, *names: str) -> tuple[str, ...]:
+    """Paths of test modules, wherever below the folder they are."""
+    found = [(name, [*(ROOT / folder).rglob(f"test_{name}.py")]) for name in names]
+    assert all(len(paths) == 1 for _, paths in found), found
+    return tuple(str(path.relative_to(ROOT)) for _, [path] in found)
+
+
+CRASH_ALONE = modules(
+    "tests/crash",
+    *("channels_kill", "sync_kill", "mesh_pair", "mesh_broker_faults", "mesh_races", "kill"),
+    *("mesh_storm", "mesh_faults", "mesh_fleet"),
 )
 """Crash tests that take long enough to be a part of their own."""
 
-PIPELINE_WHOLE = tuple(
-    f"tests/pipeline/test_{name}.py" for name in ("built_tables", "commands", "engines", "jvm")
-)
+PIPELINE_WHOLE = modules("tests/pipeline", "built_tables", "commands", "engines", "jvm")
 """Tests of the pipeline that share a lake on which everything was run: about half of its time. Each
 half has one session that its tests share, and its two halves keep two processors busy."""
 
