@@ -153,7 +153,7 @@ def test_the_guide_explains_what_kills() -> None:
 
 def test_the_guide_has_the_daemons_answers() -> None:
     """The words it explains are among those of mesh 3."""
-    [rows] = GUIDE.tables("Callers and their answers")
+    [rows] = GUIDE.tables("What callers get")
     words = {word for answer, _ in rows for word in code(answer)[1:] or code(answer)}
     conflicts = {word for word in words if word.startswith("outbox_")}
     told = {name for row in PROTOCOL.tables("3.3")[0] for name in re.findall(r"outbox_\w+", row[3])}
