@@ -14,8 +14,6 @@ from typing import IO, ClassVar, Protocol, Self
 
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 
-START_SECONDS = 30.0
-
 CREDENTIALS = {
     "TIDELOG_ADMIN_TOKEN": "only for servers of tests, an admin token",
     "TIDELOG_APP_ID": "harness",

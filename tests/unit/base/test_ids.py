@@ -1,4 +1,4 @@
-"""ULIDs and version serials sort as text in the order they were given."""
+"""ULIDs sort as text in the order they were given."""
 
 import pytest
 from hypothesis import given
@@ -8,20 +8,11 @@ from tidelog.base.clock import SystemClock
 from tidelog.base.ids import (
     Ulid,
     UlidFactory,
-    VersionSerial,
-    VersionSerials,
     parse_ulid,
-    parse_version_serial,
 )
 from tidelog.testing.clock import FakeClock
 
 TIMES = st.integers(min_value=0, max_value=2**48 - 2)
-SERIAL_TIMES = st.integers(min_value=0, max_value=10**20 - 2)
-NODES = st.text(
-    st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters=":"),
-    min_size=1,
-    max_size=86,
-)
 
 
 def test_known_ulid() -> None:
@@ -134,96 +125,3 @@ def test_other_spellings_are_no_ulids(text: str) -> None:
     """An id has one spelling: lower case, aliases, other lengths and overflow are refused."""
     with pytest.raises(ValueError, match="not a ULID"):
         parse_ulid(text)
-
-
-@given(SERIAL_TIMES, NODES, st.integers(min_value=0, max_value=10**20 - 1))
-def test_version_serial_round_trip(unix_ms: int, node: str, counter: int) -> None:
-    """Writing and parsing a serial gives back its parts, within the 128 bytes of the wire."""
-    serial = VersionSerial(unix_ms, node, counter)
-    assert parse_version_serial(str(serial)) == serial
-    assert len(str(serial)) <= 128
-
-
-def test_version_serial_format() -> None:
-    """A serial is `{unix_ms:020d}:{node}:{counter:020d}`."""
-    serial = VersionSerials("n1").after(1_760_000_000_123, None)
-    assert serial == "00000001760000000123:n1:00000000000000000000"
-
-
-@given(SERIAL_TIMES, NODES, SERIAL_TIMES, NODES, st.integers(min_value=0, max_value=10**20 - 1))
-def test_after_is_strictly_greater(
-    now_ms: int, node: str, unix_ms: int, other: str, counter: int
-) -> None:
-    """A serial compares greater as text than its predecessor, whoever gave that and when."""
-    predecessor = str(VersionSerial(unix_ms, other, counter))
-    serials = VersionSerials(node)
-    serial = serials.after(now_ms, predecessor)
-    assert serial > predecessor
-    assert serial == serials.after(now_ms, predecessor)
-    parsed = parse_version_serial(serial)
-    assert parsed.node == node
-    assert max(now_ms, unix_ms) <= parsed.unix_ms <= max(now_ms, unix_ms + 1)
-
-
-@given(NODES, st.lists(SERIAL_TIMES, min_size=2))
-def test_a_chain_always_increases(node: str, times: list[int]) -> None:
-    """A chain of versions sorts in the order it was written, whatever the clock does."""
-    chain: list[str] = []
-    for now_ms in times:
-        chain.append(VersionSerials(node).after(now_ms, chain[-1] if chain else None))
-    assert chain == sorted(set(chain))
-
-
-def test_same_node_counts_on() -> None:
-    """One node in one millisecond, or with its clock set back, counts on in that millisecond."""
-    serials = VersionSerials("n1")
-    first = serials.after(1000, None)
-    second = serials.after(1000, first)
-    assert parse_version_serial(second) == VersionSerial(1000, "n1", 1)
-    assert parse_version_serial(serials.after(10, second)) == VersionSerial(1000, "n1", 2)
-
-
-def test_other_node_ahead_is_followed_in_its_next_millisecond() -> None:
-    """A predecessor of another node that compares greater or equal is passed by a millisecond."""
-    ahead = str(VersionSerial(1000, "n2", 5))
-    assert parse_version_serial(VersionSerials("n1").after(1000, ahead)) == (1001, "n1", 0)
-    assert parse_version_serial(VersionSerials("n1").after(999, ahead)) == (1001, "n1", 0)
-    assert parse_version_serial(VersionSerials("n3").after(1000, ahead)) == (1000, "n3", 0)
-
-
-def test_exhausted_counter_moves_to_the_next_millisecond() -> None:
-    """A counter of twenty nines is followed by the next millisecond."""
-    last = str(VersionSerial(1000, "n1", 10**20 - 1))
-    assert parse_version_serial(VersionSerials("n1").after(1000, last)) == (1001, "n1", 0)
-
-
-@pytest.mark.parametrize("node", ["", "a:b", "a b", "ä", "a\n", "n" * 87])
-def test_bad_node_names_are_refused(node: str) -> None:
-    """A node name that would break syntax or length of a serial is refused at once."""
-    with pytest.raises(ValueError, match="node name"):
-        VersionSerials(node)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "1:n1:2",
-        "00000001760000000123:n1:0000000000000000000",
-        "00000001760000000123::00000000000000000000",
-        "00000001760000000123:n1:00000000000000000000\n",
-        "0000000176000000012\u0663:n1:00000000000000000000",
-        "00000001760000000123:n:1:00000000000000000000",
-    ],
-)
-def test_malformed_predecessors_are_refused(text: str) -> None:
-    """A serial that was not written by this format is refused, not compared."""
-    with pytest.raises(ValueError, match="not a version serial"):
-        VersionSerials("n1").after(10**15, text)
-
-
-@pytest.mark.parametrize("now_ms", [-1, 10**20])
-def test_time_outside_twenty_digits_is_refused(now_ms: int) -> None:
-    """A time that would not compare as text like a number is refused."""
-    with pytest.raises(OverflowError):
-        VersionSerials("n1").after(now_ms, None)
