@@ -22,7 +22,7 @@ class NotCanonicalizable(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 class QueueFull(TidelogError):  # noqa: N818 - the failure is the noun
-    """The committer's bounded queue has no room: answer the surface's own backpressure."""
+    """The committer's bounded queue has no room: reply with the surface's own backpressure."""
 
 
 class ShuttingDown(TidelogError):  # noqa: N818 - the failure is the noun
@@ -30,7 +30,7 @@ class ShuttingDown(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 class StoreError(TidelogError):
-    """Root of what an engine can answer."""
+    """Root of what an engine can raise."""
 
 
 class DataError(StoreError):

@@ -136,7 +136,7 @@ class Committer:
         """Queue a request; it cannot be withdrawn.
 
         Raises:
-            QueueFull: the bounded queue has no room; answer the surface's own backpressure.
+            QueueFull: the bounded queue has no room; reply with the surface's own backpressure.
             ShuttingDown: nothing new is taken.
         """
         if self.is_suspended:

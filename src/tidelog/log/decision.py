@@ -1,4 +1,4 @@
-"""What a decision sees, what it answers, and what the committer expects of a request."""
+"""What a decision sees, what it returns, and what the committer expects of a request."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -112,7 +112,7 @@ class View:
         return self._serials[stream]
 
     def rows(self, query: str, key: Key) -> tuple[Row, ...]:
-        """What a named query answers."""
+        """What a named query returns."""
         return self._rows[query, key]
 
     def accept(self, accepted: Accept) -> list[Entry]:

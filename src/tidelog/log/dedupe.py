@@ -13,7 +13,7 @@ class KeyUse(Enum):
     NEW = "new"
     """No row: the first use."""
     REPEATED = "repeated"
-    """Same key, same request: answer `row.outcome` again and change nothing."""
+    """Same key, same request: return `row.outcome` again and change nothing."""
     CONFLICTING = "conflicting"
     """Same key, another request: refuse."""
 

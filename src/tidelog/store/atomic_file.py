@@ -22,7 +22,7 @@ _COMPANIONS = ("-wal", "-journal", "-shm")
 """What SQLite puts beside a file, and would apply to whatever appears under its name."""
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
-"""What a file system answers that has no hard links."""
+"""What a file system without hard links fails with."""
 
 
 def require_free(target: Path, remedy: str) -> None:

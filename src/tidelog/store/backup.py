@@ -50,7 +50,7 @@ _READ_FAILED = frozenset(
         *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_BUSY),
     }
 )
-"""What a copy answers when its source is to blame; otherwise its target is."""
+"""What a copy fails with when its source is to blame; otherwise its target is."""
 
 
 async def back_up(

@@ -180,7 +180,7 @@ class PostgresqlWriter:
     async def _rows(
         self, connection: asyncpg.Connection, names: Names
     ) -> dict[tuple[str, Key], tuple[Row, ...]]:
-        """Named queries take their keys as arrays and answer the key's number first."""
+        """Named queries take their keys as arrays and return the key's number first."""
         loaded: dict[tuple[str, Key], tuple[Row, ...]] = dict.fromkeys(names.rows, ())
         ordered = sorted(loaded, key=lambda named: named[0])  # each once, however often named
         for query, run in itertools.groupby(ordered, key=lambda named: named[0]):
@@ -265,7 +265,7 @@ class PostgresqlWriter:
             self._connection = None
 
     async def close(self) -> None:
-        """Let go of the connection, of a server that does not answer without ceremony."""
+        """Let go of the connection; without ceremony if the server does not respond."""
         if self._connection is not None:
             with contextlib.suppress(*LOST):
                 await self._connection.close(timeout=CLOSE_SECONDS)

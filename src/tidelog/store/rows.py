@@ -56,7 +56,7 @@ class DedupeRow(NamedTuple):
     """SHA-256 of the canonical request; another one under the same key is a conflict."""
     owner: str
     outcome: bytes
-    """The stored answer as JSON, so that a duplicate is answered without the body."""
+    """The stored answer as JSON, so that a duplicate gets it without the body."""
     available: int
     """1, or 0 once the content was pruned. The only column that ever changes."""
     first_seen_at: int
@@ -114,7 +114,7 @@ class Names(Struct):
 
 
 class Becomes(Struct, frozen=True):
-    """What a named query answers after a change, for later decisions of the same batch."""
+    """What a named query returns after a change, for later decisions of the same batch."""
 
     query: str
     key: Key

@@ -79,7 +79,7 @@ _NOT_DAMAGED = frozenset(
         *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL),
     }
 )
-"""What SQLite answers when the file may be sound and only cannot be used now."""
+"""What SQLite fails with when the file may be sound and only cannot be used now."""
 
 _BAD_ROW = (
     sqlite3.IntegrityError,

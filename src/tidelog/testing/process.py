@@ -97,7 +97,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     @property

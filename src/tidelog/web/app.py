@@ -1,4 +1,4 @@
-"""The HTTP side: find the route, judge who asks, read the body, answer.
+"""The HTTP side: find the route, judge who asks, read the body, respond.
 
 Neither a framework nor ASGI stands in between: their request objects and messages cost as much
 again as the work they are for (docs/measurements.md).
@@ -31,7 +31,7 @@ from tidelog.web.routing import Paths
 _log = logging.getLogger(__name__)
 
 UNAUTHORIZED = 401
-"""What a surface answers a caller that could not prove who it is."""
+"""What a surface returns to a caller that could not prove who it is."""
 
 _RETRY_SOON = (b"retry-after", b"1")
 

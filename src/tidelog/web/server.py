@@ -171,7 +171,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the server answers."""
+        """Where the server listens."""
         scheme = "https" if self.settings.tls_certificate else "http"
         host, port = self.listener.getsockname()[:2]
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -302,7 +302,7 @@ class Server:
 
 
 async def _never_called(scope: object, receive: object, send: object) -> None:
-    """Uvicorn wants an ASGI application; our protocols answer without one."""
+    """Uvicorn wants an ASGI application; our protocols respond without one."""
     raise AssertionError(scope, receive, send)
 
 

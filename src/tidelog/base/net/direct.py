@@ -26,22 +26,22 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """Follow nothing: the answer is an error like any other."""
+        """Follow nothing: a redirection is an error like any other."""
         del req, fp, code, msg, headers, newurl
 
 
 def opened(request: urllib.request.Request, timeout_s: float) -> Any:
-    """The answer to a request, as `urllib.request.urlopen` has it; a redirection is an error.
+    """The response to a request, as `urllib.request.urlopen` has it; a redirection is an error.
 
     Raises:
         urllib.error.HTTPError: the server answered with another status than 2xx.
-        OSError: there was no answer.
+        OSError: there was no response.
     """
     return urllib.request.build_opener(_Stay).open(request, timeout=timeout_s)
 
 
 def advice(error: urllib.error.HTTPError) -> str:
-    """What to do about an answer that is a redirection; empty if it is none."""
+    """What to do about a response that is a redirection; empty if it is none."""
     if error.code not in STATUSES:
         return ""
     return instead(error.headers.get("location", ""))

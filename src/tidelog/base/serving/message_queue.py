@@ -5,7 +5,7 @@ from collections import deque
 MAX_MESSAGES = 64
 MAX_BYTES = 65_536
 """Together. Large messages count by their bytes, or anybody could have 64 of the largest kept by
-asking for something and not reading the answer."""
+asking for something and not reading the reply."""
 
 
 class MessageQueue:

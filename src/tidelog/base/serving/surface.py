@@ -38,7 +38,7 @@ class HttpRequest(Struct, frozen=True):
 
 
 class HttpResponse(Struct, frozen=True):
-    """What a surface answers to an HTTP request."""
+    """What a surface returns for an HTTP request."""
 
     status: int
     body: bytes = b""

@@ -44,7 +44,7 @@ class Limits(Section, frozen=True, kw_only=True):
 
     idle_timeout_ms: Milliseconds = 120_000
     """A WebSocket peer silent for so long is pinged: a vanished peer sends no end of connection.
-    An HTTP peer that reads nothing of its answer for so long is cut off."""
+    An HTTP peer that reads nothing of its response for so long is cut off."""
 
     pong_timeout_ms: Milliseconds = 30_000
     """A pinged peer silent for so long is closed; it holds a send buffer while it is believed
