@@ -389,7 +389,7 @@ def _pages(
 def _pages_of_stream(
     reading: Reading, after: int, through: int, stream: str, *, with_content: bool
 ) -> Iterator[pa.Table]:
-    query = "entries_of_stream" if with_content else "places_of_stream"
+    query = "entries_of_stream" if with_content else "entries_without_content_of_stream"
     serial = 0
     while True:
         page = reading.table(query, (after, through, stream, serial, PAGE_ROWS, PAGE_BYTES))
