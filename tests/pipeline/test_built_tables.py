@@ -23,12 +23,12 @@ from tidelog.pipeline.checks import tables
 from tidelog.pipeline.checks.finding import Verdict
 from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.forget import forget
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import index_root, read_manifest
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import StoreAddress
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, TABLES
 from tidelog.pipeline.transforms.snapshots import ModelSource
 

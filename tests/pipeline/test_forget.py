@@ -21,12 +21,12 @@ from tidelog.channels.upkeep import erasing
 from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.pipeline.fill.ingest import ingest
 from tidelog.pipeline.forget import NothingToForget, forget, is_unfinished
+from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.lake.lake import Lake, LakeLocked
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import StoreAddress
-from tidelog.pipeline.spark.frames import empty_frame
 from tidelog.pipeline.tables import BY_NAME
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased
 from tidelog.pipeline.transforms.events import events, forgotten_index

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.spark.frames import frame_of_rows
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ shows also what the server has pruned since. What was forgotten is gone from eve
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.lake.lake import Lake, LakeError, forgotten_partitions, frame_of
-from tidelog.pipeline.spark.frames import empty_frame
 from tidelog.pipeline.tables import BY_NAME
 from tidelog.pipeline.transforms.erasure import erased
 

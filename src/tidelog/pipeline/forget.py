@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 from tidelog.pipeline.search.index import index_root
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import RELATIONS
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, FORGOTTEN, TABLES
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, forgotten_rows
 

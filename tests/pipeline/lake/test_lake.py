@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import (
     COMPACT_ABOVE_FILES,
     SEAL,
@@ -18,7 +19,6 @@ from tidelog.pipeline.lake.lake import (
     LakeLocked,
     SchemaDrift,
 )
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import ACTIVITY
 
 if TYPE_CHECKING:

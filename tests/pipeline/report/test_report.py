@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import Lake, LakeError
 from tidelog.pipeline.report import write_report
 from tidelog.pipeline.report.figures import BUCKETS, bucket_width, shown_bytes
 from tidelog.pipeline.source.store_address import StoreAddress
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:

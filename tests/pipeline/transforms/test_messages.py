@@ -8,7 +8,7 @@ import pytest
 from support.lake_rows import at, frame_of, message_entry, rows_of, serial
 from tidelog.channels.protocol.version import fold as server_fold
 from tidelog.channels.protocol.version import stored_version
-from tidelog.pipeline.spark.frames import frame_of_rows
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.transforms.messages import fold, mark_purged, message_versions
 
 if TYPE_CHECKING:

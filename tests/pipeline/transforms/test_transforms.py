@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.lake_rows import BEGIN_MS, at, entry, event_entry, frame_of, rows_of
-from tidelog.pipeline.spark.frames import frame_of_rows
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.transforms.activity import activity
 from tidelog.pipeline.transforms.audit import audit
 from tidelog.pipeline.transforms.events import events

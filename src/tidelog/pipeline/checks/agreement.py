@@ -21,8 +21,8 @@ from tidelog.pipeline.checks.evidence import Evidence, take
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
 from tidelog.pipeline.checks.served import Server
 from tidelog.pipeline.forget import is_unfinished
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.pipeline.checks.evidence import Evidence
 from tidelog.pipeline.checks.finding import Verdict, first_of
-from tidelog.pipeline.spark.frames import frame_of_rows
+from tidelog.pipeline.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from tidelog.pipeline.checks.finding import Verdict
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.source.spark_source import log_frame
 from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
-from tidelog.pipeline.spark.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

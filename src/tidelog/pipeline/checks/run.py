@@ -11,8 +11,8 @@ from tidelog.pipeline.checks import agreement, continuity, digest, orphans, rete
 from tidelog.pipeline.checks.evidence import confirmed, take
 from tidelog.pipeline.checks.finding import Verdict
 from tidelog.pipeline.fill.ingest import noted_position
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.source.relations import read_relations
-from tidelog.pipeline.spark.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

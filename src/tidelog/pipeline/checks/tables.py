@@ -18,10 +18,10 @@ import pyarrow as pa
 from tidelog.pipeline.checks.finding import FIRST_FINDINGS, Finding, Verdict
 from tidelog.pipeline.checks.orphans import SWEPT_MS
 from tidelog.pipeline.forget import is_unfinished
+from tidelog.pipeline.frames import empty_frame, frame_of_rows
 from tidelog.pipeline.search.index import Manifest, NoIndex, index_root, read_manifest
 from tidelog.pipeline.search.index_build import is_searchable, text_of
 from tidelog.pipeline.source.relations import RELATIONS, Moment
-from tidelog.pipeline.spark.frames import empty_frame, frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pyspark.sql import functions as sql
 
 from tidelog.pipeline.fill.ingest import settled
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import Lake, LakeError
 from tidelog.pipeline.source.relations import Moment, read_relations
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 from tidelog.pipeline.transforms.activity import MINUTE_MS, activity
 from tidelog.pipeline.transforms.audit import audit

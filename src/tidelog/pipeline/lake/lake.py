@@ -27,9 +27,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.lake.parquet_file import write_parquet
 from tidelog.pipeline.lake.seal import is_as_written, seal_of, sealed_files
-from tidelog.pipeline.spark.frames import empty_frame
 from tidelog.pipeline.tables import BY_NAME, Table
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ relation is.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.pipeline.spark.frames import frame_of_rows
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.tables import Kind
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidelog.base.errors import ConfigError
+from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.source.store_address import GENESIS_DIGEST, Position, StoreAddress
-from tidelog.pipeline.spark.frames import frame_of_rows
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:

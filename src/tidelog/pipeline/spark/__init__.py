@@ -1,1 +1,1 @@
-"""Spark itself: the JVM, the session, frames of rows, and errors that come back out of it."""
+"""Spark itself: the JVM, the session, and errors that come back out of it."""
