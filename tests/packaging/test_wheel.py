@@ -129,7 +129,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
         ),
         ("config/migrations", ".sql"),
         ("dashboard/sql", ".sql"),
-        ("client/migrations", ".sql"),
+        ("client/sync/migrations", ".sql"),
         ("daemon/migrations", ".sql"),
         ("pipeline/source/sql", ".sql"),
         ("dashboard/static", ".js"),

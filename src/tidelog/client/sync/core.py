@@ -486,7 +486,7 @@ class SyncCore:
             return
         if page.partitions != cycle.partitions:
             raise BadMessage("sync_response for other partitions than those asked for")
-        if cycle.stale:
+        if cycle.stale:  # what it started from is void; `void` has put its partitions back
             self._cycles.abandon()
             return
         if self._adopt_version(page.model_version):
@@ -494,6 +494,7 @@ class SyncCore:
             return
         if cycle.since > page.sync_to_committed_id:
             self._cycles.abandon()
+            # A page gave us that cursor, so the log was longer than it is now.
             self._violated(f"the log ends at {page.sync_to_committed_id}, before {cycle.since}")
             return
         state = None
@@ -519,16 +520,18 @@ class SyncCore:
             data["snapshot"] = state.committed_id
         self._listeners.emit("sync_page", touched, data | {"through": page.next_since_committed_id})
         self._listeners.emit_commits(applied.arrivals)
+        # Without a subscription a partition is complete only for a moment.
         subscribed = set(page.effective_subscriptions)
         self._settled &= subscribed
         if self._cycles.advance(page):
             self._request(cycle)
             return
-        if not cycle.stale:
+        if not cycle.stale:  # storing this very page may have voided a cursor
             self._settled |= subscribed.intersection(cycle.partitions)
         self._finish_cycle()
 
     def _finish_cycle(self) -> None:
+        """Fetch again what was dropped, then apply the broadcasts that waited for the watermark."""
         if self._cycles.overflowed():
             self._cycles.want(self.partitions, self.partitions)
         self._broadcast(self._cycles.release())

@@ -118,6 +118,8 @@ class Link:
         refused: str | None = None
         while True:
             token = await self._fresh_token()
+            # A refused token may only have expired, so one fresh token is tried. The same one, or
+            # a second refusal, would go on for ever: that is for the application to mend.
             if refused is not None and (token == refused or refusals > 1):
                 await self._halt("auth_failed")
                 refused, refusals = None, 0
@@ -128,6 +130,7 @@ class Link:
             halted = self._core.halted
             if self._was_active:
                 refused, refusals = None, 0
+                # Two clients that supersede each other must slow down, so this is no success.
                 attempt = attempt if self._superseded else 0
                 displaced = displaced + 1 if self._superseded else 0
             if displaced and displaced % TOLD_EVERY == 0:

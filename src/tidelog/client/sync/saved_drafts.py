@@ -52,7 +52,7 @@ class SavedDrafts(NamedTuple):
             has_head = _has_head(copy, path)
             if not has_head:
                 _give_head(copy)
-            rescued = damaged_file.rescue(copy, load_queries(files("tidelog.client") / "sql"))
+            rescued = damaged_file.rescue(copy, load_queries(files("tidelog.client.sync") / "sql"))
             if rescued.found == 0 and not has_head:
                 raise StoreUnavailable(
                     f"no draft in {path} can be read. It has none or is not a client's file, or "

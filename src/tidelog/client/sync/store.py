@@ -521,7 +521,7 @@ class SyncStore:
         arrivals: list[Arrival] = []
         rejected = []
         self._draft_count = None
-        unchecked = self.unchecked
+        unchecked = self.unchecked  # becomes this object's only once the file has it
         with self._file.transaction():
             for commit in commits:
                 arrival = self._upsert(commit)

@@ -32,7 +32,7 @@ class StoreFile:
     def __init__(self, path: Path) -> None:
         """Lock the file; `open` it next."""
         self.path = path
-        self.queries = load_queries(files("tidelog.client") / "sql")
+        self.queries = load_queries(files("tidelog.client.sync") / "sql")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.lock = _lock(path)
 
@@ -50,8 +50,8 @@ class StoreFile:
         scripts = sorted(
             (
                 file
-                for file in (files("tidelog.client") / "migrations").iterdir()
-                if file.name.endswith("_sync.sql")
+                for file in (files("tidelog.client.sync") / "migrations").iterdir()
+                if file.name.endswith(".sql")
             ),
             key=lambda file: file.name,
         )

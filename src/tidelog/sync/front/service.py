@@ -242,6 +242,7 @@ class SyncService:
 
     async def connect(self, connection: "_Connection", action: Connected) -> bytes:
         """Register an authenticated client; returns the payload of `connected`."""
+        # What another node has acknowledged to this client must not be missing here.
         await self.committer.catch_up()
         if not connection.session.closed:  # who has hung up by now supersedes nobody
             connection.claim = await self._others.claim(connection.client_id)
@@ -353,6 +354,7 @@ class SyncService:
         if watermark is None:
             await self.committer.catch_up()
             watermark = self.last_event
+        # No await between these two: an event is up to the watermark, or it is broadcast.
         if connection is not None and request.subscriptions is not None:
             self.subscribe(connection, request.subscriptions)
         more = dict(history or {})

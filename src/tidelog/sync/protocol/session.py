@@ -229,6 +229,8 @@ class Session:
                 action = self._handle(received, now, unix_now)
             except Problem as problem:
                 if self._queued:
+                    # The error must not overtake the answers to the submits before it, and may be
+                    # another one by then: the token can expire meanwhile.
                     self._wait_for_answers(received)
                     break
                 actions += self._fail(problem)

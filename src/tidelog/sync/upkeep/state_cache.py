@@ -91,6 +91,7 @@ class StateCache:
                     pinned[name] = state
                     self._states.move_to_end(name)
                     if not state.ready.done():
+                        # Others wait for it too: who gives up must not cancel it for them.
                         await asyncio.shield(state.ready)
         except BaseException:
             self.unpin(pinned)

@@ -433,7 +433,7 @@ def test_the_file_is_durable(store: SyncStore) -> None:
 def legacy_store(path: Path, *drafts: tuple[str, str]) -> None:
     """A file of the first version, with drafts as (id, client)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    script = files("tidelog.client") / "migrations" / "0001_sync.sql"
+    script = files("tidelog.client.sync") / "migrations" / "0001.sql"
     with closing(sqlite3.connect(path)) as file, file:
         file.executescript(script.read_text(encoding="utf-8"))
         file.execute("PRAGMA user_version = 1")
