@@ -23,7 +23,7 @@ from tidelog.client.channels.link import Authorizer, ChannelLink, Token, socket_
 from tidelog.client.channels.message import Message, Reset
 
 MAX_MESSAGES = 1000
-"""Messages kept of one channel unless the caller says otherwise."""
+"""Messages kept of one channel unless the caller sets another number."""
 
 _log = logging.getLogger("tidelog.client.channels.client")
 
@@ -34,7 +34,7 @@ class Channel:
     Iterating gives a message after each change, whole: with delta appends too. It gives states, not
     operations: a reader slower than the channel gets a message once, as it is then, however often
     it changed. So memory is bounded by `limit`, and what a reader draws is never older than needed.
-    Events without a place in the channel (ephemeral ones, and all where the channel keeps no
+    Events without a position in the channel (ephemeral ones, and all where the channel keeps no
     history) are given but not kept; of these at most 1000 wait, see `missed`.
 
     When continuity cannot be shown after an interruption (`resume_failed`, a gap, or a server that
@@ -124,7 +124,7 @@ class Channel:
     async def trigger(self, event: str, data: Any) -> None:
         """Send a client event to the others on a private or presence channel.
 
-        It is sent once or not at all, and nobody tells whether it arrived.
+        It is sent once or not at all, and nothing confirms that it arrived.
 
         Raises:
             ChannelOffline: there is no connection now.
@@ -188,7 +188,7 @@ class Channel:
         self._news.set()
 
     def closed(self) -> None:
-        """The client was closed: iterating ends, and whoever waits for a beginning is told."""
+        """The client was closed: iterating ends, and whoever waits for the subscription is told."""
         self._is_over = True
         self._news.set()
         if self._opened is not None and not self._opened.done():

@@ -33,7 +33,7 @@ from tidelog.client.channels.message import (
 from tidelog.client.channels.view import ChannelView, Verdict
 
 TOKEN_EXPIRED = 40142
-"""Code of `token_expired` that a new token answers; a revoked one ends the connection."""
+"""Code of `token_expired` that calls for a new token; a revoked one ends the connection."""
 
 RESUME_CHANNELS = 100
 """Positions in one resume: at most 400 bytes each, below the 64 KiB a server takes."""
@@ -136,7 +136,7 @@ class Subscription:
         self.recovered_at = -1
         """Position at which something was missing last; missing again there means a reset."""
         self.reading: int | None = None
-        """Place of the message that the history is asked for."""
+        """History serial of the message that is being asked for."""
 
 
 class ChannelCore:
@@ -149,7 +149,7 @@ class ChannelCore:
         self._subscriptions: dict[str, Subscription] = {}
         self._actions: deque[Action] = deque()
         self._unanswered: Counter[str] = Counter()
-        """Subscribes under way by channel: only the answer to the last one is of interest."""
+        """Subscribes under way by channel: only the reply to the last one counts."""
         self.last_error = ""
         """What the server's last error frame said."""
 
@@ -180,7 +180,7 @@ class ChannelCore:
             self._say_unsubscribe(subscription)
 
     def trigger(self, subscription: Subscription, event: str, data: Any) -> None:
-        """Send a client event; what becomes of it is not told."""
+        """Send a client event; the server does not confirm it."""
         if subscription.phase not in (Phase.LIVE, Phase.RECOVERING, Phase.REWINDING):
             raise ChannelOffline("not subscribed at the moment: the event was not sent")
         if len(self._actions) >= MAX_OUTBOX:
@@ -195,7 +195,7 @@ class ChannelCore:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the server owes an answer."""
+        """Whether the server still has to reply."""
         settled = (Phase.LIVE, Phase.DETACHED)
         return self.socket_id is None or any(
             subscription.phase not in settled for subscription in self._subscriptions.values()
@@ -318,7 +318,7 @@ class ChannelCore:
             self._resume(resumed[start : start + RESUME_CHANNELS], Phase.RESUMING)
 
     def _error(self, fields: Mapping[str, Any]) -> None:
-        """Errors do not say what they answer; what could be meant is taken as failed."""
+        """Errors do not say what they refer to; whatever could be meant counts as failed."""
         self.last_error = f"{fields.get('code')}: {fields.get('message')}"
         code = fields.get("code")
         if code in (CLIENT_EVENT_REJECTED, NO_POSITIONS):

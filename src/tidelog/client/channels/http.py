@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 16
 """Requests at the same time; further ones wait."""
 
 MAX_ANSWER_BYTES = 4 * 1024**2
-"""Answers to what is published here are far smaller; a peer must not fill our memory."""
+"""Responses to publishes are far smaller; a peer must not fill our memory."""
 
 READ_BYTES = 65_536
 
@@ -36,7 +36,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class PublishRefused(TidelogError):  # noqa: N818 - the failure is the noun
-    """The server understood the request and does not do it; nothing was published."""
+    """The server understood the request and refused it; nothing was published."""
 
     def __init__(self, status: int, code: str, error: str, ai_code: int | None = None) -> None:
         super().__init__(f"{status} {code}: {error}")
@@ -48,7 +48,7 @@ class PublishRefused(TidelogError):  # noqa: N818 - the failure is the noun
 
 
 class PublishFailed(TidelogError):  # noqa: N818 - the failure is the noun
-    """No answer in all attempts: whether it was published is unknown.
+    """No response in any attempt: whether it was published is unknown.
 
     Trying again under the same `message_id` or `op_id` cannot do it twice.
     """
@@ -77,7 +77,7 @@ class _Reader:
     def on_body(self, body: bytes) -> None:
         self.body += body
         if len(self.body) > MAX_ANSWER_BYTES:
-            raise OSError("the answer is too large")
+            raise OSError("the response is too large")
 
     def on_message_complete(self) -> None:
         self.is_complete = True
@@ -98,11 +98,11 @@ class _Connection:
         while not got.is_complete:
             chunk = await self._reader.read(READ_BYTES)
             if not chunk:
-                raise ConnectionResetError("the server closed the connection without an answer")
+                raise ConnectionResetError("the server closed the connection without a response")
             try:
                 parser.feed_data(chunk)
             except httptools.HttpParserError as error:
-                raise OSError(f"the answer is not HTTP: {error}") from error
+                raise OSError(f"the response is not HTTP: {error}") from error
         retry_after = got.headers.get(b"retry-after")
         return Answer(
             parser.get_status_code(),
@@ -166,11 +166,11 @@ class ChannelApi:
             await connection.wait_closed()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST until there is an answer; every attempt carries the same body.
+        """POST until there is a response; every attempt carries the same body.
 
         Raises:
-            PublishRefused: the answer is a refusal that would come again.
-            PublishFailed: there was none, or only faults of the server.
+            PublishRefused: it was refused, and would be again.
+            PublishFailed: there was no response, or only errors of the server.
         """
         encoded = _encode(body)
         failure = ""
@@ -191,7 +191,7 @@ class ChannelApi:
                 wait = max(wait, _seconds(answer.retry_after))
             if attempt + 1 < self._attempts:
                 await asyncio.sleep(wait)
-        raise PublishFailed(f"no answer in {self._attempts} attempts; the last: {failure}")
+        raise PublishFailed(f"no response in {self._attempts} attempts; the last: {failure}")
 
     def _request(self, path: str, body: bytes) -> bytes:
         path = f"/apps/{quote(self._app_id, safe='')}{path}"

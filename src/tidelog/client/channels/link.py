@@ -35,10 +35,10 @@ OPEN_TIMEOUT_S = 10
 CLOSE_TIMEOUT_S = 2
 
 PING_INTERVAL_S = 20
-"""A connection that does not answer a ping for as long as this is lost."""
+"""A connection that does not respond to a ping for this long is lost."""
 
 REPLY_TIMEOUT_S = 30
-"""A server that owes an answer and says nothing for so long is left."""
+"""A server that owes a reply and is silent for this long is given up."""
 
 MAX_FRAME_BYTES = 16 * 1024**2
 """What one frame may hold: the largest message, escaped in the worst way, with its extras."""
@@ -89,7 +89,7 @@ class ChannelLink:
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_established = False
         self._was_settled = False
-        """Whether everything was subscribed to once; a server that fails before is given time."""
+        """Whether everything was subscribed to once; until then a failing server is given time."""
         self._heard_at = 0.0
         self.halted: str | None = None
         """Why there will be no further connection."""
@@ -220,7 +220,7 @@ class ChannelLink:
         while True:
             await asyncio.sleep(REPLY_TIMEOUT_S / 10)
             if self._core.is_waiting and loop.time() > self._heard_at + REPLY_TIMEOUT_S:
-                raise BadFrame("the server owes an answer")
+                raise BadFrame("the server did not reply in time")
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

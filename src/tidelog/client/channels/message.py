@@ -23,7 +23,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
     channel: str
     serial: str
-    """What the message is called for ever; the `message_serial` a publisher was given. Of an event
+    """What the message is called forever; the `message_serial` a publisher was given. Of an event
     that cannot change, its `message_id`."""
     name: str | None
     """The event name it was published under."""
@@ -36,9 +36,9 @@ class Message(Struct, frozen=True, kw_only=True):
     action: str
     """What made it so: `create`, `update`, `delete`, `append`, or `event` if it cannot change."""
     history_serial: int | None
-    """Its place in the channel; None of an event that nothing is kept of."""
+    """Its position among the messages of the channel; None for an event that is not kept."""
     delivery_serial: int | None
-    """Place of its latest version among all operations of the channel."""
+    """Position of its latest version among all operations of the channel."""
     version_serial: str | None
     version_timestamp_ms: int | None
     client_id: str | None
@@ -62,7 +62,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it says all it should: no stream, or one that ended as it was meant to."""
+        """Whether it is complete: not a stream, or one that ended as it was meant to."""
         return self.status in (None, "complete")
 
     def json(self) -> Any:
@@ -71,7 +71,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Reset(Struct, frozen=True):
-    """Continuity was lost: what was kept is gone, and what a rewind finds comes anew."""
+    """Continuity was lost: what was kept is gone, and what a rewind finds comes again."""
 
     channel: str
     code: str

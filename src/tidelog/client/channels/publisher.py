@@ -138,7 +138,7 @@ class ChannelPublisher:
         try:
             receipt = answer["channels"][channel]
         except (KeyError, TypeError):
-            raise PublishFailed("the server's answer is not that of a publish") from None
+            raise PublishFailed("the server's response is not that of a publish") from None
         return _receipt(channel, receipt, key)
 
     async def append(

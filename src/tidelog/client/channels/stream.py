@@ -19,8 +19,8 @@ FIRST_CHARACTERS = 16_384
 """Most that the message is published with: a publish may hold less than a message may grow to."""
 
 KEEP_OPEN_S = 20.0
-"""After so long without text an update that changes nothing says that the writer lives: the server
-ends a stream that is silent for 60 s, unless it is set otherwise."""
+"""After this long without text an update that changes nothing says that the writer lives: the
+server ends a stream that is silent for 60 s, unless it is set otherwise."""
 
 CLOSE_TIMEOUT_S = 10.0
 """How long a block that ends by an exception waits for the server to hear of it."""

@@ -50,7 +50,7 @@ class _Kept:
         self.latest = operation
         self.is_partial = is_partial
         self.parts: list[tuple[int, str]] = []
-        """Text and the place of the operation that added it; joined when somebody looks."""
+        """Text and the delivery serial of the operation that added it; joined when it is read."""
         self.value: Any = None
         """Data that is no text."""
         self.size = 0
@@ -157,7 +157,7 @@ class ChannelView:
         return bool(self._news)
 
     def take(self) -> Message | None:
-        """The longest-waiting message that has changed, as it is now; None if there is none."""
+        """The message whose change has waited longest, as it is now; None if there is none."""
         if not self._news:
             return None
         key = next(iter(self._news))
@@ -175,7 +175,7 @@ class ChannelView:
         return self._rewound is not None
 
     def attached(self, stream_id: str | None, serial: int | None, *, rewinds: bool) -> Verdict:
-        """The subscription begins, at a place if the server can resume it."""
+        """The subscription begins, at a position if the server can resume it."""
         if stream_id is None or serial is None:
             self.position = None
         elif self.position is None:
@@ -231,7 +231,7 @@ class ChannelView:
         """The rewind has ended: its first frames were states of messages, the others live.
 
         A state may be newer than live operations that are still to come. Those are recognised by
-        the message's own place, so the position is where the live ones have led, not the states.
+        the message's own serial, so the position is where the live ones have led, not the states.
         """
         frames, self._rewound = self._rewound or [], None
         for operation in frames[:historical_count]:
@@ -250,7 +250,7 @@ class ChannelView:
         return next(iter(self._unfinished), None)
 
     def was_asked(self, history_serial: int) -> None:
-        """The question has been answered, or never will be."""
+        """The history was read, or never will be."""
         self._unfinished.pop(history_serial, None)
 
     def fill(self, state: Operation) -> None:
@@ -282,16 +282,16 @@ class ChannelView:
             self.missed += 1
 
     def _fold(self, operation: Operation, *, is_whole: bool) -> None:
-        key, place = operation.serial, operation.history_serial or 0
+        key, history_serial = operation.serial, operation.history_serial or 0
         kept = self._kept.get(key)
         is_addition = operation.action == "append" and not is_whole
         if kept is None:
-            if place <= self._floor:
+            if history_serial <= self._floor:
                 return
             kept = self._kept[key] = _Kept(operation, is_partial=is_addition)
-            insort(self._order, (place, key))
+            insort(self._order, (history_serial, key))
             if is_addition and len(self._unfinished) < MAX_UNFINISHED:
-                self._unfinished[place] = None
+                self._unfinished[history_serial] = None
         elif (operation.delivery_serial or 0) <= (kept.latest.delivery_serial or 0):
             return
         else:
@@ -300,7 +300,7 @@ class ChannelView:
                 kept.add(operation)
             else:
                 kept.replace(operation)
-                self._unfinished.pop(place, None)
+                self._unfinished.pop(history_serial, None)
         self._bytes += kept.size
         self._news.setdefault(key, None)
         self._let_go()
