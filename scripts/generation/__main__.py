@@ -10,8 +10,8 @@ from scripts.generation import (
     asyncapi,
     commands,
     configuration,
+    figures,
     http,
-    limits,
     metrics,
     pictures,
     sync_rules,
@@ -42,7 +42,8 @@ GENERATED: dict[str, Callable[[str], str]] = {
     "docs/pictures/rooms.svg": whole(pictures.rooms),
     "docs/pictures/lineage.svg": whole(pictures.lineage),
     "docs/protocol/sync.md": sync_rules.with_cases,
-    "docs/operations/capacity.md": limits.with_defaults,
+    "CONTRIBUTING.md": figures.with_budgets,
+    "docs/operations/capacity.md": figures.with_defaults,
     "docs/pipeline.md": tables.with_reference,
 }
 """Each file, and how its text is made from the text it has. The last ones are written by hand but
