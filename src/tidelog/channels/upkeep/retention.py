@@ -10,30 +10,30 @@ goes on from there, and nodes that share a store share the work.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
+from tidelog.channels.decide.pruning import (
+    NAME,
+    ExpiredVersion,
+    ForgetKeys,
+    NotePassed,
+    OldVersions,
+    PruneVersions,
+)
 from tidelog.channels.protocol.version import EVENT, decode_version, encode_version, fold
 from tidelog.channels.settings import VersionedMessages
 from tidelog.channels.upkeep.revoking import Revoking
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.channels.upkeep.stored import VERSIONS_PER_READ, read_versions, versions_of
 from tidelog.log.committer import Committer
-from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.request import submit_and_wait, without_failure
-from tidelog.log.retention import PRUNE_ENTRIES, come_through, empty_bodies, through_name
+from tidelog.log.retention import come_through, through_name
 from tidelog.log.retention_metrics import RetentionMetrics
 from tidelog.store.engine import PAGE_BYTES, Store
 
-if TYPE_CHECKING:
-    from tidelog.channels.decide.state import ChannelState
-
 _log = logging.getLogger(__name__)
-
-NAME = "channels"
-"""Of this walk among those that are stored."""
 
 EXPIRED_KEYS = 1000
 """Keys removed in one step."""
@@ -43,179 +43,6 @@ SCANNED_ENTRIES = 10_000
 
 REST_SECONDS = 1.0
 """Pause after `purge_tick_versions`, if more are due."""
-
-
-class _Expired(NamedTuple):
-    committed_id: int
-    stream: str
-    serial: int
-    message: int
-    kind: str
-    size_bytes: int
-
-
-class _Old(NamedTuple):
-    """The old versions of one message."""
-
-    message: int
-    stream: str
-    is_versioned: bool
-    through: int
-    """The last one of them."""
-    base: bytes | None = None
-    """What they made of the message; None if it has no others and goes with them."""
-    size_bytes: int = 0
-    """Of its data then."""
-
-
-class PruneVersions:
-    """One step of retention: a run of old versions, over all channels."""
-
-    def __init__(
-        self,
-        states: StateLoader,
-        start: int,
-        found: Sequence[_Expired],
-        old: Sequence[_Old],
-    ) -> None:
-        """`found` are all that is old after the position `start`, up to the last of them."""
-        self._states = states
-        self._start = start
-        self._ids = [each.committed_id for each in found]
-        self._serials: dict[str, list[int]] = {}
-        """The delivery serials that go, ascending, by stream."""
-        for each in found:
-            self._serials.setdefault(each.stream, []).append(each.serial)
-        self._kept = [each for each in old if each.base is not None]
-        self._gone = [each for each in old if each.base is None]
-        self.unknown: list[str] = []
-        """Streams whose state was not in memory when it was decided."""
-
-    def names(self) -> Names:
-        """How far retention has come, and where the messages end that are to go."""
-        ends = (("channels_end", (each.message,)) for each in self._gone)
-        return Names(rows=(through_name(NAME), *ends))
-
-    def decide(self, view: View) -> Accept | Refuse:
-        """See `Item.decide`; the answer is 0 if what was found has changed since."""
-        if come_through(view.rows(*through_name(NAME))) != self._start:
-            return Refuse(0)  # another node was here
-        opened: dict[str, int] = {}
-        for each in self._gone:
-            last, is_open, _ = view.rows("channels_end", (each.message,))[0]
-            cached = self._states.peek(each.message)
-            if cached is not None:  # this batch may have changed it
-                last, is_open = cached.latest.committed_id, cached.latest.is_open
-            if last is not None and last > each.through:
-                return Refuse(0)  # it got a new version, and stays
-            opened[each.stream] = opened.get(each.stream, 0) + int(is_open)
-        # Statements of a kind together: an engine writes each run of them at once.
-        rows = [
-            *self._emptied(),
-            *(
-                RowChange("channels_set_floors", (stream, 0, 0, serials[-1]))
-                for stream, serials in self._serials.items()
-            ),
-            *(
-                RowChange("channels_remove_versions", (each.message, each.through))
-                for each in (*self._kept, *self._gone)
-            ),
-            *(RowChange("channels_remove_message", (each.message,)) for each in self._gone),
-            *(
-                RowChange("channels_set_base", (old.message, old.base, old.through, old.size_bytes))
-                for old in self._kept
-            ),
-            *(RowChange("channels_remove_receipts", (each,)) for each in self._ids),
-            RowChange("note_retention", (NAME, self._ids[-1])),
-        ]
-        change = _Purged(self, opened)
-        return Accept(len(self._ids), rows=tuple(rows), states=(change,))
-
-    def _emptied(self) -> list[RowChange]:
-        rows = []
-        for stream, serials in self._serials.items():
-            for floor in range(serials[0] - 1, serials[-1], PRUNE_ENTRIES):
-                through = min(serials[-1], floor + PRUNE_ENTRIES)
-                rows.append(empty_bodies(stream, floor, through))
-        return rows
-
-    def rise(self, opened: Mapping[str, int]) -> Callable[[], None]:
-        """Bring what is in memory up to this; returns how to take it back."""
-        self.unknown = []
-        before: list[tuple[ChannelState, int, int]] = []
-        for stream, serials in self._serials.items():
-            state = self._states.channel(stream)
-            if state is None:
-                self.unknown.append(stream)
-                continue
-            self._states.release(state)
-            before.append((state, state.replay_floor, state.open_streams))
-            state.replay_floor = max(state.replay_floor, serials[-1])
-            state.open_streams -= opened.get(stream, 0)
-        undo = [self._states.erase(each.message) for each in self._gone if each.is_versioned]
-
-        def take_back() -> None:
-            for restore in undo:
-                restore()
-            for state, replay_floor, open_streams in before:
-                state.replay_floor, state.open_streams = replay_floor, open_streams
-
-        return take_back
-
-
-class _Purged:
-    """A `StateChange`: floors of channels rise and messages are gone."""
-
-    __slots__ = ("_opened", "_purge")
-
-    def __init__(self, purge: PruneVersions, opened: Mapping[str, int]) -> None:
-        """`opened` is how many streams go that are open, by channel."""
-        self._purge = purge
-        self._opened = opened
-
-    def apply(self) -> Callable[[], None]:
-        """See `StateChange.apply`."""
-        return self._purge.rise(self._opened)
-
-
-class Forget:
-    """Remove keys whose time is over."""
-
-    def __init__(self, keys: tuple[tuple[str, str], ...]) -> None:
-        self._keys = keys
-
-    def names(self) -> Names:
-        """The keys themselves: one may have been used again since it was found."""
-        return Names(dedupe=self._keys)
-
-    def decide(self, view: View) -> Accept | Refuse:
-        """See `Item.decide`."""
-        ended = tuple(
-            key
-            for key in self._keys
-            if (row := view.dedupe(*key)) is not None
-            and row.expires_at is not None
-            and row.expires_at <= view.now_ms
-        )
-        return Accept(len(ended), forget=ended) if ended else Refuse(0)
-
-
-class _Passed:
-    """Note that there is nothing to remove up to a position."""
-
-    def __init__(self, start: int, through: int) -> None:
-        self._start = start
-        self._through = through
-
-    def names(self) -> Names:
-        """How far retention has come."""
-        return Names(rows=(through_name(NAME),))
-
-    def decide(self, view: View) -> Accept | Refuse:
-        """See `Item.decide`."""
-        if come_through(view.rows(*through_name(NAME))) != self._start:
-            return Refuse(False)
-        return Accept(True, rows=(RowChange("note_retention", (NAME, self._through)),))
 
 
 class Retention:
@@ -286,7 +113,7 @@ class Retention:
             purged += await self._step()
             await asyncio.sleep(0)
         if self._position > self._stored:
-            item = _Passed(self._stored, self._position)
+            item = NotePassed(self._stored, self._position)
             without_failure(await submit_and_wait(self._committer, item.names(), 256, (item,)))
         return purged
 
@@ -319,7 +146,7 @@ class Retention:
         while True:
             key = (self._clock.now_ms(), EXPIRED_KEYS)
             found = await self._store.rows("channels_expired_keys", key)
-            item = Forget(tuple((scope, key) for scope, key in found))
+            item = ForgetKeys(tuple((scope, key) for scope, key in found))
             if found:
                 answers = await submit_and_wait(self._committer, item.names(), 4096, (item,))
                 [ended] = without_failure(answers)
@@ -337,7 +164,7 @@ class Retention:
         end = min(self._position + SCANNED_ENTRIES, self._committer.tail.position)
         rows = await self._store.rows("channels_too_old", (self._position, end, before, most))
         found = [
-            _Expired(at, stream, serial, int(entity[-20:]), kind, size)
+            ExpiredVersion(at, stream, serial, int(entity[-20:]), kind, size)
             for at, stream, serial, entity, kind, size in rows
         ]
         if found:
@@ -351,7 +178,7 @@ class Retention:
         await self._look_ahead()
         return 0
 
-    async def _purge(self, found: Sequence[_Expired]) -> int:
+    async def _purge(self, found: Sequence[ExpiredVersion]) -> int:
         """Remove these, or the first of them; 0 if they have changed since they were found."""
         found, old = await self._weigh(found)
         item = PruneVersions(self._states, self._stored, found, old)
@@ -370,7 +197,9 @@ class Retention:
             await self._look_ahead()
         return int(purged)
 
-    async def _weigh(self, found: Sequence[_Expired]) -> tuple[Sequence[_Expired], Sequence[_Old]]:
+    async def _weigh(
+        self, found: Sequence[ExpiredVersion]
+    ) -> tuple[Sequence[ExpiredVersion], Sequence[OldVersions]]:
         """Take as many as fit into memory with what they leave; what becomes of their messages."""
         size = 0
         for number, each in enumerate(found):
@@ -380,7 +209,7 @@ class Retention:
                 break
         while True:
             old = [
-                _Old(message, run[0].stream, run[0].kind != EVENT, run[-1].committed_id)
+                OldVersions(message, run[0].stream, run[0].kind != EVENT, run[-1].committed_id)
                 for message, run in _by_message(found)
             ]
             ends = await self._store.rows_of("channels_end", [(each.message,) for each in old])
@@ -395,7 +224,7 @@ class Retention:
         bases = await self._with_bases([each for each in old if each.message in kept])
         return found, [each for each in old if each.message not in kept] + bases
 
-    async def _with_bases(self, old: Sequence[_Old]) -> list[_Old]:
+    async def _with_bases(self, old: Sequence[OldVersions]) -> list[OldVersions]:
         """The same, each with the message as its versions up to `through` made it."""
         stored = await self._store.rows_of("channels_base", [(each.message,) for each in old])
         bases = [
@@ -423,7 +252,7 @@ class Retention:
         return found
 
 
-def _by_message(found: Sequence[_Expired]) -> list[tuple[int, list[_Expired]]]:
+def _by_message(found: Sequence[ExpiredVersion]) -> list[tuple[int, list[ExpiredVersion]]]:
     ordered = sorted(found, key=lambda each: (each.message, each.committed_id))
     return [
         (message, list(run))
