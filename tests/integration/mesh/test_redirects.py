@@ -120,7 +120,7 @@ def test_a_command_stops_at_a_redirection(tmp_path: Path, name: str) -> None:
             assert elsewhere.heads == []
             assert len(named.heads) == 1
             assert done.returncode == 1
-            assert f"answered {status}" in done.stderr
+            assert f"returned {status}" in done.stderr
             assert f"{elsewhere.url}/" in done.stderr
             assert len(done.stderr.splitlines()) == 1
 
@@ -142,7 +142,7 @@ async def test_the_list_of_members(tmp_path: Path, status: int) -> None:
 def test_published_snapshots(status: int) -> None:
     """Neither is the admin token of `pipeline publish`."""
     with recording() as elsewhere, recording(status, elsewhere.url) as named:
-        with pytest.raises(PublishError, match=f"answered {status}.*{elsewhere.url}"):
+        with pytest.raises(PublishError, match=f"returned {status}.*{elsewhere.url}"):
             _put(named.url, "a token", {})
         assert elsewhere.heads == []
 
