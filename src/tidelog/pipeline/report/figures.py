@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.errors import TidelogError
+from tidelog.channels.protocol.verbs import VERBS
 from tidelog.pipeline.search.index import NoIndex, index_root, read_manifest
 from tidelog.pipeline.tables import TABLES
 
@@ -25,7 +26,7 @@ _WIDTHS = ("1min", "5min", "15min", "1h", "3h", "6h", "12h", "1D", "7D", "30D", 
 """How long a bucket can be."""
 
 SURFACES = ("channels", "sync", "mesh")
-ACTIONS = ("create", "append", "update", "delete", "event")
+ACTIONS = (*VERBS, "event")
 STATES = ("visible", "deleted", "purged")
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

@@ -29,6 +29,7 @@ _OTHER = 6
 """Slot in the palette of what has no colour of its own."""
 _PERCENTILES = (7, 8, 9)
 """Places of the palette from faint to strong."""
+_ACTION_SERIES = {"create": 1, "append": 2, "update": 3, "delete": 4}
 _STATE_SERIES = {"visible": 1, "deleted": 4, "purged": 5}
 
 
@@ -154,7 +155,7 @@ def _changes(figures: Figures) -> str:
     if figures.changes.empty:
         return _nothing("No messages of channels yet.")
     names = [bar.name for bar in figures.actions]
-    series = [1, 2, 3, 4, _OTHER]
+    series = [_ACTION_SERIES.get(name, _OTHER) for name in names]
     label = "Versions of messages over time: " + ", ".join(
         f"{bar.name} {bar.number:,}" for bar in figures.actions
     )
