@@ -124,7 +124,10 @@ async def test_what_the_server_does_not_take_is_told(
         assert (answer.stored, answer.newer, answer.forgotten) == (1, 1, 1)
         assert answer.refused == (
             Refused("large", "the body is larger than 4000 bytes (setting limits.max_body_bytes)"),
-            Refused("other", "digest is not that of the entry at committed_id: another log?"),
+            Refused(
+                "other",
+                "digest is not that of the entry at committed_id; is the snapshot of another log?",
+            ),
         )
         assert await node.store.rows("sync_snapshot", ("secret",)) == ()
         with pytest.raises(PublishError, match="TIDELOG_ADMIN_TOKEN"):
