@@ -10,7 +10,7 @@ long; in a thread it takes longer, because the interpreter lock has to be won ba
 
 LARGE_BYTES = 524_288
 """Of the entries of one batch, from which on its COMMIT runs in a thread however fast the disk is:
-so much has to be written first, and every sixteen megabytes the log is folded into the file."""
+so much has to be written first."""
 
 _WEIGHT = 0.1
 """Of the newest COMMIT in the moving average: about the last twenty count."""

@@ -23,6 +23,7 @@ from tidelog.base.errors import (
 )
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
+from tidelog.store.checkpoints import LARGEST_WAL_PAGES, Checkpoints
 from tidelog.store.disk_speed import LARGE_BYTES, DiskSpeed
 from tidelog.store.engine import (
     GENESIS_DIGEST,
@@ -133,16 +134,22 @@ class SqliteWriter:
     slower when the loop is idle, starved when the loop is busy. `bench/commit.py --writers` prints
     the comparison; docs/measurements.md keeps the finding and what it costs, which is that nothing
     else runs while the disk syncs. Where that takes so long that this is the greater evil, because
-    of the disk (`DiskSpeed`) or of the batch (`LARGE_BYTES`), COMMIT does go to a thread.
+    of the disk (`DiskSpeed`), of the batch (`LARGE_BYTES`) or of a checkpoint that runs
+    (`Checkpoints`), COMMIT does go to a thread.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, queries: dict[str, str], schema: Schema
+        self,
+        connection: sqlite3.Connection,
+        queries: dict[str, str],
+        schema: Schema,
+        checkpoints: Checkpoints,
     ) -> None:
         self._connection = connection
         self._queries = queries
         self._fault_points = schema.fault_points
         self._disk_speed = DiskSpeed()
+        self._checkpoints = checkpoints
         self._committing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
         self._serials: dict[str, int] = {}
         """Last committed serials of streams; nobody else writes, so they cannot go stale."""
@@ -199,7 +206,7 @@ class SqliteWriter:
             self._write(effects)
             reach(FaultPoint.WRITTEN)
             size = sum(len(e.body or b"") + len(e.data or b"") for e in effects.entries)
-            if size >= LARGE_BYTES:
+            if size >= LARGE_BYTES or self._checkpoints.is_running:
                 await self._in_thread(self._commit)  # its time is no measure of the disk
             elif self._disk_speed.is_slow:
                 busy_since = time.thread_time()
@@ -208,6 +215,7 @@ class SqliteWriter:
             else:
                 self._disk_speed.note(self._timed_commit())
             reach(FaultPoint.COMMITTED)
+        self._checkpoints.note(size)
         self._serials.update((entry.stream, entry.stream_serial) for entry in effects.entries)
         if len(self._serials) > REMEMBERED_SERIALS:
             self._serials.clear()
@@ -271,6 +279,7 @@ class SqliteWriter:
 
     def close(self) -> None:
         """Let go of the file."""
+        self._checkpoints.close()
         self._committing.shutdown(wait=True)
         self._connection.close()
 
@@ -376,7 +385,7 @@ class SqliteStore:
             raise
         third = page_cache_bytes // 3
         sqlitefile.set_page_cache(connection, third)
-        self.writer = SqliteWriter(connection, self._queries, schema)
+        self.writer = SqliteWriter(connection, self._queries, schema, Checkpoints(path))
         self._short, self._long = _Lane(path, "look", third), _Lane(path, "read", third)
 
     def _open(self, log_id: str, *, read_only: bool) -> sqlite3.Connection:
@@ -398,6 +407,7 @@ class SqliteStore:
             # Room that becomes free is overwritten, from the start: older copies of a row that grew
             # must be gone when its last one is erased.
             connection.execute("PRAGMA secure_delete = ON")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LARGEST_WAL_PAGES}")
             sqlitefile.migrate(connection, self.path, migrations)
             connection.execute(self._queries["create_head"], (log_id, GENESIS_DIGEST))
             begun = new_incarnation()
