@@ -19,7 +19,7 @@ VARIABLE = "TIDELOG_TEST_FAULTS"
 
 
 class FaultPoint(StrEnum):
-    """Every point: from a decision to its acknowledgement, then those of mesh, lake and file."""
+    """Every point: from a decision to its acknowledgement, then broker, daemon, lake and file."""
 
     DECIDED = "committer.decided"
     """Decisions made, nothing written."""
@@ -29,9 +29,9 @@ class FaultPoint(StrEnum):
     KEYS_WRITTEN = "K3.dedupe"
     """Dedupe rows of the batch written."""
     DELIVERIES_WRITTEN = "K3.delivery"
-    """Delivery rows of mesh sends written."""
+    """Delivery rows of sends written."""
     MENTIONS_WRITTEN = "K3.mention"
-    """Mention rows of mesh sends written."""
+    """Mention rows of sends written."""
     HISTORY_WRITTEN = "K3.history"
     """A batch with entries is written to its last row; on SQLite that is the head, which says where
     the log ends."""
@@ -47,7 +47,7 @@ class FaultPoint(StrEnum):
     """Before the bytes of answers and deliveries are given to the sockets."""
 
     BROKER_PARSED = "K1"
-    """A mesh send was read and is sound; the rate limiter has not counted it."""
+    """A send was read and is sound; the rate limiter has not counted it."""
     BROKER_COUNTED = "K2"
     """The rate limiter has counted a send; its transaction is not open."""
     BROKER_ACCEPTED = "K4"
@@ -86,6 +86,9 @@ class FaultPoint(StrEnum):
     """The shards of the next search index are written; its manifest does not name them."""
     INDEX_PUBLISHED = "P4"
     """The manifest names the next search index; the files of the one before are still there."""
+
+    CHANGES_POSTED = "P5"
+    """A receiver has taken a batch of changes; it is not noted."""
 
     COMPACTING = "S1"
     """The copy of an SQLite file is written and sound; the file has not been replaced by it."""

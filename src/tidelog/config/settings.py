@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings.kinds import (
@@ -20,6 +21,7 @@ from tidelog.base.settings.kinds import (
 from tidelog.base.settings.limits import Limits, PerAddress
 from tidelog.base.settings.reading import Loaded, load_as
 from tidelog.channels.settings import App, Channels, FirstApp
+from tidelog.config.lake_location import lake_directory
 from tidelog.mesh.settings import MeshSettings
 from tidelog.store.settings import Postgresql, Sqlite
 from tidelog.sync.settings import SyncSettings
@@ -27,8 +29,15 @@ from tidelog.sync.settings import SyncSettings
 DEVELOPMENT_ADMIN_TOKEN = "dev-admin-token"  # noqa: S105 - everybody may know it, as below
 """Under `dev` without an `admin_token`: what meshes are administered with."""
 
+DEVELOPMENT_JWT_SECRET = "everybody knows this development secret"  # noqa: S105 - as its text says
+"""Under `dev` without a way to verify tokens of sync: what they are signed with."""
+
+DEVELOPMENT_MODEL = Path(__file__).with_name("development_model.json")
+"""Under `dev` without a `model_file`: what may be written to sync with those tokens."""
+
 DEVELOPMENT_APP = App(
     id="app-id",
+    alias="1",
     key="app-key",
     secret="app-secret",  # noqa: S106 - everybody may know it: it is served under `dev` only
     enable_client_messages=True,
@@ -42,8 +51,16 @@ class Pipeline(Section, frozen=True, kw_only=True):
     """`[pipeline]`: where what Spark makes of the log is."""
 
     lake: str = ""
-    """Directory of the lake; empty for `lake` in `data_dir`. If it is there when the server starts,
-    the server serves `GET /search` from it; it changes no content, only puts locks beside it."""
+    """Directory of the lake, as a path or a `file:` URL; empty for `lake` in `data_dir`. If it is
+    there when the server starts, the server serves `GET /search` from it; it changes no content,
+    only puts locks beside it."""
+
+    deliver_secret: Secret = ""
+    """What `tidelog pipeline deliver` signs batches of changes with; it needs one."""
+
+    def __post_init__(self) -> None:
+        """Refuse a location that would silently become a directory of that name."""
+        lake_directory(self.lake, "pipeline.lake")
 
 
 class Tracing(Section, frozen=True, kw_only=True):
@@ -90,8 +107,9 @@ class Settings(Section, frozen=True, kw_only=True):
     see `tidelog.config.credentials`."""
 
     dev: bool = False
-    """Development: a PostgreSQL with `fsync` or `synchronous_commit` off is accepted, and the
-    application `app-id` with key `app-key` and secret `app-secret` is served."""
+    """Development: a PostgreSQL with `fsync` or `synchronous_commit` off is accepted, the
+    application `app-id` with key `app-key` and secret `app-secret` is served, and so is sync with a
+    secret that everybody knows."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message that is logged."""
@@ -169,6 +187,14 @@ class Settings(Section, frozen=True, kw_only=True):
         return (*apps, known)
 
     @property
+    def served_sync(self) -> SyncSettings:
+        """Section `[sync]`; under `dev`, if it names no way to verify tokens, with a known one."""
+        if not self.dev or self.sync.is_served:
+            return self.sync
+        model_file = self.sync.model_file or str(DEVELOPMENT_MODEL)
+        return replace(self.sync, jwt_secret=DEVELOPMENT_JWT_SECRET, model_file=model_file)
+
+    @property
     def administration_token(self) -> str:
         """What opens administration; empty if nothing does, and then no mesh is served."""
         return self.admin_token or (DEVELOPMENT_ADMIN_TOKEN if self.dev else "")
@@ -176,7 +202,9 @@ class Settings(Section, frozen=True, kw_only=True):
     @property
     def lake_path(self) -> Path:
         """Directory of the lake, whether it is there or not."""
-        return Path(self.pipeline.lake) if self.pipeline.lake else Path(self.data_dir) / "lake"
+        if not self.pipeline.lake:
+            return Path(self.data_dir) / "lake"
+        return lake_directory(self.pipeline.lake, "pipeline.lake")
 
     @property
     def is_postgresql(self) -> bool:

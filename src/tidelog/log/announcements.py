@@ -16,7 +16,7 @@ from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.store.engine import ANNOUNCED_MS, PAGE_ENTRIES, Store
 from tidelog.store.rows import Announcement
 
-Sink = Callable[[Announcement], None]
+AnnouncementSink = Callable[[Announcement], None]
 """Takes an announcement on the event loop. It must not await."""
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Announcements:
         self._store = store
         self._reach = reach
         self._poll_seconds = poll_seconds
-        self._sinks: dict[str, Sink] = {}
+        self._sinks: dict[str, AnnouncementSink] = {}
         self._missed: list[Callable[[], None]] = []
         self._waiting: list[_Waiting] = []
         self._is_full = False
@@ -73,7 +73,9 @@ class Announcements:
             self._store.watch_announcements(self._on_spoken)
             self._ear = asyncio.create_task(self._listen(), name="tidelog-announcements")
 
-    def subscribe(self, topic: str, sink: Sink, missed: Callable[[], None] | None = None) -> None:
+    def subscribe(
+        self, topic: str, sink: AnnouncementSink, missed: Callable[[], None] | None = None
+    ) -> None:
         """Give `sink` every later announcement of other nodes about `topic`; one sink per topic.
 
         `missed` is called when this node could not listen for longer than announcements are kept:

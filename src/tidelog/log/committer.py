@@ -30,6 +30,7 @@ from tidelog.base.errors import (
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
+from tidelog.base.spaced_lines import SpacedLines
 from tidelog.log.announcements import Announcements
 from tidelog.log.clock_skew import ClockSkew
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
@@ -42,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 SLOW_DECIDE_SECONDS = 0.05
 """A single decision above this is logged with its kind: it holds up every neighbour."""
+
+SLOW_LOG_SECONDS = 10.0
+"""Pause between two such lines: on a machine without a free processor each decision may be one."""
 
 RENEW_SECONDS = 0.5
 """Pause between attempts to begin another incarnation in a store that does not answer."""
@@ -105,6 +109,7 @@ class Committer:
         """Taken from the queue and not yet answered, in order."""
         self._wake = asyncio.Event()
         self._stopping = False
+        self._slow_decisions = SpacedLines()
         self._known_head = tail.position
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -131,6 +136,11 @@ class Committer:
         committer._task = asyncio.create_task(committer._run(), name="tidelog-committer")
         await committer.announcements.start()
         return committer
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing new is taken any more."""
+        return self._stopping
 
     def submit(self, request: Request) -> None:
         """Queue a request; it cannot be withdrawn.
@@ -545,7 +555,9 @@ class Committer:
             answers.append(decision.answer)
             after = time.perf_counter()
             if after - before > SLOW_DECIDE_SECONDS:
-                _log.warning("a decision of %s took over 50 ms", type(item).__name__)
+                also = self._slow_decisions.written(after, SLOW_LOG_SECONDS)
+                if also is not None:
+                    _log.warning("a decision of %s took over 50 ms%s", type(item).__name__, also)
             before = after
         return _Decided(request, answers, entries)
 

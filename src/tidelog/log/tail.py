@@ -9,7 +9,7 @@ from tidelog.log.known_digests import KnownDigests
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Entry
 
-Sink = Callable[[Sequence[Entry]], None]
+EntrySink = Callable[[Sequence[Entry]], None]
 """Takes entries on the event loop. It must not await; what it pushes leaves with the next flush."""
 
 _log = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ class Tail:
         node finds the position at or beyond it."""
         self.known_digests = KnownDigests(position, digest)
         """Of positions that were passed: they tell whether the store still has the same log."""
-        self._sinks: dict[str, tuple[Sink, ...]] = {}
+        self._sinks: dict[str, tuple[EntrySink, ...]] = {}
         """By surface. Replaced, never changed, so that a sink may subscribe or leave another."""
 
-    def subscribe(self, surface: str, sink: Sink) -> Callable[[], None]:
+    def subscribe(self, surface: str, sink: EntrySink) -> Callable[[], None]:
         """Give `sink` every later entry of `surface`; returns how to stop."""
         self._sinks[surface] = (*self._sinks.get(surface, ()), sink)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import asyncpg
 
 Progress = Callable[[int, int], None]
-"""Called with the work done and the work there is, in any unit."""
+"""Called with the work done and about as much as there is, in any unit."""
 
 _PAGES_PER_STEP = 2000
 _ROWS_PER_STEP = 2000

@@ -13,8 +13,8 @@ from tidelog.base.sql import sqlitefile
 from tidelog.store.rows import SEAL, SealedTable
 from tidelog.store.schema import LOG, Schema
 
-_TRANSIENT = "writer"
-"""Belongs to running processes and is no part of a backup."""
+_TRANSIENT = frozenset({"writer", "alteration"})
+"""Belong to running processes and to lakes that follow this very store: no part of a backup."""
 
 _TOKEN = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|(?:--[^\n]*|/\*.*?\*/|\s)+""", re.DOTALL)
 """A quoted text, or what may stand between two words of SQL."""
@@ -46,12 +46,13 @@ def sealed_tables(schema: Schema) -> tuple[SealedTable, ...]:
 
 
 def tables(schema: Schema) -> list[str]:
-    """All that makes up a store; `writer` belongs to running processes and is not copied.
+    """All that makes up a store, and is copied with it.
 
     Taken from the migrations, so that no table can be forgotten.
     """
     made = _made(schema, len(schema.migrations("sqlite"))).values()
-    return sorted(each.name for each in made if each.kind == "table" and each.name != _TRANSIENT)
+    names = {each.name for each in made if each.kind == "table"}
+    return sorted(names - _TRANSIENT)
 
 
 def require_schema(

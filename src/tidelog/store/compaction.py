@@ -22,13 +22,10 @@ from tidelog.base.errors import StoreUnavailable
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
 from tidelog.store.atomic_file import cannot_write, replacement
-from tidelog.store.backup import connect_postgresql
+from tidelog.store.backup import Progress, connect_postgresql
 from tidelog.store.catalogue import require_schema, tables
 from tidelog.store.schema import LOG, Schema
 from tidelog.store.sqlite import open_failure, remedy, require_own
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes written and about as many as there will be."""
 
 _STEPS_PER_LOOK = 100_000
 """Steps of SQLite's machine between two looks at how far a copy is: some milliseconds."""

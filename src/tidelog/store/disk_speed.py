@@ -1,6 +1,7 @@
 """How long the disk takes to confirm a COMMIT, and so whether the loop can wait for it."""
 
 import logging
+import math
 import sys
 import time
 
@@ -26,7 +27,7 @@ class DiskSpeed:
 
     def __init__(self) -> None:
         self.average_seconds = 0.0
-        self._logged_at = -LOG_SECONDS
+        self._logged_at = -math.inf
 
     @property
     def is_slow(self) -> bool:

@@ -6,17 +6,21 @@ Two requests are the same request when these bytes are equal: `1`, `1.0` and `1e
 `rfc8785` defines the result. orjson gives the same bytes several times faster
 (bench/canonical.py) for most values that occur, and is believed only for a value that
 
-* consists of exactly `dict` with text keys, `list`, `tuple`, `str`, `int`, `bool` and `None`: JCS
-  writes floats as ECMAScript does, and orjson also writes types that are no JSON (dates, enums);
+* consists of exactly `dict` with text keys, `list`, `tuple`, `str`, `int`, `float`, `bool` and
+  `None`: orjson also writes types that are no JSON (dates, enums);
 * has integers within ±(2^53-1) only, which orjson itself checks;
-* has ASCII keys only: JCS sorts keys by UTF-16 code unit, orjson by UTF-8 byte, and the two orders
-  differ from U+E000 on.
+* has floats with a fraction and from 0.0001 on only: JCS writes numbers as ECMAScript does, orjson
+  has another form for whole floats and begins to use exponents earlier. Whole floats are given to
+  it as the integers that JCS writes them as;
+* has keys of characters before U+D800 only: JCS sorts keys by UTF-16 code unit, orjson by UTF-8
+  byte, and the two orders differ after that.
 
 Both write the same escapes: the two-letter ones where JSON has them, lower-case `\u00xx` for other
 control characters, and everything else (U+007F, U+2028, `/`) as it is.
 """
 
 import hashlib
+from collections.abc import Iterable
 from types import NoneType
 from typing import Any
 
@@ -34,6 +38,7 @@ _OPTIONS = (
 )
 _CONTAINERS = frozenset((dict, list, tuple))
 _LEAVES = frozenset((str, int, bool, NoneType))
+_LEAST, _MOST = 0.0001, 2.0**53
 _INTEGER_REASON = "an integer beyond ±9007199254740991; send it as a string"
 
 
@@ -46,7 +51,10 @@ def canonical(value: object) -> bytes:
     # orjson has come to an end, so the value is finite and without cycles: the walk ends too.
     if _is_plain(value, ascii_only=written.isascii()):
         return written
-    return _by_definition(value)
+    try:
+        return orjson.dumps(_without_whole_floats(value), option=_OPTIONS)
+    except (_NotPlain, orjson.JSONEncodeError):
+        return _by_definition(value)
 
 
 def fingerprint(value: object) -> bytes:
@@ -64,7 +72,7 @@ def _is_plain(value: object, *, ascii_only: bool) -> bool:
     pending: list[Any] = [(value,)]
     for node in pending:
         if type(node) is dict:
-            if not (ascii_only or "".join(node).isascii()):
+            if not (ascii_only or _are_plain_keys(node)):
                 return False
             children = node.values()
         else:
@@ -73,9 +81,41 @@ def _is_plain(value: object, *, ascii_only: bool) -> bool:
             kind = type(child)
             if kind in _CONTAINERS:
                 pending.append(child)
-            elif kind not in _LEAVES:
+            elif kind not in _LEAVES and not (kind is float and _is_plain_float(child)):
                 return False
     return True
+
+
+def _are_plain_keys(keys: Iterable[str]) -> bool:
+    return max("".join(keys), default="") < "\ud800"
+
+
+def _is_plain_float(number: float) -> bool:
+    return _LEAST <= abs(number) < _MOST and not number.is_integer()
+
+
+class _NotPlain(Exception):  # noqa: N818 - no error, only not for orjson
+    pass
+
+
+def _without_whole_floats(value: Any) -> Any:
+    """The same value with integers in place of whole floats; `_NotPlain` if that is not all."""
+    kind = type(value)
+    if kind is dict:
+        if not _are_plain_keys(value):
+            raise _NotPlain
+        return {key: _without_whole_floats(member) for key, member in value.items()}
+    if kind is list or kind is tuple:
+        return [_without_whole_floats(member) for member in value]
+    if kind is float:
+        if _is_plain_float(value):
+            return value
+        if not value.is_integer():
+            raise _NotPlain
+        return int(value)
+    if kind not in _LEAVES:
+        raise _NotPlain
+    return value
 
 
 def _by_definition(value: Any) -> bytes:

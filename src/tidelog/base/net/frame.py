@@ -28,6 +28,12 @@ def text_frame(payload: bytes) -> bytes:
     return frame(TEXT, payload)
 
 
+def payload_of(encoded: bytes) -> bytes:
+    """What such a frame carries."""
+    size = encoded[1]
+    return encoded[2 if size < 126 else 4 if size == 126 else 10 :]
+
+
 def close_frame(code: int, reason: str = "") -> bytes:
     """A close frame; the reason is cut to the 123 bytes that fit beside the code."""
     cut = reason.encode()[:123].decode("utf-8", "ignore").encode()

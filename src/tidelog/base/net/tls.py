@@ -16,6 +16,13 @@ def _context() -> ssl.SSLContext:
 
 async def context_for(url: str) -> ssl.SSLContext | None:
     """What a connection to `https:` or `wss:` is opened with; None for one without TLS."""
-    if urlsplit(url).scheme not in ("https", "wss"):
-        return None
-    return await asyncio.to_thread(_context)
+    return await asyncio.to_thread(_context) if _is_tls(url) else None
+
+
+def blocking_context_for(url: str) -> ssl.SSLContext | None:
+    """The same for a thread that has no event loop to hold up."""
+    return _context() if _is_tls(url) else None
+
+
+def _is_tls(url: str) -> bool:
+    return urlsplit(url).scheme in ("https", "wss")

@@ -25,7 +25,7 @@ class AddressQuota:
         return 0
 
     def join_wait_seconds(self) -> int:
-        """Count a try to join a mesh, or say how long to wait until there may be one."""
+        """Count a try to become a member, or say how long to wait until there may be one."""
         return 0
 
     def subscribe(self) -> bool:

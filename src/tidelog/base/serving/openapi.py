@@ -39,7 +39,7 @@ ENVELOPE = record(
     ai_code={"type": "integer"},
     index={"type": "integer", "description": "Index of the refused item in a batch."},
 )
-"""Every refusal of the server itself and of channels (channels 8.2)."""
+"""Every refusal of the server itself, and of surfaces that have no envelope of their own."""
 
 
 class Parameter(Struct, frozen=True):

@@ -73,19 +73,28 @@ class Route(Struct, frozen=True):
     """Largest body, if that is less than what the server takes."""
     too_large: HttpResponse | None = None
     """How the surface refuses a larger one; None for the server's own words."""
+    is_for_pages: bool = False
+    """Whether pages of other origins may read the response, as they may read a socket."""
     too_many: Callable[[int], HttpResponse] | None = None
     """How it refuses to judge who asks for so many seconds, because the address has failed too
     often; None for the server's own words."""
 
 
-def guarded(method: str, path: str, admit: Admit, operation: Operation | None = None) -> Route:
+def guarded(
+    method: str,
+    path: str,
+    admit: Admit,
+    operation: Operation | None = None,
+    *,
+    is_for_pages: bool = False,
+) -> Route:
     """A route whose callers are judged by the head of their requests."""
 
     async def handle(request: HttpRequest) -> HttpResponse:
         admitted = await admit(request)
         return admitted if isinstance(admitted, HttpResponse) else await admitted(request)
 
-    return Route(method, path, handle, operation, admit)
+    return Route(method, path, handle, operation, admit, is_for_pages=is_for_pages)
 
 
 class Outlet(Protocol):
@@ -172,6 +181,23 @@ class Endpoint(Struct, frozen=True):
     surface: str = ""
     """Name of the surface that mounted it, by which its connections are counted; the server knows
     it."""
+
+
+class Streamed(HttpResponse, frozen=True, kw_only=True):
+    """A response that does not end: server-sent events, out of what a conversation pushes."""
+
+    conversation: Conversation
+    encode: Callable[[bytes], bytes]
+    """What a pushed frame looks like as events; empty for nothing."""
+    quota: AddressQuota
+    """Who is counted for the connection."""
+    slow_consumer_code: int
+    shutdown_code: int
+    """Both as of an `Endpoint`."""
+    path: str
+    """Template of the route, for the log."""
+    surface: str
+    """Name of the surface it belongs to."""
 
 
 class Surface(Protocol):

@@ -54,9 +54,9 @@ class Limits(Section, frozen=True, kw_only=True):
     """A WebSocket peer that does not answer our close frame for so long is cut off."""
 
     header_timeout_ms: Milliseconds = 10_000
-    """From a connection to its first byte, and from the first byte of a WebSocket handshake to its
-    end: a peer that dribbles bytes must not hold a connection for nothing. Other requests have
-    `unauthenticated_timeout_ms`, if that is shorter."""
+    """From a connection to the end of its TLS handshake, then to its first byte, and from the first
+    byte of a WebSocket handshake to its end: a peer that dribbles bytes must not hold a connection
+    for nothing. Other requests have `unauthenticated_timeout_ms`, if that is shorter."""
 
     keep_alive_timeout_ms: Milliseconds = 5000
     """An HTTP connection without a request is closed after so long. Short: reopening is cheap, a
@@ -126,8 +126,9 @@ class PerAddress(Section, frozen=True, kw_only=True):
     """`[per_address]`: what one address may have of a server; IPv6 counts by its first 64 bits."""
 
     max_connections: Count = 200
-    """Open connections, HTTP and WebSocket; one more gets 429. Many people may share an
-    address, and no single one needs all of `limits.max_connections`."""
+    """Open connections, HTTP and WebSocket, TLS handshakes among them; one more gets 429, or is
+    closed in its handshake if many of them come at once. Many people may share an address, and no
+    single one needs all of `limits.max_connections`."""
 
     max_subscriptions: Count = 10_000
     """Subscriptions to channels, over all its sockets; more are refused with 4300. Anybody may
