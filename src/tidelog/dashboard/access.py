@@ -61,8 +61,9 @@ class Access:
     def log_in(self, request: HttpRequest) -> bytes | int | None:
         """Judge a login form: the cookie to set, the seconds to wait, or None for a wrong token.
 
-        The right token is never told to wait: whoever shares the address of its owner, behind a
-        proxy for example, could keep them out by wrong ones.
+        The right token is never told to wait here: behind a proxy that is not told apart from its
+        clients, anybody could keep its owner out by wrong ones. Who has an address of their own is
+        told to wait before, like everybody who has failed to prove something too often.
         """
         if self.mode is not Mode.TOKEN:
             return None

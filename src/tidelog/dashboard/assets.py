@@ -35,9 +35,9 @@ _KINDS = {
 class Assets:
     """Every file of `static`, read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str = "tidelog.dashboard") -> None:
         self._answers: dict[str, HttpResponse] = {}
-        for file in (files("tidelog.dashboard") / "static").iterdir():
+        for file in (files(package) / "static").iterdir():
             kind = _KINDS.get(file.name.rpartition(".")[2])
             if kind is not None:
                 content = file.read_bytes()

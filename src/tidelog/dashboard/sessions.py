@@ -23,8 +23,8 @@ TRIES = 5
 
 SECONDS_PER_TRY = 10.0
 """... and how long it then waits for each further one. That keeps the log of failed logins short.
-What makes the token safe is its length, for the right one never waits; see
-`tidelog.config.credentials`."""
+What makes the token safe is its length (`tidelog.config.credentials`), and the limit of its
+address."""
 
 MAX_ADDRESSES = 1024
 """Addresses whose tries are remembered; one more forgets the one that tried longest ago."""

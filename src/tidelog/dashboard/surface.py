@@ -93,7 +93,8 @@ class DashboardSurface:
         mesh = cast("MeshSurface | None", named.get("mesh"))
         self._node = node
         self._log_id = log_id
-        self._served = sorted(surface.name for surface in surfaces)
+        self._has_playground = "playground" in named
+        self._served = sorted(named.keys() - {"playground"})
         self._access = Access(node.settings, log_id)
         self._announcements = node.committer.announcements
         self._announcements.subscribe(
@@ -151,7 +152,7 @@ class DashboardSurface:
         }
         open_to_all: dict[tuple[str, str], Handle] = {
             ("GET", PATH): self._get_page,
-            ("GET", "/"): self._lead_to_page,
+            **({} if self._has_playground else {("GET", "/"): self._lead_to_page}),
             ("GET", f"{PATH}/login"): self._get_login,
             ("POST", f"{PATH}/login"): self._log_in,
             ("POST", f"{PATH}/logout"): self._log_out,
@@ -226,8 +227,9 @@ class DashboardSurface:
     async def _log_in(self, request: HttpRequest) -> HttpResponse:
         if is_from_elsewhere(request.headers):
             return _text(403, "only the dashboard's own page may log in\n")
-        answer = self._access.log_in(request)
+        answer = request.quota.wait_seconds() or self._access.log_in(request)
         if answer is None:
+            request.quota.failed()
             _log.warning("a login to the dashboard failed", extra={"peer": request.peer})
             return _redirect(f"{PATH}/login?wrong")
         if isinstance(answer, int):

@@ -22,6 +22,8 @@ from tidelog.testing.scratch import memory_directory
 
 DSN_VARIABLE = "TIDELOG_TEST_POSTGRESQL"
 """A superuser's DSN of a server that tests may create databases on."""
+TEMPLATE_VARIABLE = "TIDELOG_TEST_POSTGRESQL_TEMPLATE"
+"""What `create_template` has returned for that server."""
 
 _START_SECONDS = 30.0
 _READY = "database system is ready to accept connections"

@@ -25,7 +25,7 @@ from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.cycle import Cycle
-from tidelog.web.handshake import TOO_MANY_FAILURES, refuse
+from tidelog.web.handshake import CODES, TOO_MANY_FAILURES, UNAVAILABLE, refuse
 from tidelog.web.routing import Paths
 
 _log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class HttpApp:
             return response
         except (QueueFull, ShuttingDown, StoreUnavailable, OutcomeUnknown) as error:
             self._metrics.refusals.labels(type(error).__name__).inc()
-            code = "backpressure" if isinstance(error, QueueFull) else "service_unavailable"
+            code = CODES[503] if isinstance(error, QueueFull) else UNAVAILABLE
             # An engine's own text names hosts and roles, and anybody may ask.
             is_inside = isinstance(error, StoreError) and not isinstance(error, ClockSkewed)
             text = "the store does not answer" if is_inside else str(error)

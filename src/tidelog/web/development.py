@@ -23,9 +23,8 @@ from tidelog.base.serving.surface import (
     Upgrade,
 )
 from tidelog.base.terminal import printable
+from tidelog.web.addresses import Headers
 from tidelog.web.handshake import refuse
-
-Headers = tuple[tuple[bytes, bytes], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +71,12 @@ class Gate:
         return [self._guarded_endpoint(endpoint) for endpoint in endpoints]
 
     def _guarded_route(self, route: Route) -> Route:
+        def is_allowed(request: HttpRequest) -> bool:
+            is_reading = request.method in _READING and not route.is_for_pages
+            return is_ours(request.headers, is_reading=is_reading)
+
         async def handle(request: HttpRequest) -> HttpResponse:
-            if is_ours(request.headers, is_reading=request.method in _READING):
+            if is_allowed(request):
                 return await route.handle(request)
             self._explain(request.headers)
             return _REFUSAL
@@ -83,7 +86,7 @@ class Gate:
             return msgspec.structs.replace(route, handle=handle)
 
         async def admit(request: HttpRequest) -> Handle | HttpResponse:
-            if is_ours(request.headers, is_reading=request.method in _READING):
+            if is_allowed(request):
                 return await judge(request)
             self._explain(request.headers)
             return _REFUSAL

@@ -103,7 +103,7 @@ class FrameWriter:
     def answer(self, frame: bytes) -> None:
         """Queue a large frame that the peer has asked for; it never makes it a slow consumer.
 
-        Only the last one is exempt: whoever asks again and again without reading is one.
+        Only the last one is exempt: wait for `drained` before the next, or it is held against it.
         """
         self._answer_bytes = len(frame)
         self.push(frame)
@@ -184,6 +184,10 @@ class Fanout:
         self.limits = limits
         self._loop = loop
         self._dirty: list[FrameWriter] = []
+
+    def now(self) -> float:
+        """Event-loop time."""
+        return self._loop.time()
 
     def mark(self, writer: FrameWriter) -> None:
         """Flush `writer` after this turn of the loop; called when its first frame is queued."""

@@ -10,7 +10,7 @@ import httptools
 import msgspec
 from msgspec import Struct
 
-from tidelog.base.serving.surface import HttpResponse
+from tidelog.base.serving.surface import HttpResponse, Streamed
 
 _CLOSE = (b"connection", b"close")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -65,6 +65,9 @@ CODES = {
     503: "backpressure",
 }
 """Stable names of the refusals of the web room; the envelope is that of channels 8.2."""
+
+UNAVAILABLE = "service_unavailable"
+"""The other name of a 503: not the queue is full, the store does not work."""
 
 
 TOO_MANY_FAILURES = (
@@ -131,13 +134,15 @@ def encode(
 ) -> bytes:
     """An HTTP response as bytes; the connection ends with it unless it is kept alive.
 
-    `common` are headers that every response of the server has.
+    `common` are headers that every response of the server has. One that is streamed has no length:
+    it ends with the connection.
     """
     parts = [
         _STATUS_LINES[response.status],
-        b"content-type: %s\r\ncontent-length: %d\r\n"
-        % (response.content_type.encode(), len(response.body)),
+        b"content-type: %s\r\n" % response.content_type.encode(),
     ]
+    if not isinstance(response, Streamed):
+        parts.append(b"content-length: %d\r\n" % len(response.body))
     parts += [b"%s: %s\r\n" % header for header in common]
     parts += [b"%s: %s\r\n" % header for header in response.headers if header != _CLOSE]
     parts.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")

@@ -8,21 +8,32 @@ import asyncio
 import logging
 import math
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidelog.base.metrics import Metrics
-from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
+from tidelog.base.serving.surface import Streamed
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.cycle import Cycle
+from tidelog.web.event_stream import EventStream
+from tidelog.web.fanout import Fanout
 from tidelog.web.handshake import TOO_MANY_CONNECTIONS, encode, refuse
+from tidelog.web.sockets import Sockets
 from tidelog.web.unauthenticated import Unauthenticated
 
+if TYPE_CHECKING:
+    from tidelog.base.serving.address_quota import AddressQuota
+
 _log = logging.getLogger(__name__)
+
+_strangers = logging.getLogger("tidelog.web.strangers")
+"""Takes what uvicorn would log of malformed requests, and writes nothing: anybody could fill the
+disk with such lines. They are counted instead."""
+_strangers.setLevel(logging.CRITICAL)
 
 MAX_PIPELINED = 16
 """Requests waiting after the one being answered. A read of a quarter megabyte can hold thousands;
@@ -44,11 +55,14 @@ class LimitedHttp(HttpToolsProtocol):
     app_: HttpApp
     unauthenticated: Unauthenticated
     addresses: Addresses
+    fanout: Fanout
+    sockets: Sockets
     cycle: Cycle
     pipeline: deque[tuple[Cycle, Any]]  # type: ignore[assignment]  # `cycle` is ours
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.logger = _strangers
         self._awaiting_head = True
         self._has_begun = False
         """Whether part of a head is there."""
@@ -85,16 +99,29 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
             return
         peername = transport.get_extra_info("peername")
-        quota = self.addresses.quota(str(peername[0])) if isinstance(peername, tuple) else NO_QUOTA
-        if not quota.enter():
+        if not self.count_in(str(peername[0]) if isinstance(peername, tuple) else ""):
             self.transport = transport
             wait = (b"retry-after", b"5")
             self._refuse("address_connections", 429, TOO_MANY_CONNECTIONS, wait)
             return
-        self._quota = quota
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1)  # whatever is left unsent is watched
         self._start_head_timer(self.limits.header_timeout_ms / 1000)
+
+    def count_in(self, peer: str) -> bool:
+        """Count the connection for its address, unless it is; False if it is one too many."""
+        if self._quota is None:
+            quota = self.addresses.quota(peer)
+            if not quota.enter():
+                return False
+            self._quota = quota
+        return True
+
+    def count_out(self) -> None:
+        """Count it no more."""
+        if self._quota is not None:
+            self._quota.leave()
+            self._quota = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching, and let go of everything that leads back here.
@@ -107,7 +134,7 @@ class LimitedHttp(HttpToolsProtocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
             self._linger_timer = None
-        self._leave()
+        self.count_out()
         self.unauthenticated.note(self, 0)
         if self in self.connections:
             super().connection_lost(exc)
@@ -154,7 +181,7 @@ class LimitedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A new head begins; none is read once the connection is to end."""
         if self._ending:
-            raise ConnectionAbortedError("the connection ends with the answers that are pending")
+            raise ConnectionAbortedError("the connection ends after the responses that are pending")
         self._header_bytes = 0
         self._has_begun = True
         self._heads += 1
@@ -259,6 +286,9 @@ class LimitedHttp(HttpToolsProtocol):
             await self.flow.drain()
         if cycle.disconnected or self.transport.is_closing():
             return
+        if isinstance(response, Streamed) and cycle.scope["method"] != "HEAD":
+            self._stream(cycle, response)
+            return
         cycle.keep_alive = cycle.keep_alive and (b"connection", b"close") not in response.headers
         answer = encode(
             response, keep_alive=cycle.keep_alive, common=self.server_state.default_headers
@@ -274,6 +304,28 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
         self._note_held()
+
+    def _stream(self, cycle: Cycle, response: Streamed) -> None:
+        """Become a connection that is sent events; nothing more is read from it."""
+        common = self.server_state.default_headers
+        self.count_out()  # from here on it counts for whoever a proxy speaks for
+        if not response.quota.enter():
+            self.metrics.refusals.labels("address_connections").inc()
+            refusal = refuse(429, TOO_MANY_CONNECTIONS, (b"retry-after", b"5"))
+            self.transport.write(encode(refusal, common=common))
+            self.transport.close()
+            return
+        cycle.response_started = cycle.response_complete = True
+        self._stop_head_timer()
+        self._stop_unread_timer()
+        self._unset_keepalive_if_required()
+        self.unauthenticated.note(self, 0)
+        self.pipeline.clear()
+        self.flow.resume_reading()  # an end of the connection is noticed by reading
+        self.connections.discard(self)
+        self.cycle = self._served = None  # type: ignore[assignment]  # as before the first
+        stream = EventStream(response, self.fanout, self.sockets, self.connections)
+        stream.begin(self.transport, encode(response, common=common))
 
     def _linger(self) -> None:
         """Drop for a moment what is still being sent of a body that nobody wants.
@@ -390,6 +442,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Not HTTP; unless an earlier request is unanswered, say so."""
+        self.metrics.refusals.labels("malformed").inc()
         if not self._end_after_pending():
             self.transport.write(encode(refuse(400, msg)))
             self.transport.close()
@@ -398,13 +451,8 @@ class LimitedHttp(HttpToolsProtocol):
         """Switch protocols; not while an earlier request is unanswered."""
         if not self._end_after_pending():
             self._stop_unread_timer()
-            self._leave()  # from here on it counts as a socket, perhaps for whom a proxy speaks
+            self.count_out()  # from here on it counts as a socket, perhaps for whom a proxy speaks
             super().handle_websocket_upgrade()
-
-    def _leave(self) -> None:
-        if self._quota is not None:
-            self._quota.leave()
-            self._quota = None
 
 
 def http_protocol(
@@ -413,6 +461,8 @@ def http_protocol(
     metrics: Metrics,
     addresses: Addresses,
     unauthenticated: Unauthenticated,
+    fanout: Fanout,
+    sockets: Sockets,
 ) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
     bound = {
@@ -421,5 +471,7 @@ def http_protocol(
         "metrics": metrics,
         "addresses": addresses,
         "unauthenticated": unauthenticated,
+        "fanout": fanout,
+        "sockets": sockets,
     }
     return type("BoundHttp", (LimitedHttp,), bound)

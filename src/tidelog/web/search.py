@@ -17,7 +17,15 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tidelog.base.serving.openapi import TEXT, WHOLE, Operation, Parameter, bearer, listing, record
-from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route, is_bearer
+from tidelog.base.serving.surface import (
+    Endpoint,
+    Handle,
+    HttpRequest,
+    HttpResponse,
+    Route,
+    guarded,
+    is_bearer,
+)
 from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.version import number_of
 from tidelog.config.settings import Settings
@@ -101,16 +109,19 @@ class SearchSurface:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        return (Route("GET", "/search", self._get, OPERATION),)
+        return (guarded("GET", "/search", self._admit, OPERATION),)
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
         return ()
 
-    async def _get(self, request: HttpRequest) -> HttpResponse:
+    async def _admit(self, request: HttpRequest) -> Handle | HttpResponse:
         if not self._is_open and not is_bearer(request, self._token):
             error = "send the admin token: Authorization: Bearer <admin_token>"
             return refuse(401, error, code="unauthorized")
+        return self._get
+
+    async def _get(self, request: HttpRequest) -> HttpResponse:
         try:
             asked = _asked(request.query_string)
         except ValueError as error:

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 import uvicorn
@@ -28,9 +29,11 @@ from tidelog.store.engine import Store
 from tidelog.store.schema import Extension
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
+from tidelog.web.browser_client import BrowserClient
 from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
-from tidelog.web.http import http_protocol
+from tidelog.web.http import LimitedHttp, http_protocol
+from tidelog.web.tls import TlsListener, server_context
 from tidelog.web.unauthenticated import Unauthenticated
 from tidelog.web.websocket import WebSocketService
 
@@ -68,6 +71,7 @@ class Server:
         surfaces: Sequence[Surface],
         listener: socket.socket,
         tracing: "Tracing | None" = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
@@ -100,10 +104,19 @@ class Server:
             endpoints, fanout, metrics, limits, addresses, unauthenticated
         )
         app = HttpApp(self._routes, metrics, limits, addresses)
+        protocol = http_protocol(
+            app,
+            limits,
+            metrics,
+            addresses,
+            unauthenticated,
+            fanout,
+            self._websockets.sockets,
+        )
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 _never_called,
-                http=http_protocol(app, limits, metrics, addresses, unauthenticated),
+                http=protocol,
                 ws=self._websockets.protocol_class(),
                 lifespan="off",
                 log_config=None,
@@ -112,10 +125,9 @@ class Server:
                 proxy_headers=False,  # a peer must not choose its own address
                 timeout_keep_alive=max(1, limits.keep_alive_timeout_ms // 1000),
                 timeout_graceful_shutdown=max(1, limits.shutdown_grace_ms // 1000),
-                ssl_certfile=settings.tls_certificate or None,
-                ssl_keyfile=settings.tls_key or None,
             ),
             self._finish_accepted,
+            TlsListener(tls, limits, metrics, addresses) if tls is not None else None,
         )
 
     @classmethod
@@ -133,7 +145,7 @@ class Server:
         A `listener` is one that `run` left open; it is closed if the server cannot be opened.
         """
         clock = clock or SystemClock()
-        _require_files(settings)
+        tls = _tls(settings)
         tracing, committer_class = _tracing(settings)
         listener = listener or _listen(settings.host, settings.port)
         ulids = UlidFactory(clock)
@@ -162,7 +174,7 @@ class Server:
         node = Node(settings, clock, store, committer)
         try:
             surfaces = [await mount(node) for mount in mounts]
-            return cls(settings, metrics, store, committer, surfaces, listener, tracing)
+            return cls(settings, metrics, store, committer, surfaces, listener, tracing, tls)
         except BaseException:
             await committer.stop()
             await store.close()
@@ -255,6 +267,7 @@ class Server:
             Route("GET", "/healthz/live", self._get_live, live),
             Route("GET", "/metrics", self._get_metrics, metrics),
             Route("GET", "/openapi.json", self._get_openapi, described),
+            BrowserClient().route(),
         )
 
     async def _get_openapi(self, request: HttpRequest) -> HttpResponse:
@@ -309,18 +322,41 @@ async def _never_called(scope: object, receive: object, send: object) -> None:
 class _Uvicorn(uvicorn.Server):
     """uvicorn that lets accepted work finish before it ends the connections that wait for it."""
 
-    def __init__(self, config: uvicorn.Config, finish: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        finish: Callable[[], Awaitable[None]],
+        tls: TlsListener | None,
+    ) -> None:
         super().__init__(config)
         self._finish = finish
+        self._tls = tls
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave signals to whoever runs the server: uvicorn would raise them again at the end."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; with TLS it is ours to accept."""
+        if self._tls is None or not sockets:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        [listener] = sockets
+        state = self.server_state
+
+        def http() -> LimitedHttp:
+            protocol = cast("type[LimitedHttp]", self.config.http_protocol_class)
+            return protocol(config=self.config, server_state=state, app_state=self.lifespan.state)
+
+        self._tls.start(listener, state.connections, http)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
+        if self._tls is not None:
+            self._tls.close()
         await self._finish()
         self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
         await super().shutdown(sockets)
@@ -341,11 +377,15 @@ def _tracing(settings: Settings) -> "tuple[Tracing | None, type[Committer]]":
     return Tracing(settings.tracing), TracedCommitter
 
 
-def _require_files(settings: Settings) -> None:
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    """What the server proves itself with; None if it speaks plain HTTP."""
     for name in ("tls_certificate", "tls_key"):
         path = getattr(settings, name)
         if path and not Path(path).is_file():
             raise ConfigError(f"{name}: there is no file {path}")
+    if not settings.tls_certificate:
+        return None
+    return server_context(settings.tls_certificate, settings.tls_key)
 
 
 def _listen(host: str, port: int) -> socket.socket:

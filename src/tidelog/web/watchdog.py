@@ -13,17 +13,19 @@ import time
 import traceback
 from pathlib import Path
 
+from tidelog.base.spaced_lines import SpacedLines
+
 _log = logging.getLogger(__name__)
 
 HELD_SECONDS = 0.1
 """A turn of the loop that takes longer is logged."""
 
-LOOK_SECONDS = 0.05
-"""Pause between two looks, and between two signs of life of the loop."""
+SIGN_SECONDS = 0.02
+"""Pause between two signs of life of the loop, and so how exactly a turn is measured."""
 
 LOG_SECONDS = 10.0
-"""Pause between two log lines with a stack: a loop that is always late needs to be told once."""
-
+"""Pause between two log lines with a stack: a loop that is always late needs to be told once. What
+is not told is counted in the next line."""
 
 MAX_FRAMES = 8
 """Shown of a stack, the innermost."""
@@ -43,7 +45,7 @@ class Watchdog:
         self._seen_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = threading.Event()
-        self._logged_at = -LOG_SECONDS
+        self._lines = SpacedLines()
 
     def start(self) -> None:
         """Begin to look."""
@@ -58,32 +60,38 @@ class Watchdog:
 
     def _live(self) -> None:
         self._seen_at = time.monotonic()
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._live)
+        self._timer = self._loop.call_later(SIGN_SECONDS, self._live)
+
+    def seconds_left(self, now: float) -> float:
+        """How long the turn that may have begun with the last sign of life may still take.
+
+        To look any later than that is to miss turns that take just longer than they may.
+        """
+        return self._seen_at + HELD_SECONDS - now
 
     def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_SECONDS):
+        while not self._is_over.wait(max(0.0, self.seconds_left(time.monotonic()))):
             seen_at = self._seen_at
-            # The sign of life is due every LOOK_SECONDS; what is late beyond that is somebody's.
-            if time.monotonic() - seen_at > HELD_SECONDS + LOOK_SECONDS:
-                stack = self._stack()
-                while self._seen_at == seen_at and not self._is_over.wait(LOOK_SECONDS / 5):
-                    pass
-                self._tell(time.monotonic() - seen_at - LOOK_SECONDS, stack)
+            if self.seconds_left(time.monotonic()) > 0:
+                continue
+            stack = self._stack()
+            while self._seen_at == seen_at and not self._is_over.wait(SIGN_SECONDS / 2):
+                pass
+            self._tell(time.monotonic() - seen_at, stack)
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - there is no other way
         return "" if frame is None else shown(traceback.extract_stack(frame))
 
     def _tell(self, seconds: float, stack: str) -> None:
-        now = time.monotonic()
-        if now - self._logged_at < LOG_SECONDS:
-            return
-        self._logged_at = now
-        _log.warning(
-            "the event loop was held up for %.0f ms; it was %s",
-            seconds * 1000,
-            stack or "in no work of ours: the machine is short of processors or memory",
-        )
+        also = self._lines.written(time.monotonic(), LOG_SECONDS)
+        if also is not None:
+            _log.warning(
+                "the event loop was held up for %.0f ms%s; it was %s",
+                seconds * 1000,
+                also,
+                stack or "in no work of ours: the machine is short of processors or memory",
+            )
 
 
 def shown(stack: list[traceback.FrameSummary]) -> str:

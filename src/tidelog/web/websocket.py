@@ -6,8 +6,6 @@ in `fanout`; this module is the connection's life.
 """
 
 import asyncio
-import logging
-import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
@@ -19,6 +17,7 @@ from tidelog.base.settings.limits import Limits
 from tidelog.web import handshake
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import UNAUTHORIZED
+from tidelog.web.failures import log_failure
 from tidelog.web.fanout import Fanout, FrameWriter
 from tidelog.web.reader import (
     ABNORMAL,
@@ -33,8 +32,6 @@ from tidelog.web.reader import (
 from tidelog.web.routing import Paths
 from tidelog.web.sockets import Sockets
 from tidelog.web.unauthenticated import Unauthenticated
-
-_log = logging.getLogger("tidelog.web")
 
 _PONGS_PER_CHUNK = 16
 """Pings answered one by one in what one read of the socket gave; of any more only the last is
@@ -338,21 +335,7 @@ class WebSocket(FrameWriter, asyncio.Protocol):
 
     def _report(self, error: Exception, call: str) -> None:
         path = self._endpoint.path if self._endpoint is not None else ""
-        _log_failure(error, call, path, self.peer)
-
-
-def _log_failure(error: Exception, call: str, path: str, peer: str) -> None:
-    """Log a surface's failure: where, never with what, because an error may quote a payload."""
-    _log.error(
-        "%s failed in a surface",
-        call,
-        extra={
-            "endpoint": path,
-            "peer": peer,
-            "error": type(error).__name__,
-            "stack": "".join(traceback.format_tb(error.__traceback__)),
-        },
-    )
+        log_failure(error, call, path, self.peer)
 
 
 def _close(transport: asyncio.Transport) -> None:
@@ -432,7 +415,7 @@ class WebSocketService:
         try:
             conversation = endpoint.accept(upgrade)
         except Exception as error:  # noqa: BLE001 - a surface's failure is not its neighbours'
-            _log_failure(error, "accept", endpoint.path, peer)
+            log_failure(error, "accept", endpoint.path, peer)
             return self._refused("failure", handshake.refuse(500, "Internal server error"))
         if isinstance(conversation, HttpResponse):
             if conversation.status == UNAUTHORIZED:

@@ -16,7 +16,7 @@ async function ask(path, options) {
   }
   const body = await response.json().catch(() => ({}));
   if (!response.ok) {
-    throw new Refused(response.status, body.error ?? body.detail ?? `The server answered ${response.status}.`);
+    throw new Refused(response.status, body.error ?? body.detail ?? `The server returned ${response.status}.`);
   }
   return body;
 }

@@ -1,4 +1,4 @@
-// The lake behind the log: how far each table is, and what the checks said.
+// The lake beside the log: how far each table is, and what the checks said.
 
 import { get } from "./api.js";
 import { chip, empty, fill, h, table } from "./dom.js";

@@ -24,8 +24,7 @@ class SyncView:
             return None
         service = self._surface.service
         clients = tuple(
-            (name, c.cursor, c.session.watermark, c.subscriptions)
-            for name, c in service.clients.items()
+            (c.client_id, c.cursor, c.session.watermark, c.subscriptions) for c in service.active()
         )
         return service.last_event, clients
 
@@ -39,7 +38,7 @@ class SyncView:
             return {"is_served": False, "clients": []}
         service = self._surface.service
         rows: list[dict[str, Any]] = []
-        for name, connection in service.clients.items():
+        for connection in service.active():
             watermark = connection.session.watermark
             if watermark is not None:
                 state, lag = "catching up", watermark - connection.cursor
@@ -49,7 +48,7 @@ class SyncView:
                 state, lag = "idle", max(0, service.last_event - connection.cursor)
             rows.append(
                 {
-                    "client": name,
+                    "client": connection.client_id,
                     "profile": connection.session.profile,
                     "state": state,
                     "cursor": connection.cursor,

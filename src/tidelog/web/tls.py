@@ -1,0 +1,145 @@
+"""TLS in front of HTTP: a connection counts from its first packet, not from its first request.
+
+An event loop tells of a connection when its handshake is over. Until then it would be nobody's:
+within no limit of its address or of the server, and open for a minute. So connections are accepted
+here, and counted before the handshake begins.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Collection
+
+from tidelog.base.errors import ConfigError
+from tidelog.base.metrics import Metrics
+from tidelog.base.settings.limits import Limits
+from tidelog.web.addresses import Addresses
+from tidelog.web.http import LimitedHttp
+
+_log = logging.getLogger(__name__)
+
+MAX_REFUSING = 16
+"""Handshakes under way with peers that have a connection too many. They are there to be told so in
+HTTP; more than these are closed without a word, since a handshake is what costs us most."""
+
+_ACCEPTED_AT_ONCE = 100
+"""Connections taken in one turn of the loop."""
+
+_PAUSE_SECONDS = 1.0
+"""How long no connection is taken after the system had no room for one."""
+
+
+def server_context(certificate: str, key: str) -> ssl.SSLContext:
+    """What a server proves itself with; the files are read once.
+
+    Raises:
+        ConfigError: they are no certificate and its key.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
+        raise ConfigError(
+            f"tls_certificate, tls_key: {certificate} and {key} are not a certificate chain and "
+            f"its private key in PEM form: {error}"
+        ) from error
+    return context
+
+
+class TlsListener:
+    """Accepts connections from `start` to `close`, and gives those that speak TLS to HTTP."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        limits: Limits,
+        metrics: Metrics,
+        addresses: Addresses,
+    ) -> None:
+        self._context = context
+        self._limits = limits
+        self._metrics = metrics
+        self._addresses = addresses
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[bool]] = set()
+        self._refusing = 0
+        """Of these, with peers that have a connection too many."""
+
+    def start(
+        self,
+        listener: socket.socket,
+        connections: Collection[object],
+        http: Callable[[], LimitedHttp],
+    ) -> None:
+        """Accept; `connections` are those that HTTP has by now."""
+        self._listener = listener
+        self._connections = connections
+        self._http = http
+        self._listen()
+
+    def close(self) -> None:
+        """Accept no more, and end the handshakes that are under way."""
+        self._loop.remove_reader(self._listener)
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    def _listen(self) -> None:
+        if self._listener.fileno() != -1:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                peer, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # as when this process has too many files open
+                _log.error("no connection can be accepted: %s", error)
+                self._loop.remove_reader(self._listener)
+                self._loop.call_later(_PAUSE_SECONDS, self._listen)
+                return
+            peer.setblocking(False)
+            self._admit(peer, str(address[0]))
+
+    def _admit(self, peer: socket.socket, address: str) -> None:
+        """Count a connection and begin its handshake, or close it."""
+        if len(self._connections) + len(self._handshakes) >= self._limits.max_connections:
+            self._refuse(peer, "connections")
+            return
+        http = self._http()
+        is_counted = http.count_in(address)
+        if not is_counted and self._refusing >= MAX_REFUSING:
+            self._refuse(peer, "address_connections")
+            return
+        self._refusing += not is_counted
+        handshake = self._loop.create_task(self._shake_hands(peer, http))
+        self._handshakes.add(handshake)
+
+        def over(handshake: asyncio.Task[bool]) -> None:
+            self._handshakes.discard(handshake)
+            self._refusing -= not is_counted
+            if handshake.cancelled() or not handshake.result():
+                http.count_out()
+                peer.close()
+
+        handshake.add_done_callback(over)
+
+    async def _shake_hands(self, peer: socket.socket, http: LimitedHttp) -> bool:
+        """Whether it is over, and HTTP has the connection."""
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: http,
+                peer,
+                ssl=self._context,
+                ssl_handshake_timeout=self._limits.header_timeout_ms / 1000,
+                ssl_shutdown_timeout=self._limits.close_timeout_ms / 1000,
+            )
+        except OSError:  # of TLS, of the network, or the time is up
+            self._metrics.refusals.labels("tls_handshake").inc()
+            return False
+        return True
+
+    def _refuse(self, peer: socket.socket, reason: str) -> None:
+        self._metrics.refusals.labels(reason).inc()
+        peer.close()
