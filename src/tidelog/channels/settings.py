@@ -21,6 +21,10 @@ class App(Section, frozen=True, kw_only=True):
     id: Name
     """Names the application in paths, `/apps/{id}/...`."""
 
+    alias: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")] = ""
+    """Another id that works in paths; empty for none. For Pusher libraries that take a number only,
+    where `id` is none and stays what the stored channels are called by."""
+
     key: Name
     """Names the application to everybody: in `/app/{key}`, auth strings and request signatures."""
 
@@ -42,9 +46,9 @@ class App(Section, frozen=True, kw_only=True):
     so that none may take all of `limits.max_connections`."""
 
     max_client_events_per_second: Count = 10
-    """Client events of one socket per second; more are refused with 4301. Each is delivered to
-    every other subscriber, so one client could make the server write without end. Enough for
-    typing indicators and cursors."""
+    """Client events and events of runs of one socket per second; more are refused with 4301. Each
+    is delivered to every other subscriber, so one client could make the server write without end.
+    Enough for typing indicators and cursors."""
 
     max_api_requests_per_minute: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     """Signed HTTP requests per minute, then 429; 0 for no limit, because these come from the
@@ -110,7 +114,8 @@ class AiTransport(Section, frozen=True, kw_only=True):
     would count against the limit above for ever. Longer for writers that pause longer."""
 
     channels: list[str] = field(default_factory=list)
-    """Beginnings of the names of the channels these limits hold for; empty for all channels."""
+    """Beginnings of the names of the channels that these limits, and the rules of runs, hold for;
+    empty for all channels."""
 
 
 class History(Section, frozen=True, kw_only=True):
@@ -159,6 +164,11 @@ class Channels(Section, frozen=True, kw_only=True):
 
     max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 65_536
     """Largest message of a client; a larger one closes its socket with 1009 (channels 8.1)."""
+
+    max_message_values: Count = 100_000
+    """JSON values in one message of a client or body of a request, in all arrays and objects; more
+    are refused (channels 8.1). Ten megabytes can hold five million, and everybody waits while they
+    are read."""
 
     max_event_payload_bytes: Bytes = 102_400
     """Largest data of one event. It is copied to every subscriber."""

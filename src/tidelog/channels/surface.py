@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Endpoint, Route
 from tidelog.channels.front.api.admin import Admin
+from tidelog.channels.front.api.event_stream import EventStreams
 from tidelog.channels.front.api.proxy import Proxy
 from tidelog.channels.front.api.routes import ChannelsHttp
 from tidelog.channels.front.service import ChannelsService
@@ -23,6 +24,7 @@ class ChannelsSurface:
         self.service = service
         apps = settings.served_apps
         self._http = ChannelsHttp(service, apps, settings.channels, clock)
+        self._event_streams = EventStreams(service, self._http, clock)
         self._proxy = Proxy(service, apps, settings.channels)
         self._admin = Admin(
             service.streams,
@@ -43,7 +45,8 @@ class ChannelsSurface:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        return (*self._http.routes(), *self._proxy.routes(), *self._admin.routes())
+        streams = self._event_streams.route()
+        return (*self._http.routes(), streams, *self._proxy.routes(), *self._admin.routes())
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""

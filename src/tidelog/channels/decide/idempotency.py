@@ -14,6 +14,11 @@ def receipt_scope(stream: str) -> str:
     return stream
 
 
+def run_scope(stream: str) -> str:
+    """Scope of the runs that began in a channel: by their id, whose each is."""
+    return f"{stream}//runs"
+
+
 def event_scope(app_id: str) -> str:
     """Scope of the responses to publishes under an idempotency key. No channel is named `/`."""
     return f"channels/{app_id}//events"

@@ -4,10 +4,10 @@ Everything stateless was checked before (`requests`). A decision sees the state 
 in the same batch left it, and returns what to append and what to say, or a `Fault` and nothing.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tidelog.channels.decide.idempotency import (
     batch_item_scope,
@@ -15,14 +15,23 @@ from tidelog.channels.decide.idempotency import (
     fingerprint,
     receipt_scope,
     remember,
+    run_scope,
     unexpired,
 )
 from tidelog.channels.decide.state import Changed, ChannelState, Created, MessageState, StateCache
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.capabilities import Actor, Denied, grant
+from tidelog.channels.protocol.extras import transport_of
 from tidelog.channels.protocol.fault import AI_LIMIT, Fault
 from tidelog.channels.protocol.requests import OK, Change, Mutation, MutationResult, Publication
-from tidelog.channels.protocol.verbs import APPEND, CREATE, KIND_PREFIX
+from tidelog.channels.protocol.runs import (
+    CANCEL,
+    NOT_OWN,
+    PREFIX,
+    check_client_ids,
+    check_metadata,
+)
+from tidelog.channels.protocol.verbs import APPEND, CREATE, kind_of
 from tidelog.channels.protocol.version import (
     EVENT,
     SURFACE,
@@ -143,6 +152,7 @@ class Publish:
         client_id: str | None = None,
         attributed_to: str | None = None,
         is_client_event: bool = False,
+        own_run: str | None = None,
     ) -> None:
         self.publication = publication
         self.targets = targets
@@ -151,6 +161,8 @@ class Publish:
         self.attributed_to = attributed_to or client_id
         """The `user_id` of the frame: on a presence channel the member that sent it."""
         self.is_client_event = is_client_event
+        self._own_run = own_run
+        """The run it cancels, if it may cancel its own only."""
         self._app_id = app_id
         self._context = context
         self._index = index
@@ -173,6 +185,10 @@ class Publish:
         dedupe = [key for key in (self._own_key, self._item_key) if key is not None]
         if self._receipt_key is not None:
             dedupe += [(receipt_scope(t.stream), self._receipt_key) for t in self.targets]
+        starts = self.publication.starts
+        run_id = self._own_run if starts is None else starts.run_id
+        if run_id is not None:
+            dedupe += [(run_scope(t.stream), run_id) for t in self.targets]
         streams = tuple(t.stream for t in self.targets if t.mode != "live")
         return Names(dedupe=tuple(dedupe), streams=streams)
 
@@ -221,7 +237,7 @@ class Publish:
                     return fault.payload_conflict()
                 results[target.channel] = {**_decode(receipt.outcome), **target.counts}
                 continue
-            if found := self._over_limit(target):
+            if found := self._over_limit(target) or self._not_own(view, target):
                 return found
             outcome: dict[str, Any]
             committed_id = None
@@ -235,6 +251,7 @@ class Publish:
                 rows += version[1]
                 states.append(version[2])
                 outcome = version[3]
+                self._note_run(view, accept, target, committed_id)
             results[target.channel] = {**outcome, **target.counts}
             if key is not None:
                 is_kept = target.mode != "live"
@@ -268,6 +285,30 @@ class Publish:
             target.channel, wanted.name, wanted.data, wanted.extras, wanted.tags, self.client_id
         )
 
+    def _not_own(self, view: View, target: PublishTarget) -> Fault | None:
+        """Refuse to cancel a run that is known to be somebody else's.
+
+        Of a run that is not known yet, whoever runs it decides.
+        """
+        if self._own_run is None:
+            return None
+        known = view.dedupe(run_scope(target.stream), self._own_run)
+        if known is None or known.outcome.decode() == self.client_id:
+            return None
+        return fault.event_not_permitted(NOT_OWN)
+
+    def _note_run(
+        self, view: View, accept: Accept, target: PublishTarget, committed_id: int
+    ) -> None:
+        """Remember whose a run is, for as long as the event that began it is kept."""
+        starts = self.publication.starts
+        if starts is None:
+            return
+        key = (run_scope(target.stream), starts.run_id)
+        if view.dedupe(*key) is None:
+            owner = starts.client_id.encode()
+            remember(view, accept, key, owner, None, committed_id=committed_id)
+
     def _over_limit(self, target: PublishTarget) -> Fault | None:
         is_stream = self.publication.transport_status == "streaming"
         if is_stream and target.versions_off and not self.publication.is_ephemeral:
@@ -290,56 +331,85 @@ class Publish:
         wanted = self.publication
         state = target.state
         assert state is not None  # noqa: S101 - what is stored has its channel's state
-        history_serial = state.history_serial + 1
-        delivery_serial = view.serial(target.stream) + 1
-        serial = version_serial(self._tag, view.now_ms, committed_id)
         is_versioned = target.mode == "versioned"
-        opens = int(is_versioned and wanted.transport_status == "streaming")
-        body = encode_body(
-            Body(
-                message_id=target.message_id,
-                history_serial=history_serial,
-                name=wanted.name,
-                data=Raw(wanted.data),
-                data_bytes=wanted.data_bytes,
-                extras=UNSET if wanted.extras is None else Raw(wanted.extras),
-                tags=UNSET if wanted.tags is None else Raw(wanted.tags),
-                creator=self.client_id,
-                client_id=self.attributed_to,
-                opens=opens,
-                socket_id=wanted.socket_id,
-                is_client_event=self.is_client_event,
-            )
+        body = Body(
+            message_id=target.message_id,
+            history_serial=state.history_serial + 1,
+            name=wanted.name,
+            data=Raw(wanted.data),
+            data_bytes=wanted.data_bytes,
+            extras=UNSET if wanted.extras is None else Raw(wanted.extras),
+            tags=UNSET if wanted.tags is None else Raw(wanted.tags),
+            creator=self.client_id,
+            client_id=self.attributed_to,
+            opens=int(is_versioned and wanted.transport_status == "streaming"),
+            socket_id=wanted.socket_id,
+            is_client_event=self.is_client_event,
         )
-        kind = CREATE if is_versioned else EVENT
-        actor = self.client_id or self._app_id
-        draft = Draft(target.stream, SURFACE, kind, serial, "", actor, body)
-        version = stored_version(kind, committed_id, view.now_ms, delivery_serial, serial, body)
-        rows = [
-            RowChange("channels_note_history", (target.stream, history_serial)),
-            RowChange(
-                "channels_add_message",
-                (
-                    committed_id,
-                    target.stream,
-                    history_serial,
-                    view.now_ms,
-                    opens,
-                    wanted.data_bytes,
-                ),
-            ),
-            RowChange("channels_add_version", (committed_id, committed_id)),
-        ]
+        delivery_serial = view.serial(target.stream) + 1
+        created = create(
+            body,
+            kind=CREATE if is_versioned else EVENT,
+            stream=target.stream,
+            actor=self.client_id or self._app_id,
+            committed_id=committed_id,
+            committed_at=view.now_ms,
+            delivery_serial=delivery_serial,
+            log_tag=self._tag,
+        )
         outcome: dict[str, Any] = {"acknowledgement_id": target.message_id}
         if is_versioned:
+            serial = created.draft.entity
             outcome = {
                 "acknowledgement_id": serial,
                 "message_serial": serial,
-                "history_serial": history_serial,
+                "history_serial": body.history_serial,
                 "delivery_serial": delivery_serial,
                 "version_serial": serial,
             }
-        return draft, rows, Created(self._states, state, version), outcome
+        change = Created(self._states, state, created.version)
+        return created.draft, created.rows, change, outcome
+
+
+class NewMessage(NamedTuple):
+    """A message that begins."""
+
+    draft: Draft
+    version: Version
+    rows: list[RowChange]
+
+
+def create(
+    body: Body,
+    *,
+    kind: str,
+    stream: str,
+    actor: str,
+    committed_id: int,
+    committed_at: int,
+    delivery_serial: int,
+    log_tag: str,
+) -> NewMessage:
+    """What a message that begins at a position leaves in the log and in the store."""
+    serial = version_serial(log_tag, committed_at, committed_id)
+    encoded = encode_body(body)
+    row = (
+        committed_id,
+        stream,
+        body.history_serial,
+        committed_at,
+        body.opens,
+        body.data_bytes,
+    )
+    return NewMessage(
+        Draft(stream, SURFACE, kind, serial, "", actor, encoded),
+        stored_version(kind, committed_id, committed_at, delivery_serial, serial, encoded),
+        [
+            RowChange("channels_note_history", (stream, body.history_serial)),
+            RowChange("channels_add_message", row),
+            RowChange("channels_add_version", (committed_id, committed_id)),
+        ],
+    )
 
 
 def too_much_content(limits: AiTransport) -> Fault:
@@ -366,7 +436,7 @@ def too_many_streams(limits: AiTransport) -> Fault:
 
 
 class Mutate:
-    """One update, delete or append: the next version of a message (channels 5.6)."""
+    """One change: the next version of a message (channels 5.6)."""
 
     def __init__(
         self,
@@ -419,13 +489,44 @@ class Mutate:
             return Refuse(fault.not_found(wanted.message_serial, wanted.channel))
         if isinstance(granted := self._granted(latest), Fault):
             return Refuse(granted)
+        if found := self._not_for_clients(latest):
+            return Refuse(found)
         if self._op_key is not None:
             known = view.dedupe(*self._op_key)
             if known is not None:
                 return Refuse(self._replayed(known))
-        if found := self._over_limit(latest):
+        if found := self._bad_metadata(latest) or self._over_limit(latest):
             return Refuse(found)
         return self._accept(view, latest, granted)
+
+    def _not_for_clients(self, latest: Version) -> Fault | None:
+        """Refuse what would let a socket say by a change what it may not publish (runs 4.4)."""
+        if self._actor is None or not self._is_limited:
+            return None
+        wanted, name = self._wanted, latest.name or ""
+        after = wanted.patch.name if isinstance(wanted.patch.name, str) else name
+        if CANCEL in (name, latest.created_as):
+            return fault.event_not_permitted("Not allowed to change an ai-cancel")
+        if after != name and after.startswith(PREFIX):
+            return fault.event_not_permitted(f"Not allowed to rename a message to {after}")
+        if not (name.startswith(PREFIX) or latest.is_output):
+            return None
+        before = {} if isinstance(latest.extras, UnsetType) else transport_of(latest.extras)
+        said = {key: text for key, text in wanted.transport.items() if before.get(key) != text}
+        try:
+            check_client_ids(name, said, self._actor.client_id)
+        except Fault as refused:
+            return refused
+        return None
+
+    def _bad_metadata(self, latest: Version) -> Fault | None:
+        if not (self._is_limited and latest.is_output):
+            return None
+        try:
+            check_metadata(self._wanted.transport, self._wanted.codec)
+        except Fault as refused:
+            return refused
+        return None
 
     def _granted(self, latest: Version) -> Fault | str | None:
         """Whom the version is attributed to, if the actor may do this."""
@@ -494,7 +595,7 @@ class Mutate:
     def _accept(self, view: View, latest: Version, client_id: str | None) -> Accept:
         wanted, message = self._wanted, self._message
         patch = wanted.patch
-        kind = KIND_PREFIX + wanted.verb
+        kind = kind_of(wanted.verb)
         is_append = kind == APPEND
         is_kept = patch.data is Change.KEEP and message.has_data
         changes = (("name", patch.name), ("data", patch.data), ("extras", patch.extras))
@@ -513,6 +614,7 @@ class Mutate:
                     if isinstance(patch.extras, bytes)
                     else _after(patch.extras, latest.extras, UNSET)
                 ),
+                created_as=_created_as(patch.name, latest),
                 creator=latest.creator,
                 client_id=client_id,
                 description=wanted.description,
@@ -574,6 +676,12 @@ class Mutate:
     def _actor_name(self) -> str:
         client_id = None if self._actor is None else self._actor.client_id
         return client_id or self._author
+
+
+def _created_as(name: Change | str, latest: Version) -> str | None:
+    """What a message was created as, if a change of its name would hide it."""
+    is_kept = name is Change.KEEP or name == latest.name
+    return latest.name if latest.created_as is None and not is_kept else latest.created_as
 
 
 def _after(change: Any, before: Any, nothing: Any) -> Any:

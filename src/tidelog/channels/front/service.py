@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tidelog.base.clock import Clock
+from tidelog.base.serving.address_quota import AddressQuota
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.channels.decide.idempotency import batch_scope
 from tidelog.channels.decide.rules import (
@@ -30,11 +31,13 @@ from tidelog.channels.front.sockets.delivery import Delivery, live_version
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import Hub
 from tidelog.channels.front.sockets.leaving import Leaving
+from tidelog.channels.front.sockets.listening import Listening
 from tidelog.channels.front.sockets.occupancy import Occupancy
 from tidelog.channels.front.sockets.subscribing import Subscribing
 from tidelog.channels.protocol import fault, wire
-from tidelog.channels.protocol.actions import ClientEvent, Subscribe
+from tidelog.channels.protocol.actions import ClientEvent, PublishEvent, Subscribe
 from tidelog.channels.protocol.capabilities import Actor, keeps_history, versions_off
+from tidelog.channels.protocol.event_stream import Wanted
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.message_ids import MessageIds
@@ -46,6 +49,8 @@ from tidelog.channels.protocol.requests import (
     Publication,
     Published,
 )
+from tidelog.channels.protocol.runs import is_covered
+from tidelog.channels.protocol.session import MESSAGES
 from tidelog.channels.protocol.tokens import Claims
 from tidelog.channels.protocol.upgrade import parse_upgrade
 from tidelog.channels.protocol.version import SURFACE, Projector, position_of
@@ -92,6 +97,8 @@ class ChannelsService:
         self.clock = clock
         self._apps_by_key = {app.key: app for app in settings.served_apps}
         self._apps_by_id = {app.id: app for app in settings.served_apps}
+        self._apps_by_path = {app.alias: app for app in settings.served_apps if app.alias}
+        self._apps_by_path |= self._apps_by_id
         self._tag = log_id.lower()
         self._projector = Projector(self._tag)
         self._states = StateLoader(store, committer.tail, self.settings.max_cached_text_bytes)
@@ -213,6 +220,23 @@ class ChannelsService:
         app = self._apps_by_key.get(upgrade.params["key"])
         return Connection(self, app, options, self._new_socket_id(app), upgrade.quota)
 
+    def app(self, app_id: str) -> App | None:
+        """The app that a path names."""
+        return self._apps_by_path.get(app_id)
+
+    def listener(
+        self, app: App, wanted: Wanted, claims: Claims | None, quota: AddressQuota
+    ) -> Listening:
+        """A connection that is sent a channel as events, and is yet to be opened.
+
+        Raises:
+            Refused: it may not be sent that channel.
+            Fault: the app has as many connections as it may have.
+        """
+        if self.refusal_code(app) is not None:
+            raise fault.backpressure(MESSAGES[wire.OVER_QUOTA])
+        return Listening(self, app, wanted, claims, self._new_socket_id(app), quota)
+
     def _new_socket_id(self, app: App | None) -> str:
         while True:
             number = int.from_bytes(os.urandom(8), "big")
@@ -308,8 +332,7 @@ class ChannelsService:
         return "versioned" if self.settings.versioned_messages.enabled else "history"
 
     def _is_limited(self, channel: str) -> bool:
-        prefixes = self.settings.ai_transport.channels
-        return not prefixes or channel.startswith(tuple(prefixes))
+        return is_covered(self.settings.ai_transport.channels, channel)
 
     async def _targets(
         self, app: App, publication: Publication, pinned: list[ChannelState]
@@ -415,15 +438,32 @@ class ChannelsService:
 
     async def client_event(self, connection: Connection, event: ClientEvent) -> Fault | None:
         """Publish an event that a client sent to a channel it is subscribed to."""
-        app, session = connection.app, connection.session
-        echoes = connection.version == wire.V2 and session.echo
         publication = Publication(
             name=event.event,
             data=event.data,
             data_bytes=len(event.data),
             channels=(event.channel,),
-            socket_id=None if echoes else connection.socket_id,
         )
+        return await self._publish_from(connection, publication, event.user_id)
+
+    async def publish_event(self, connection: Connection, event: PublishEvent) -> Fault | None:
+        """Publish an event of a run that a client sent."""
+        return await self._publish_from(
+            connection, event.publication, event.user_id, own_run=event.own_run
+        )
+
+    async def _publish_from(
+        self,
+        connection: Connection,
+        publication: Publication,
+        user_id: str | None,
+        *,
+        own_run: str | None = None,
+    ) -> Fault | None:
+        """Publish in the name of a socket, which gets it too if it wants to."""
+        app, session = connection.app, connection.session
+        if connection.version == wire.V1 or not session.echo:
+            publication = msgspec.structs.replace(publication, socket_id=connection.socket_id)
         pinned: list[ChannelState] = []
         ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
         try:
@@ -438,8 +478,9 @@ class ChannelsService:
                 limits=self.settings.ai_transport,
                 ttl_ms=ttl_ms,
                 client_id=session.client_id,
-                attributed_to=event.user_id,
+                attributed_to=user_id,
                 is_client_event=True,
+                own_run=own_run,
             )
             [answer] = await self._commit([item], None)
         finally:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.requests import Publication
 from tidelog.channels.protocol.tokens import Claims
 
 
@@ -77,6 +78,17 @@ class ClientEvent(Struct, frozen=True):
     """The sender's on a presence channel, else None: what the frame's `user_id` is."""
 
 
+class PublishEvent(Struct, frozen=True):
+    """Publish an event of a run in the name of this socket; a refusal is a `publish_refused`."""
+
+    publication: Publication
+    """To one channel."""
+    user_id: str | None
+    """As in `ClientEvent`."""
+    own_run: str | None
+    """The run that it cancels and that must be the sender's, if somebody is known to own it."""
+
+
 class PresenceUpdate(Struct, frozen=True):
     """Tell the V2 subscribers that a member's info changed, and keep it."""
 
@@ -124,6 +136,7 @@ Action = (
     | Subscribe
     | Unsubscribe
     | ClientEvent
+    | PublishEvent
     | PresenceUpdate
     | Resume
     | ReadHistory

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from tidelog.channels.protocol.verbs import MutationVerb, Verb
+from tidelog.channels.protocol.verbs import MUTATION_VERBS, MutationVerb, Verb
 
 PurgeMode = Literal["all", "before_serial", "before_time_ms"]
 
@@ -26,6 +26,16 @@ class EventBody(Struct):
     message_id: str | None = None
     extras: dict[str, Raw] | None = None
     tags: dict[str, str] | None = None
+
+
+class EventFrame(Struct):
+    """What a socket publishes: the frame itself."""
+
+    event: str
+    channel: str
+    data: Raw | UnsetType = UNSET
+    extras: dict[str, Raw] | None = None
+    message_id: str | None = None
 
 
 class BatchBody(Struct):
@@ -147,8 +157,10 @@ MUTATIONS: dict[MutationVerb, tuple[type[AppendBody], str]] = {
 }
 """By verb: the body of its route, and what it does, for the OpenAPI document."""
 
-read_mutation = {verb: msgspec.json.Decoder(body).decode for verb, (body, _) in MUTATIONS.items()}
+# A KeyError here names a verb of `verbs` that `MUTATIONS` lacks.
+read_mutation = {verb: msgspec.json.Decoder(MUTATIONS[verb][0]).decode for verb in MUTATION_VERBS}
 read_event = msgspec.json.Decoder(EventBody).decode
+read_frame = msgspec.json.Decoder(EventFrame).decode
 read_batch = msgspec.json.Decoder(BatchBody).decode
 read_reset = msgspec.json.Decoder(ResetBody).decode
 read_purge = msgspec.json.Decoder(PurgeBody).decode

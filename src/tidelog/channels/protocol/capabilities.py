@@ -15,9 +15,17 @@ MAX_PATTERNS = 100
 _DEFAULTS = frozenset({"subscribe", "publish", "history", "presence"})
 """Allowed to a signed-in socket that says nothing of them."""
 
-OPERATIONS = _DEFAULTS | {
-    f"message_{verb}_{scope}" for verb in MUTATION_VERBS for scope in ("own", "any")
-}
+RUN_CANCEL_ANY = "run_cancel_any"
+"""Cancelling runs of others."""
+
+STREAM = "stream"
+"""Opens a channel as server-sent events to the bearer of a token, without another signature."""
+
+OPERATIONS = (
+    _DEFAULTS
+    | {RUN_CANCEL_ANY, STREAM}
+    | {f"message_{verb}_{scope}" for verb in MUTATION_VERBS for scope in ("own", "any")}
+)
 UNUSED_OPERATIONS = frozenset(
     {
         "annotation_subscribe",
@@ -108,13 +116,13 @@ class Capabilities(Struct, frozen=True):
 
 def _items(granted: Any) -> list[tuple[str, Any]]:
     if not isinstance(granted, dict):
-        raise ValueError("capabilities are an object")
+        raise ValueError("capabilities must be an object")
     return list(granted.items())
 
 
 def _texts(values: Any, owner: str) -> Iterable[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"the value of {owner} is not a list of text")
+        raise ValueError(f"the value of {owner} must be a list of strings")
     return values
 
 

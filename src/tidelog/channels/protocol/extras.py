@@ -30,9 +30,21 @@ class Extras(Struct, frozen=True):
     text: bytes | None = None
     """The object as it is stored and sent, without an idempotency key; None if there is none."""
     idempotency_key: str | None = None
-    transport_status: str | None = None
-    codec_status: str | None = None
+    transport: Mapping[str, str] = {}
+    """`ai.transport`."""
+    codec: Mapping[str, str] = {}
+    """`ai.codec`."""
     is_ephemeral: bool = False
+
+    @property
+    def transport_status(self) -> str | None:
+        """`ai.transport.status`."""
+        return self.transport.get("status")
+
+    @property
+    def codec_status(self) -> str | None:
+        """`ai.codec.status`."""
+        return self.codec.get("status")
 
     @property
     def ends_stream(self) -> bool:
@@ -45,12 +57,17 @@ class _Ai(Struct):
     codec: dict[str, str] | None = None
 
 
+class _Whole(Struct):
+    ai: _Ai | None = None
+
+
 _NONE = Extras()
 _encode = msgspec.json.Encoder().encode
 _text = msgspec.json.Decoder(str).decode
 _flag = msgspec.json.Decoder(bool).decode
 _headers = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode
 _ai = msgspec.json.Decoder(_Ai).decode
+_whole = msgspec.json.Decoder(_Whole).decode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -61,8 +78,10 @@ def compact(text: bytes) -> bytes:
     return _SPACE_OR_STRING.sub(rb"\1", text)
 
 
-def read_extras(members: Mapping[str, Raw] | None) -> Extras:
+def read_extras(members: Mapping[str, Raw] | None, *, is_run: bool = False) -> Extras:
     """The reserved members of an `extras` object, checked; whatever else it holds is kept.
+
+    `is_run`: of an event of a run, whose faults have codes of their own.
 
     Raises:
         Fault: A reserved member is not what it must be.
@@ -72,7 +91,9 @@ def read_extras(members: Mapping[str, Raw] | None) -> Extras:
     _member(_headers, members, "headers", "a flat object of strings, numbers and booleans")
     _member(_flag, members, "echo", "true or false")
     is_ephemeral = _member(_flag, members, "ephemeral", "true or false") or False
-    ai = _member(_ai, members, "ai", "an object whose transport and codec are objects of strings")
+    wanted = "an object whose transport and codec are objects of strings"
+    refuse = fault.invalid_transport_header if is_run else fault.invalid_input
+    ai = _member(_ai, members, "ai", wanted, refuse)
     keys = [_member(_text, members, name, "a string") for name in _KEY_NAMES]
     key = keys[0] if keys[0] is not None else keys[1]
     if key is not None and not 1 <= len(key.encode()) <= MAX_KEY_BYTES:
@@ -85,28 +106,49 @@ def read_extras(members: Mapping[str, Raw] | None) -> Extras:
     return Extras(
         text=_encode(kept),
         idempotency_key=key,
-        transport_status=ai.transport.get("status") if ai and ai.transport else None,
-        codec_status=ai.codec.get("status") if ai and ai.codec else None,
+        transport=ai.transport or {} if ai else {},
+        codec=ai.codec or {} if ai else {},
         is_ephemeral=is_ephemeral,
     )
 
 
-def with_transport(extras: bytes | Raw, **changes: str) -> bytes:
-    """Extras that hold an `ai.transport` with some of its members changed, all else as it was.
+def with_transport(extras: bytes | Raw | None, **changes: str | None) -> bytes:
+    """Extras with some members of their `ai.transport` changed, all else as it was.
 
-    An underscore in the name of a change stands for the hyphen of the member's name.
+    An underscore in the name of a change stands for the hyphen of the member's name; None takes the
+    member away.
     """
-    whole = _members(extras)
-    ai = _members(whole["ai"])
-    transport = _members(ai["transport"])
-    transport |= {name.replace("_", "-"): Raw(_encode(text)) for name, text in changes.items()}
+    whole = _members(extras or b"{}")
+    ai = _members(_or_empty(whole.get("ai")))
+    transport = _members(_or_empty(ai.get("transport")))
+    for name, text in changes.items():
+        key = name.replace("_", "-")
+        if text is None:
+            transport.pop(key, None)
+        else:
+            transport[key] = Raw(_encode(text))
     ai["transport"] = Raw(_encode(transport))
     whole["ai"] = Raw(_encode(ai))
     return _encode(whole)
 
 
+def _or_empty(member: Raw | None) -> bytes | Raw:
+    """A member that is an object; null counts as absent."""
+    return b"{}" if member is None or bytes(member) == b"null" else member
+
+
+def transport_of(extras: bytes | Raw) -> Mapping[str, str]:
+    """`ai.transport` of extras that were accepted, empty if they have none."""
+    ai = _whole(extras).ai
+    return {} if ai is None or ai.transport is None else ai.transport
+
+
 def _member(
-    decode: Callable[[bytes | Raw], T], members: Mapping[str, Raw], name: str, wanted: str
+    decode: Callable[[bytes | Raw], T],
+    members: Mapping[str, Raw],
+    name: str,
+    wanted: str,
+    refuse: Callable[[str], fault.Fault] = fault.invalid_input,
 ) -> T | None:
     """A reserved member of extras; null counts as absent."""
     raw = members.get(name)
@@ -115,4 +157,4 @@ def _member(
     try:
         return decode(raw)
     except msgspec.DecodeError:
-        raise fault.invalid_input(f"extras.{name} must be {wanted}") from None
+        raise refuse(f"extras.{name} must be {wanted}") from None

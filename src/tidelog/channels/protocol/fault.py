@@ -14,7 +14,11 @@ AI_LIMIT = 40009
 """`ai_code` of a limit on streamed content."""
 
 AI_TRANSPORT_HEADER = 104000
-"""`ai_code` of a transport header that means nothing."""
+AI_HEADER_SIZE = 104001
+AI_SPOOFED_CLIENT = 104002
+AI_NOT_PERMITTED = 104003
+AI_ROLLUP_WINDOW = 104004
+"""`ai_code`s of runs."""
 
 RETRY_SOON = ((b"retry-after", b"1"),)
 
@@ -116,8 +120,28 @@ def invalid_input(error: str) -> Fault:
 
 
 def invalid_transport_header(error: str) -> Fault:
-    """A transport `status` the contract does not know."""
+    """Metadata of a run that the contract does not know."""
     return Fault(400, "ai_invalid_transport_header", error, ai_code=AI_TRANSPORT_HEADER)
+
+
+def header_too_large(error: str) -> Fault:
+    """Metadata of a run beyond its limits."""
+    return Fault(400, "ai_header_too_large", error, ai_code=AI_HEADER_SIZE)
+
+
+def client_id_spoof(error: str) -> Fault:
+    """A socket that says it is another client."""
+    return Fault(403, "ai_client_id_spoof", error, ai_code=AI_SPOOFED_CLIENT)
+
+
+def event_not_permitted(error: str) -> Fault:
+    """A socket that may not publish an event of runs."""
+    return Fault(403, "ai_event_not_permitted", error, ai_code=AI_NOT_PERMITTED)
+
+
+def rollup_window_invalid(error: str) -> Fault:
+    """A wish for rolled-up appends that cannot be granted."""
+    return Fault(400, "ai_rollup_window_invalid", error, ai_code=AI_ROLLUP_WINDOW)
 
 
 def payload_conflict() -> Fault:
@@ -155,13 +179,3 @@ def rate_limited(retry_after_seconds: int) -> Fault:
 def backpressure(error: str = "The server is busy; retry later") -> Fault:
     """The same request would be taken a moment later."""
     return Fault(503, "backpressure", error, headers=RETRY_SOON)
-
-
-def service_unavailable(error: str = "The service is temporarily unavailable") -> Fault:
-    """Something the server depends on does not respond; nothing was done."""
-    return Fault(503, "service_unavailable", error, headers=RETRY_SOON)
-
-
-def internal_error() -> Fault:
-    """Anything unexpected; its text never says what."""
-    return Fault(500, "internal_error", "Internal server error")

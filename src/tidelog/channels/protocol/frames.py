@@ -8,8 +8,10 @@ once. Ping and pong carry none.
 
 from collections.abc import Mapping, Sequence
 
+from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.wire import (
+    CLIENT_EVENT_REJECTED,
     V2,
     Failed,
     ProtocolVersion,
@@ -73,6 +75,21 @@ class Frames:
         """An error; closing, where its code demands it, is up to the caller."""
         data = encode({"code": code, "message": message})
         return self.event(version, system_event(version, "error"), data=data)
+
+    def publish_refused(self, channel: str | None, refused: Fault, message_id: str | None) -> bytes:
+        """An error that says which event of a socket was refused (V2).
+
+        What the event was called by its sender stands inside: the frame has an id of its own, since
+        clients drop a frame whose id they have seen.
+        """
+        data: dict[str, object] = {
+            "code": CLIENT_EVENT_REJECTED,
+            "message": refused.error,
+            "reason": refused.code,
+        }
+        given = {"channel": channel, "ai_code": refused.ai_code, "message_id": message_id}
+        data |= {name: value for name, value in given.items() if value is not None}
+        return self.event(V2, "sockudo:error", channel=channel, data=encode(data))
 
     def signin_success(self, version: ProtocolVersion, user_data: str) -> bytes:
         """The socket is signed in; `user_data` exactly as it was received."""

@@ -54,12 +54,12 @@ class HistoryQuery(Struct, frozen=True, kw_only=True):
         """
         nested = data.get("params")
         if nested is not None and not isinstance(nested, dict):
-            raise ValueError("params is not an object")
+            raise ValueError("params must be an object")
         merged = {**data, **(nested or {})}
         given = {name: value for name, value in merged.items() if value is not None}
         until_attach = given.get("until_attach", given.get("untilAttach", False))
         if not isinstance(until_attach, bool):
-            raise ValueError("until_attach is true or false")
+            raise ValueError("until_attach must be true or false")
         return cls._read(given, min(MAX_FRAME_LIMIT, max_page_size), until_attach=until_attach)
 
     @classmethod

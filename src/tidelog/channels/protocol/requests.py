@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tidelog.base.data import strictjson
 from tidelog.base.errors import InvalidJson
-from tidelog.channels.protocol import bodies, fault
+from tidelog.channels.protocol import bodies, fault, runs
 from tidelog.channels.protocol.bodies import PurgeMode
 from tidelog.channels.protocol.extras import MAX_KEY_BYTES, TRANSPORT_STATUSES, compact, read_extras
 from tidelog.channels.protocol.fault import Fault
@@ -90,9 +90,18 @@ class Publication(Struct, frozen=True, kw_only=True):
     """The idempotency key that stood in `extras`."""
     tags: bytes | None = None
     """JSON text of an object of strings."""
-    transport_status: str | None = None
-    """`extras.ai.transport.status`."""
+    transport: Mapping[str, str] = {}
+    """`extras.ai.transport`."""
+    starts: runs.RunStart | None = None
+    """The run that this begins."""
+    cancels: runs.Cancel | None = None
+    """What this asks to cancel."""
     is_ephemeral: bool = False
+
+    @property
+    def transport_status(self) -> str | None:
+        """`extras.ai.transport.status`."""
+        return self.transport.get("status")
 
     @property
     def is_answered_in_detail(self) -> bool:
@@ -101,7 +110,7 @@ class Publication(Struct, frozen=True, kw_only=True):
 
 
 class Mutation(Struct, frozen=True, kw_only=True):
-    """One update, delete or append of one message."""
+    """One change of one message."""
 
     verb: MutationVerb
     channel: str
@@ -116,10 +125,16 @@ class Mutation(Struct, frozen=True, kw_only=True):
     metadata: bytes | None = None
     """JSON text of any value."""
     op_id: str | None = None
-    transport_status: str | None = None
-    """`ai.transport.status` of the extras given; None also when none were."""
+    transport: Mapping[str, str] = {}
+    codec: Mapping[str, str] = {}
+    """`ai.transport` and `ai.codec` of the extras given; empty also when none were."""
     ends_stream: bool = False
     """The extras given say complete or cancelled, for transport or codec."""
+
+    @property
+    def transport_status(self) -> str | None:
+        """`ai.transport.status` of the extras given."""
+        return self.transport.get("status")
 
 
 class VersionsQuery(Struct, frozen=True):
@@ -191,8 +206,25 @@ def parse_publication(body: bytes, header_key: str | None, limits: Channels) -> 
     Raises:
         Fault: The body is not such an event.
     """
-    _strict(body)
-    return _publication(body, header_key, limits)
+    _strict(body, limits.max_message_values)
+    return _publication(_typed(bodies.read_event, body), header_key, limits)
+
+
+def parse_frame(payload: bytes, limits: Channels) -> Publication:
+    """The event that a socket publishes; the payload was read strictly before.
+
+    Raises:
+        Fault: It is not such an event.
+    """
+    given = _typed(bodies.read_frame, payload)
+    event = bodies.EventBody(
+        name=given.event,
+        data=given.data,
+        channel=given.channel,
+        extras=given.extras,
+        message_id=given.message_id,
+    )
+    return _publication(event, None, limits)
 
 
 def parse_batch(body: bytes, limits: Channels) -> tuple[Publication, ...]:
@@ -201,7 +233,7 @@ def parse_batch(body: bytes, limits: Channels) -> tuple[Publication, ...]:
     Raises:
         Fault: The body is no such batch.
     """
-    items = read_strictly(bodies.read_batch, body).batch
+    items = read_strictly(bodies.read_batch, body, limits.max_message_values).batch
     if len(items) > limits.max_batch_events:
         raise fault.limit_exceeded(
             f"batch holds {len(items)} events; at most {limits.max_batch_events} are allowed"
@@ -210,19 +242,25 @@ def parse_batch(body: bytes, limits: Channels) -> tuple[Publication, ...]:
     publications = []
     for index, item in enumerate(items):
         try:
-            publications.append(_publication(item, None, limits))
+            publications.append(_publication(_typed(bodies.read_event, item), None, limits))
         except Fault as refused:
             raise refused.at(index) from None
     return tuple(publications)
 
 
-def parse_mutation(verb: MutationVerb, channel: str, message_serial: str, body: bytes) -> Mutation:
+def parse_mutation(
+    verb: MutationVerb,
+    channel: str,
+    message_serial: str,
+    body: bytes,
+    max_values: int = strictjson.MAX_VALUES,
+) -> Mutation:
     """The mutation in a body; channel and serial are looked at later (channels 5.7).
 
     Raises:
         Fault: The body is not such a mutation.
     """
-    _strict(body)
+    _strict(body, max_values)
     given = _typed(bodies.read_mutation[verb], body)
     name = given.name if isinstance(given, bodies.UpdateBody) else None
     cleared = (given.clear_fields or []) if isinstance(given, bodies.DeleteBody) else []
@@ -256,7 +294,8 @@ def parse_mutation(verb: MutationVerb, channel: str, message_serial: str, body: 
         description=given.description,
         metadata=metadata,
         op_id=given.op_id,
-        transport_status=extras.transport_status,
+        transport=extras.transport,
+        codec=extras.codec,
         ends_stream=extras.ends_stream,
     )
 
@@ -447,18 +486,25 @@ def check_channel(channel: str, max_bytes: int) -> None:
         raise fault.invalid_input(wrong)
 
 
-def read_strictly(decode: Callable[[bytes | Raw], T], body: bytes) -> T:
+def read_strictly(
+    decode: Callable[[bytes | Raw], T], body: bytes, max_values: int = strictjson.MAX_VALUES
+) -> T:
     """A body as `decode` reads it, if every JSON reader reads it the same way.
 
     Raises:
-        Fault: It is no JSON object, or not of that type.
+        Fault: It is no JSON object, or not of that type, or has too many values.
     """
-    _strict(body)
+    _strict(body, max_values)
     return _typed(decode, body)
 
 
-def _strict(body: bytes) -> None:
+def _strict(body: bytes, max_values: int) -> None:
     """Refuse what is not a JSON object that every reader reads the same way."""
+    if strictjson.has_more_values(body, max_values):
+        raise fault.payload_too_large(
+            f"the body has more than {max_values} JSON values"
+            + set_by("channels.max_message_values")
+        )
     try:
         value = strictjson.read(body)
     except InvalidJson as error:
@@ -474,8 +520,7 @@ def _typed(decode: Callable[[bytes | Raw], T], body: bytes | Raw) -> T:
         raise fault.invalid_input(f"invalid body: {error}") from None
 
 
-def _publication(body: bytes | Raw, header_key: str | None, limits: Channels) -> Publication:
-    given = _typed(bodies.read_event, body)
+def _publication(given: bodies.EventBody, header_key: str | None, limits: Channels) -> Publication:
     if not given.name:
         raise fault.invalid_input("name must not be empty")
     if len(given.name.encode()) > limits.max_event_name_bytes:
@@ -490,7 +535,10 @@ def _publication(body: bytes | Raw, header_key: str | None, limits: Channels) ->
     if given.message_id is not None:
         _check_key("message_id", given.message_id)
     _check_socket_id(given.socket_id)
-    extras = read_extras(given.extras)
+    is_run = runs.applies(given.name, channels, limits.ai_transport.channels)
+    extras = read_extras(given.extras, is_run=is_run)
+    if is_run:
+        runs.check_metadata(extras.transport, extras.codec)
     status = extras.transport_status
     if status is not None and status not in TRANSPORT_STATUSES:
         raise fault.invalid_transport_header(
@@ -502,6 +550,11 @@ def _publication(body: bytes | Raw, header_key: str | None, limits: Channels) ->
             f"event data exceeds {limits.max_event_payload_bytes} bytes"
             + set_by("channels.max_event_payload_bytes")
         )
+    starts = cancels = None
+    if is_run:
+        starts = runs.read_start(given.name, extras.transport)
+        if given.name == runs.CANCEL:
+            cancels = runs.read_cancel(_decode_text(data), extras.transport)
     return Publication(
         name=given.name,
         data=data,
@@ -514,7 +567,9 @@ def _publication(body: bytes | Raw, header_key: str | None, limits: Channels) ->
         extras=extras.text,
         extras_key=extras.idempotency_key,
         tags=None if given.tags is None else _encode(given.tags),
-        transport_status=status,
+        transport=extras.transport,
+        starts=starts,
+        cancels=cancels,
         is_ephemeral=extras.is_ephemeral,
     )
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidelog.base.errors import InvalidJson
-from tidelog.channels.protocol import wire
+from tidelog.channels.protocol import fault, runs, wire
 from tidelog.channels.protocol.actions import (
     Action,
     ClientEvent,
@@ -20,6 +20,7 @@ from tidelog.channels.protocol.actions import (
     Ping,
     Position,
     PresenceUpdate,
+    PublishEvent,
     ReadHistory,
     Resume,
     Rewind,
@@ -29,7 +30,14 @@ from tidelog.channels.protocol.actions import (
     TokenAccepted,
     Unsubscribe,
 )
-from tidelog.channels.protocol.capabilities import Actor, Capabilities, history_off
+from tidelog.channels.protocol.capabilities import (
+    RUN_CANCEL_ANY,
+    Actor,
+    Capabilities,
+    history_off,
+)
+from tidelog.channels.protocol.extras import with_transport
+from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.inbound import (
     Refused,
@@ -48,12 +56,14 @@ from tidelog.channels.protocol.names import (
     user_of,
 )
 from tidelog.channels.protocol.query import HistoryQuery
+from tidelog.channels.protocol.requests import Publication, parse_frame
 from tidelog.channels.protocol.signatures import is_channel_auth, is_signin_auth
 from tidelog.channels.protocol.tokens import (
     EXPIRED,
     REVOKED,
     Claims,
     TokenRefused,
+    is_id,
     verify,
 )
 from tidelog.channels.protocol.wire import (
@@ -173,14 +183,17 @@ class Session:
         self._heard(now)
         try:
             if not is_text:
-                raise Refused(MALFORMED, "messages are text frames")
-            return self._handle(wire.parse(payload), now, unix_now)
+                raise Refused(MALFORMED, "messages must be text frames")
+            return self._handle(self._parse(payload), now, unix_now)
         except (InvalidJson, msgspec.DecodeError) as error:
             return [self._error(MALFORMED, str(error))]
         except Refused as refused:
             if refused.is_fatal:
                 return self.end(refused.code, str(refused))
             return [self._error(refused.code, str(refused))]
+
+    def _parse(self, payload: bytes) -> Inbound:
+        return wire.parse(payload, self._settings.max_message_values)
 
     def due(self, now: float, unix_now: float, heard_at: float | None = None) -> list[Action]:
         """Time passed: ping a silent peer, close one that stays silent, end a token.
@@ -209,6 +222,14 @@ class Session:
             self._pinged_at = now
             actions.append(Ping() if self.version == V2 else Send(wire.PUSHER_PING))
         return actions
+
+    def check_subscription(self, fields: dict[str, Any]) -> None:
+        """Judge a subscribe that is yet to come, by its data.
+
+        Raises:
+            Refused: it would be refused.
+        """
+        self._subscription(fields["channel"], fields)
 
     def joined(self, channel: str, member: Member | None) -> None:
         """What `Subscribe` asked for is done."""
@@ -256,6 +277,8 @@ class Session:
         if name is None:
             if inbound.event.startswith("client-"):
                 return [self._client_event(inbound, now)]
+            if inbound.event.startswith(runs.PREFIX):
+                return [self._run_event(inbound, now)]
             return []
         match name:
             case "ping":
@@ -420,7 +443,7 @@ class Session:
             self.failures += 1
             raise Refused(UNAUTHORIZED, f"the token was refused: {error}", is_fatal=True) from None
         if claims.client_id != self.claims.client_id:
-            raise Refused(UNAUTHORIZED, "the token is another client's", is_fatal=True)
+            raise Refused(UNAUTHORIZED, "the token belongs to another client", is_fatal=True)
         self.claims, self.capabilities, self._expired_at = claims, claims.capabilities, None
         sent = self._frames.auth_success(claims.client_id, claims.jti, claims.expires_at)
         actions: list[Action] = [TokenAccepted(claims), Send(sent)]
@@ -458,6 +481,69 @@ class Session:
             inbound.raw_data or b"null",
             None if member is None else member.user_id,
         )
+
+    def _run_event(self, inbound: Inbound, now: float) -> Action:
+        """An event of a run, which is published like one of the HTTP API."""
+        self._need_v2(CLIENT_EVENT_REJECTED)
+        try:
+            return self._run_publication(inbound, now)
+        except Refused as refused:
+            told = Fault(429, "rate_limited", str(refused))
+        except Fault as refused:
+            told = refused
+        message_id = inbound.message_id if is_id(inbound.message_id) else None
+        return Send(self._frames.publish_refused(inbound.channel, told, message_id))
+
+    def _run_publication(self, inbound: Inbound, now: float) -> PublishEvent:
+        settings, channel, name = self._settings, inbound.channel, inbound.event
+        if channel is None:
+            raise fault.missing_channel_info()
+        if not runs.is_covered(settings.ai_transport.channels, channel):
+            setting = set_by("channels.ai_transport.channels")
+            raise fault.event_not_permitted(f"No runs on channel '{channel}'{setting}")
+        if not self._may_publish(channel):
+            raise fault.event_not_permitted(f"Not allowed to publish on channel '{channel}'")
+        is_agent = self.claims is not None and self.claims.is_agent
+        if name not in (runs.EVENTS if is_agent else runs.CLIENT_EVENTS):
+            raise fault.event_not_permitted(f"Not allowed to publish {name}: that is for agents")
+        publication = parse_frame(inbound.payload, settings)
+        any_run = self.capabilities is not None and self.capabilities.allows(
+            RUN_CANCEL_ANY, channel
+        )
+        own_run = self._check_cancel(publication, any_run=any_run)
+        runs.check_client_ids(name, publication.transport, self.client_id, any_run=any_run)
+        self._count(now)
+        if name in runs.CLIENT_EVENTS:
+            extras = publication.extras
+            if self.client_id is not None or "input-client-id" in publication.transport:
+                extras = with_transport(extras, input_client_id=self.client_id)
+            publication = msgspec.structs.replace(publication, extras=extras)
+        member = self.subscribed.get(channel)
+        return PublishEvent(publication, None if member is None else member.user_id, own_run)
+
+    def _may_publish(self, channel: str) -> bool:
+        """Whether it may publish events of runs, which are kept.
+
+        A token says so itself. Whoever signed in may by default, so where a subscription is signed
+        it must have one. Whoever was granted nothing may where it may send client events.
+        """
+        kind, is_subscribed = kind_of(channel), channel in self.subscribed
+        if kind not in (ChannelKind.PUBLIC, ChannelKind.PRIVATE, ChannelKind.PRESENCE):
+            return False
+        if self.capabilities is None:
+            is_open = self.app.enable_client_messages and takes_client_events(kind)
+            return is_open and is_subscribed
+        is_entitled = self.claims is not None or is_subscribed or not needs_auth(kind)
+        return is_entitled and self.capabilities.allows("publish", channel)
+
+    def _check_cancel(self, publication: Publication, *, any_run: bool) -> str | None:
+        """Refuse a cancel that cannot be allowed; returns the run that must be the sender's own."""
+        cancel = publication.cancels
+        if cancel is None:
+            return None
+        if not runs.may_cancel(cancel, self.client_id, any_run=any_run):
+            raise fault.event_not_permitted(runs.NOT_OWN)
+        return None if any_run else cancel.run_id
 
     def _count(self, now: float) -> None:
         """Count what every other subscriber will be sent."""

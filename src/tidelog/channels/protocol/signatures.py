@@ -16,6 +16,8 @@ MAX_AGE_SECONDS = 600
 """How far a request's timestamp may be from our clock, both ways."""
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE"})
+EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
+"""Of a body without a byte: some libraries send it where there is no body at all."""
 
 
 def sign(secret: str, text: str) -> str:
@@ -27,8 +29,17 @@ def is_channel_auth(
     app: App, auth: str, socket_id: str, channel: str, channel_data: str | None
 ) -> bool:
     """Whether `auth` lets a socket subscribe; `channel_data` exactly as it was received."""
+    return _is_auth(app, auth, _subscribing(socket_id, channel, channel_data))
+
+
+def channel_auth(app: App, socket_id: str, channel: str, channel_data: str | None) -> str:
+    """What lets a socket subscribe, for a socket that the server speaks for itself."""
+    return f"{app.key}:{sign(app.secret, _subscribing(socket_id, channel, channel_data))}"
+
+
+def _subscribing(socket_id: str, channel: str, channel_data: str | None) -> str:
     signed = f"{socket_id}:{channel}"
-    return _is_auth(app, auth, signed if channel_data is None else f"{signed}:{channel_data}")
+    return signed if channel_data is None else f"{signed}:{channel_data}"
 
 
 def is_signin_auth(app: App, auth: str, socket_id: str, user_data: str) -> bool:
@@ -48,7 +59,7 @@ class Signed(NamedTuple):
     query: dict[str, str]
     """Decoded."""
     body_md5: str | None
-    """What the body must have; None if the method has no body."""
+    """What the body must have; None if it has none and nothing was said of it."""
 
     def check_body(self, body: bytes) -> None:
         """Refuse another body than the one that was signed.
@@ -87,14 +98,14 @@ def signed_by(
     """
     if not query_string:
         raise fault.invalid_input("the request is not signed: it has no query string")
-    query = _query(query_string)
+    query = read_query(query_string)
     key = query.get("auth_key")
     if key is None:
         raise fault.auth_failed("auth_key is missing")
     app = app_lookup(key)
     if app is None:
         raise fault.app_not_found(key)
-    if app.id != app_id:
+    if app_id not in (app.id, app.alias):
         raise fault.auth_failed("auth_key belongs to another app")
     if query.get("auth_version") != "1.0":
         raise fault.auth_failed("auth_version must be 1.0")
@@ -117,7 +128,7 @@ def _expected(app: App, method: str, raw_path: bytes, query: dict[str, str]) -> 
     return hmac.digest(app.secret.encode(), signed, "sha256").hex().encode()
 
 
-def _query(query_string: bytes) -> dict[str, str]:
+def read_query(query_string: bytes) -> dict[str, str]:
     """The parameters; one given twice would mean one thing to us and another to the signer."""
     query: dict[str, str] = {}
     try:
@@ -145,9 +156,9 @@ def _check_time(timestamp: str, now_s: float) -> None:
 
 def _body_md5(method: str, given: str | None) -> str | None:
     if method in _BODILESS:
-        if given is not None:
-            raise fault.auth_failed(f"body_md5 must not be given for {method}")
-        return None
+        if given not in (None, EMPTY_MD5):
+            raise fault.auth_failed(f"body_md5 of {method} must be that of an empty body")
+        return given
     if given is None:
         raise fault.auth_failed("body_md5 is missing")
     return given

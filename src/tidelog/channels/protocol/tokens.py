@@ -43,6 +43,8 @@ class Claims(Struct, frozen=True):
     expires_at: int
     """Both in Unix seconds."""
     capabilities: Capabilities
+    is_agent: bool = False
+    """Whether it may publish what agents publish, where it may publish at all."""
 
 
 def verify(app: App, token: str, unix_now: float) -> Claims:
@@ -93,6 +95,7 @@ def _claims(claims: dict[str, Any], unix_now: float) -> Claims:
         issued_at=issued_at,
         expires_at=expires_at,
         capabilities=capabilities,
+        is_agent=_flag(claims, "x-tidelog-agent"),
     )
 
 
@@ -106,6 +109,13 @@ def _name(claims: dict[str, Any], claim: str) -> str:
     if not is_id(value):
         raise TokenRefused(f"{claim} is not text of 1 to {MAX_ID_BYTES} bytes")
     assert isinstance(value, str)  # noqa: S101 - is_id says so
+    return value
+
+
+def _flag(claims: dict[str, Any], claim: str) -> bool:
+    value = claims.get(claim, False)
+    if not isinstance(value, bool):
+        raise TokenRefused(f"{claim} is not true or false")
     return value
 
 

@@ -44,7 +44,8 @@ def parse_upgrade(query_string: bytes) -> Options | HttpResponse:
     if append_mode is None:
         return _refused("append_mode must be delta or full")
     if query.get("append_rollup_window", "0") not in _ROLLUP_WINDOWS:
-        return _refused("append_rollup_window must be 0, 20, 40, 100 or 500")
+        text = "append_rollup_window must be 0, 20, 40, 100 or 500"
+        return fault.rollup_window_invalid(text).response()
     echo = query.get("echo_messages", "true")
     if echo not in ("true", "false"):
         return _refused("echo_messages must be true or false")

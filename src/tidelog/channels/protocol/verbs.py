@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 MutationVerb = Literal["update", "delete", "append"]
-"""What can be done to a message that is there."""
+"""What can be done to a message that is there. Each has a body, `bodies.MUTATIONS`."""
 
 Verb = Literal["create", MutationVerb]
 
@@ -13,4 +13,14 @@ VERBS: tuple[Verb, ...] = get_args(Verb)
 KIND_PREFIX = "message."
 """The kind of a log entry, and of a V2 frame, is this and the verb."""
 
-CREATE, UPDATE, DELETE, APPEND = (KIND_PREFIX + verb for verb in VERBS)
+
+def kind_of(verb: Verb) -> str:
+    """The kind of its entries and frames."""
+    return KIND_PREFIX + verb
+
+
+# Kinds that code treats each in its own way; a verb without such code needs no name here.
+CREATE = kind_of("create")
+UPDATE = kind_of("update")
+DELETE = kind_of("delete")
+APPEND = kind_of("append")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from tidelog.channels.protocol.runs import OUTPUT
 from tidelog.channels.protocol.verbs import APPEND, CREATE, DELETE, KIND_PREFIX
 
 SURFACE = "channels"
@@ -39,6 +40,8 @@ class Body(Struct, omit_defaults=True, kw_only=True):
     extras: Raw | UnsetType = UNSET
     """After this version; without the runtime headers: a projection has those (channels D11)."""
     tags: Raw | UnsetType = UNSET
+    created_as: str | None = None
+    """What the message was called when it was created, on every version since another name."""
     creator: str | None = None
     """Client that created the message, on every version of it; ownership never changes."""
     client_id: str | None = None
@@ -119,6 +122,11 @@ class Version(Body, omit_defaults=True, kw_only=True):
         except (KeyError, TypeError):
             return None
         return status if isinstance(status, str) else None
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the message was created as what an agent says in a run."""
+        return (self.name if self.created_as is None else self.created_as) == OUTPUT
 
     @property
     def is_text(self) -> bool:

@@ -119,6 +119,12 @@ class Inbound(Struct, frozen=True):
     """The value of `data`; None if it is absent."""
     raw_data: bytes
     """`data` as it was received; empty if it is absent."""
+    payload: bytes = b""
+    """The whole message, which is JSON with one meaning."""
+    message_id: Any = None
+    """Of the envelope, whatever it is."""
+    max_values: int = strictjson.MAX_VALUES
+    """How many JSON values a text in `data` may have."""
 
     def object_text(self) -> bytes:
         """The JSON text of `data`, whether it came as such or inside a string."""
@@ -130,26 +136,37 @@ class Inbound(Struct, frozen=True):
         Raises:
             InvalidJson: it is no object.
         """
-        value = strictjson.read(self.data) if isinstance(self.data, str) else self.data
+        value = self.data
+        if isinstance(value, str):
+            value = strictjson.read(value, max_values=self.max_values)
         if not isinstance(value, dict):
-            raise InvalidJson("data is not an object")
+            raise InvalidJson("data must be an object")
         return value
 
 
-def parse(payload: bytes) -> Inbound:
+def parse(payload: bytes, max_values: int = strictjson.MAX_VALUES) -> Inbound:
     """An inbound message.
 
     Raises:
-        InvalidJson: it is not JSON with one meaning, or no object with an `event`.
+        InvalidJson: it is not JSON with one meaning, has too many values, or is no object with an
+            `event`.
     """
-    message = strictjson.read(payload)
+    message = strictjson.read(payload, max_values=max_values)
     if not isinstance(message, dict):
-        raise InvalidJson("a message is an object")
+        raise InvalidJson("a message must be an object")
     event, channel = message.get("event"), message.get("channel")
     if not isinstance(event, str):
         raise InvalidJson("event is missing")
     raw = bytes(_decode_envelope(payload).data)
-    return Inbound(event, channel if isinstance(channel, str) else None, message.get("data"), raw)
+    return Inbound(
+        event,
+        channel if isinstance(channel, str) else None,
+        message.get("data"),
+        raw,
+        payload,
+        message.get("message_id"),
+        max_values,
+    )
 
 
 def system_name(event: str) -> str | None:

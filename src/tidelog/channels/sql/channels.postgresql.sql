@@ -274,7 +274,7 @@ DELETE FROM tidelog.dedupe WHERE committed_id = ANY($1::bigint[])
 AND scope >= 'channels/' AND scope < 'channels0';
 
 -- name: channels_open_streams
--- Messages that are being streamed, after a place, up to a stream, published at or before a time;
+-- Messages that are being streamed, after a position, up to a stream, published at or before a time;
 -- and when each got its last version.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
@@ -291,6 +291,15 @@ LATERAL (
   ORDER BY m.stream, m.message LIMIT named.most
 ) AS found ORDER BY named.number, found.stream, found.message;
 
+-- name: channels_open_messages
+-- The messages of channels that are being streamed.
+SELECT named.number, m.message
+FROM unnest($1::text[]) WITH ORDINALITY AS named (stream, number)
+JOIN tidelog.channels_message m ON m.stream = named.stream AND m.is_open = 1
+WHERE m.message > coalesce((SELECT through FROM tidelog.channels_erasure e WHERE e.stream = named.stream
+                            AND e.actor = '' AND e.message = 0), 0)
+ORDER BY named.number, m.message;
+
 -- name: channels_revoke
 -- Tokens or clients are revoked, perhaps once more.
 INSERT INTO tidelog.channels_revocation AS r (app_id, kind, value, at, seal)
@@ -301,7 +310,7 @@ ON CONFLICT (app_id, kind, value) DO UPDATE SET at = greatest(r.at, excluded.at)
   seal = tidelog.seal(json_build_array(r.app_id, r.kind, r.value, greatest(r.at, excluded.at)));
 
 -- name: channels_revocations_after
--- What was revoked after a place in the order of times.
+-- What was revoked after a given revocation, oldest first.
 SELECT named.number, found.*
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[])
   WITH ORDINALITY AS named (at, app_id, kind, value, most, number),

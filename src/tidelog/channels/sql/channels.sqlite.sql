@@ -176,7 +176,7 @@ DELETE FROM channels_message WHERE message = ?;
 DELETE FROM dedupe WHERE committed_id = ? AND scope >= 'channels/' AND scope < 'channels0';
 
 -- name: channels_open_streams
--- Messages that are being streamed, after a place, up to a stream, published at or before a time;
+-- Messages that are being streamed, after a position, up to a stream, published at or before a time;
 -- and when each got its last version.
 SELECT m.stream, m.message, m.published_at,
        (SELECT l.committed_at FROM log l WHERE l.committed_id =
@@ -187,6 +187,13 @@ WHERE m.is_open = 1 AND (m.stream, m.message) > (?, ?) AND m.stream <= ? AND m.p
                   AND e.through >= m.message)
 ORDER BY m.stream, m.message LIMIT ?;
 
+-- name: channels_open_messages
+-- The messages of a channel that are being streamed.
+SELECT m.message FROM channels_message m
+WHERE m.is_open = 1 AND m.stream = ?1
+  AND m.message > coalesce((SELECT through FROM channels_erasure WHERE stream = ?1 AND actor = '' AND message = 0), 0)
+ORDER BY m.message;
+
 -- name: channels_revoke
 -- A token or a client is revoked, perhaps once more.
 INSERT INTO channels_revocation (app_id, kind, value, at, seal)
@@ -195,7 +202,7 @@ ON CONFLICT (app_id, kind, value) DO UPDATE SET at = max(at, excluded.at),
   seal = seal(app_id, kind, value, max(at, excluded.at));
 
 -- name: channels_revocations_after
--- What was revoked after a place in the order of times.
+-- What was revoked after a given revocation, oldest first.
 SELECT app_id, kind, value, at FROM channels_revocation
 WHERE (at, app_id, kind, value) > (?, ?, ?, ?) ORDER BY at, app_id, kind, value LIMIT ?;
 

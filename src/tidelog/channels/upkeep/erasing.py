@@ -214,7 +214,7 @@ class Erasing:
                     if not each.done():
                         each.set_result(None)
             except (QueueFull, StoreError) as error:
-                _log.warning("erasing goes on in a moment: %s", error)
+                _log.warning("erasing was put off: %s", error)
                 self._waiting += waiting
                 pause, retry = retry, min(2 * retry, LOOK_SECONDS)
             except ShuttingDown:

@@ -88,7 +88,8 @@ class Retention:
         asyncio.get_running_loop().call_later(after_seconds, self._begin)
 
     def _begin(self) -> None:
-        self._task = asyncio.create_task(self._tick_safely())
+        if not self._committer.is_stopping:  # a task that begins now would never end
+            self._task = asyncio.create_task(self._tick_safely())
 
     async def _tick_safely(self) -> None:
         try:

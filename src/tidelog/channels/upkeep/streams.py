@@ -8,11 +8,11 @@ one end it once, and a writer that was only slow is left alone.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
-from tidelog.channels.decide.closing import CloseStream, Reason
+from tidelog.channels.decide.closing import CloseStream, Reason, Unsure, run_of
 from tidelog.channels.metrics import ChannelsMetrics
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.message_ids import MessageIds
@@ -21,6 +21,7 @@ from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import position_of, version_serial
 from tidelog.channels.settings import AiTransport
 from tidelog.channels.upkeep.state_loader import StateLoader
+from tidelog.channels.upkeep.stored import versions_of
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.store.engine import Store
@@ -36,6 +37,12 @@ SWEEP_PAGES = 16
 
 CLOSED_AT_ONCE = 16
 """Streams that are ended at the same time: each holds all of its text meanwhile."""
+
+CLOSE_TRIES = 4
+"""How often a stream is decided on while the runs of its neighbours are looked up."""
+
+MAX_RUNS = 10_000
+"""Open messages whose run is remembered; a name of at most 256 bytes each."""
 
 AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
 """Greater than the name of every channel's stream."""
@@ -94,6 +101,8 @@ class Streams:
         """Where the next sweep goes on."""
         self._able_since = clock.now_ms()
         """Since when writers could write here: silence before that says nothing of them."""
+        self._runs: dict[int, str | None] = {}
+        """Of open messages that were looked at: the run each was created in, for ever."""
         self._task: asyncio.Task[None] | None = None
 
     async def has_app(self, app_id: str) -> bool:
@@ -201,25 +210,46 @@ class Streams:
         try:
             channel = states.channel(stream) or await states.load_channel(stream)
             try:
-                item = CloseStream(
-                    channel=channel,
-                    message=message,
-                    message_id=self._ids.message(),
-                    log_tag=self._tag,
-                    limits=self._settings,
-                    is_shared=self._store.is_shared,
-                    silent_ms=silent_ms,
-                    reason=reason,
-                )
-                size = 512 + message.bytes_to_write(0, is_other_status=True)
-                answers = await submit_and_wait(self._committer, item.names(), size, (item,))
-                [ended] = without_failure(answers)
+                ended: Any = Unsure(())
+                for left in reversed(range(CLOSE_TRIES)):
+                    item = CloseStream(
+                        channel=channel,
+                        message=message,
+                        states=states,
+                        runs=self._runs,
+                        message_ids=(self._ids.message(), self._ids.message()),
+                        log_tag=self._tag,
+                        limits=self._settings,
+                        is_shared=self._store.is_shared,
+                        silent_ms=silent_ms,
+                        reason=reason,
+                        is_last_try=not left,
+                    )
+                    size = 1024 + message.bytes_to_write(0, is_other_status=True)
+                    answers = await submit_and_wait(self._committer, item.names(), size, (item,))
+                    [ended] = without_failure(answers)
+                    if not isinstance(ended, Unsure):
+                        break
+                    await self._look_up_runs(ended.messages)
             finally:
                 states.release(channel)
         finally:
             states.release_message(message)
-        if ended is None:
+        if ended is None or isinstance(ended, Unsure):
             return False
         self._committer.metrics.part(ChannelsMetrics).streams_closed.labels(reason).inc()
         _log.info("the stream of message %d in %s was ended: %s", number, stream, reason)
         return True
+
+    async def _look_up_runs(self, messages: Sequence[int]) -> None:
+        """Note to which run each message belongs: the one that it was created in."""
+        if len(self._runs) + len(messages) > MAX_RUNS:
+            self._runs.clear()
+        for start in range(0, len(messages), CLOSED_AT_ONCE):
+            some = messages[start : start + CLOSED_AT_ONCE]
+            keys = [(number, number - 1, number, 1) for number in some]
+            found = await self._store.rows_of("channels_versions_after", keys)
+            for number, rows in zip(some, found, strict=True):
+                is_kept = bool(rows) and rows[0][-1] is not None
+                [created] = versions_of(rows) if is_kept else [None]
+                self._runs[number] = None if created is None else run_of(created)

@@ -71,7 +71,7 @@ async def _verify_entries(store: Store) -> AsyncIterator[Looked]:
                 damage.append(Damage("channels_version", f"{message}/{at}", problem))
             if has_body and step == ERASED:
                 damage.append(
-                    Damage("channels_erasure", str(message), "is erased, and still there")
+                    Damage("channels_erasure", str(message), "was erased, but is still there")
                 )
             if has_body and not has_message and step is None:
                 damage.append(Damage("channels_message", str(message), "is missing"))
@@ -285,10 +285,11 @@ async def _verify_stretches(store: Store) -> AsyncIterator[Looked]:
         for stream, width, number, *stored, messages, size_bytes, has_wide in page:
             key, counted = f"{stream}/{width}/{number}", [messages, size_bytes]
             if width not in WIDTHS:
-                damage.append(Damage("channels_stretch", key, "has a width that none has"))
+                damage.append(Damage("channels_stretch", key, "has a width that no stretch has"))
             elif stored != counted or not messages:
                 problem = f"says {stored}, its messages and their bytes are {counted}"
                 damage.append(Damage("channels_stretch", key, problem))
             if not has_wide:
-                damage.append(Damage("channels_stretch", key, "the wide one around it is missing"))
+                problem = "the wider stretch around it is missing"
+                damage.append(Damage("channels_stretch", key, problem))
         yield Looked("channels_stretch", len(page), damage)

@@ -22,7 +22,7 @@ from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_
 from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.channels.upkeep.streams import AFTER_ALL, PAGE_STREAMS, OpenStreamKey, Streams
 
-Handler = Callable[[HttpRequest], Awaitable[object]]
+AdminHandler = Callable[[HttpRequest], Awaitable[object]]
 
 MAX_DIGITS = 18
 """Of a number in a query."""
@@ -52,7 +52,7 @@ class Admin:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        handlers: dict[tuple[str, str], Handler] = {
+        handlers: dict[tuple[str, str], AdminHandler] = {
             ("GET", f"{ADMIN}/streams"): self._get_streams,
             ("POST", f"{ADMIN}/streams/close"): self._close_stream,
             ("POST", f"{ADMIN}/forget"): self._forget,
@@ -63,7 +63,7 @@ class Admin:
             for (method, path), handle in handlers.items()
         )
 
-    def _guarded(self, handle: Handler) -> Admit:
+    def _guarded(self, handle: AdminHandler) -> Admit:
         async def handled(request: HttpRequest) -> HttpResponse:
             try:
                 return HttpResponse(200, _encode(await handle(request)))

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tidelog.base.serving.asyncapi import Address, Message, holds
-from tidelog.channels.protocol.verbs import KIND_PREFIX, VERBS
+from tidelog.channels.protocol import runs
+from tidelog.channels.protocol.verbs import VERBS, kind_of
 from tidelog.channels.protocol.wire import Failed, Recovered
 
 Serial = Annotated[int, Meta(ge=0)]
 Capability = Annotated[str, Meta(description="`{app_key}:{hex}`, see the protocol.")]
 Text = str | UnsetType
 Number = Serial | UnsetType
-Extras = Annotated[
+SentExtras = Annotated[
     dict[str, Any], Meta(description="The publisher's, with the `sockudo_` headers of the version.")
 ]
 
@@ -103,6 +104,22 @@ class ClientEventFrame(Struct):
     data: Any = UNSET
 
 
+if TYPE_CHECKING:
+    RunEvent = str
+else:  # a checker wants the texts written out, and they are listed elsewhere
+    RunEvent = Literal[tuple(sorted(runs.EVENTS))]
+
+
+class RunEventFrame(Struct, kw_only=True):
+    """Publish an event of a run (V2); what is for agents needs an agent's token."""
+
+    event: RunEvent
+    channel: str
+    data: Any = UNSET
+    extras: dict[str, Any] | UnsetType | None = UNSET
+    message_id: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType | None = UNSET
+
+
 class PresenceUpdateData(Struct, kw_only=True):
     """The new info of the member, and the channel unless the frame names it."""
 
@@ -168,11 +185,15 @@ class ConnectionEstablished(Struct, kw_only=True):
     message_id: Text = UNSET
 
 
-class ErrorData(Struct):
-    """What is wrong."""
+class ErrorData(Struct, kw_only=True):
+    """What is wrong; of an event of a run also which one, and why in a word."""
 
     code: int
     message: str
+    reason: Text = UNSET
+    ai_code: int | UnsetType = UNSET
+    channel: Text = UNSET
+    message_id: Annotated[str, Meta(description="Of the event.")] | UnsetType = UNSET
 
 
 class ErrorEvent(Struct, kw_only=True):
@@ -180,6 +201,7 @@ class ErrorEvent(Struct, kw_only=True):
 
     event: Literal["pusher:error", "sockudo:error"]
     data: ErrorData
+    channel: Text = UNSET
     message_id: Text = UNSET
 
 
@@ -450,13 +472,13 @@ class PublishedEvent(Struct, kw_only=True):
     stream_id: Text = UNSET
     serial: Number = UNSET
     tags: dict[str, Any] | UnsetType = UNSET
-    extras: Extras | UnsetType = UNSET
+    extras: SentExtras | UnsetType = UNSET
 
 
 if TYPE_CHECKING:
     ChangeEvent = str
 else:  # a checker wants the texts written out, and they are listed elsewhere
-    ChangeEvent = Literal[tuple(f"sockudo:{KIND_PREFIX}{verb}" for verb in VERBS)]
+    ChangeEvent = Literal[tuple(f"sockudo:{kind_of(verb)}" for verb in VERBS)]
 
 
 class MessageChange(Struct, kw_only=True):
@@ -467,7 +489,7 @@ class MessageChange(Struct, kw_only=True):
     message_id: str
     stream_id: str
     serial: Serial
-    extras: Extras
+    extras: SentExtras
     name: Text = UNSET
     data: Any = UNSET
     user_id: Text = UNSET
@@ -535,6 +557,7 @@ ADDRESS = Address(
             ping=PingEvent,
             pong=PongEvent,
             client_event=ClientEventFrame,
+            run_event=RunEventFrame,
             presence_update=PresenceUpdateRequest,
             channel_history=HistoryRequestEvent,
             resume=ResumeEvent,

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from tidelog.base.serving.openapi import (
     FLAG,
     TEXT,
@@ -233,6 +235,22 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         _HISTORY_DIRECTION,
         _CURSOR,
         *_BOUNDS,
+    ),
+    ("GET", f"{CHANNEL}/stream"): Operation(
+        summary="A channel as server-sent events: what comes, and what was missed.",
+        tag="channels",
+        answer=TEXT,
+        media_type="text/event-stream",
+        parameters=(
+            Parameter("token", "A capability token; without one the request is signed."),
+            *(msgspec.structs.replace(each, is_required=False) for each in _SIGNED),
+            Parameter("rewind", "How many messages that are there already.", WHOLE),
+            Parameter("append_mode", "Appends as fragments or whole.", {"enum": ["delta", "full"]}),
+            Parameter("last_event_id", "Id of the last event that was seen."),
+            Parameter("user_id", "Who joins a presence channel; signed requests only."),
+            Parameter("Last-Event-ID", "The same, as browsers send it.", location="header"),
+        ),
+        security=SIGNATURE,
     ),
     ("GET", f"{CHANNEL}/history/state"): _get(
         "What is kept of a channel.", record("channel stream", channel=TEXT)

@@ -33,7 +33,7 @@ from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import App, Channels
 
 T = TypeVar("T")
-Handler = Callable[[App, bytes], Awaitable[bytes]]
+ProxyHandler = Callable[[App, bytes], Awaitable[bytes]]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -46,12 +46,13 @@ class Proxy:
         self._service = service
         self._apps = {app.id: app for app in apps}
         self._settings = settings
+        self._max_values = settings.max_message_values
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         if not (self._settings.proxy_enabled and self._settings.proxy_token):
             return ()
-        handlers: dict[tuple[str, str], Handler] = {
+        handlers: dict[tuple[str, str], ProxyHandler] = {
             ("POST", f"{PROXY}/history"): self._history,
             ("POST", f"{PROXY}/messages"): self._message,
         }
@@ -60,7 +61,7 @@ class Proxy:
             for (method, path), handle in handlers.items()
         )
 
-    def _guarded(self, handle: Handler) -> Admit:
+    def _guarded(self, handle: ProxyHandler) -> Admit:
         async def admit(request: HttpRequest) -> Handle | HttpResponse:
             if not is_bearer(request, self._settings.proxy_token):
                 error = "send the proxy token: Authorization: Bearer <channels.proxy_token>"
@@ -73,7 +74,7 @@ class Proxy:
         return admit
 
     async def _history(self, app: App, body: bytes) -> bytes:
-        given = requests.read_strictly(bodies.read_proxy_history, body)
+        given = requests.read_strictly(bodies.read_proxy_history, body, self._max_values)
         channel = given.channel
         requests.check_channel(channel, self._settings.max_channel_name_bytes)
         if setting := history_off(self._settings.history, channel):
@@ -85,7 +86,7 @@ class Proxy:
         return b'{"attach_serial":%d,%b' % (attach_serial, page[1:])
 
     async def _message(self, app: App, body: bytes) -> bytes:
-        given = requests.read_strictly(bodies.read_proxy, body)
+        given = requests.read_strictly(bodies.read_proxy, body, self._max_values)
         if given.action == "create":
             ack = await self._create(app, given)
         else:
@@ -126,7 +127,11 @@ class Proxy:
             "description": params.reason,
         }
         mutation = requests.parse_mutation(
-            verb, given.channel, params.message_id, _given_only(change)
+            verb,
+            given.channel,
+            params.message_id,
+            _given_only(change),
+            self._max_values,
         )
         check_message(self._settings, given.channel, params.message_id)
         result = _unless_refused(await self._service.mutate(app, mutation))
@@ -141,7 +146,7 @@ class Proxy:
         }
 
 
-async def _handled(handle: Handler, app: App, request: HttpRequest) -> HttpResponse:
+async def _handled(handle: ProxyHandler, app: App, request: HttpRequest) -> HttpResponse:
     try:
         return HttpResponse(200, await handle(app, request.body))
     except Fault as refused:

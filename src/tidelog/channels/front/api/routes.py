@@ -48,7 +48,7 @@ NOT_OFFERED = (
 """Routes the SDK knows and this server does not offer."""
 
 Query = Mapping[str, str]
-Handler = Callable[[App, HttpRequest, Query], Awaitable[bytes | Fault]]
+AppHandler = Callable[[App, HttpRequest, Query], Awaitable[bytes | Fault]]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -79,7 +79,7 @@ class Service(Protocol):
         """Publish in order; `request_key` covers the whole request."""
 
     async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
-        """Update, delete or append."""
+        """Make the next version of a message."""
 
     async def emit_summary(
         self, app: App, channel: str, message_serial: str, socket_id: str | None
@@ -123,7 +123,7 @@ class ChannelsHttp:
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
-        handlers: dict[tuple[str, str], Handler] = {
+        handlers: dict[tuple[str, str], AppHandler] = {
             ("POST", f"{APP}/events"): self._publish,
             ("POST", f"{APP}/batch_events"): self._publish_batch,
             ("GET", f"{APP}/channels"): self._get_channels,
@@ -155,37 +155,50 @@ class ChannelsHttp:
             ),
         )
 
-    def _signed(self, handle: Handler) -> Admit:
+    def _signed(self, handle: AppHandler) -> Admit:
         """Only what an app has signed is handled, and only as often as it may ask."""
-        find_app = self._apps.get
-        clock = self._clock
 
         async def admit(request: HttpRequest) -> Handle | HttpResponse:
-            now_ms = clock.now_ms()
             try:
-                signed = signed_by(
-                    find_app,
-                    request.params["app_id"],
-                    request.method,
-                    request.raw_path,
-                    request.query_string,
-                    now_ms / 1000,
-                )
+                signed = self.judge(request)
             except Fault as refused:
                 return refused.response()
-            return partial(self._handled, handle, signed, now_ms)
+            return partial(self._handled, handle, signed)
 
         return admit
 
+    def judge(self, request: HttpRequest) -> Signed:
+        """Who signed a request, by its head.
+
+        Raises:
+            Fault: nobody did.
+        """
+        return signed_by(
+            self._apps.get,
+            request.params["app_id"],
+            request.method,
+            request.raw_path,
+            request.query_string,
+            self._clock.now_ms() / 1000,
+        )
+
+    def check_rate(self, app: App) -> None:
+        """Count a request of an app.
+
+        Raises:
+            Fault: it is one too many.
+        """
+        allowance = self._allowances.get(app.key)
+        if allowance is not None and (seconds := allowance.take(self._clock.now_ms())):
+            raise fault.rate_limited(seconds)
+
     async def _handled(
-        self, handle: Handler, signed: Signed, now_ms: int, request: HttpRequest
+        self, handle: AppHandler, signed: Signed, request: HttpRequest
     ) -> HttpResponse:
         app = signed.app
         try:
             signed.check_body(request.body)
-            allowance = self._allowances.get(app.key)
-            if allowance is not None and (seconds := allowance.take(now_ms)):
-                return fault.rate_limited(seconds).response()
+            self.check_rate(app)
             answer = await handle(app, request, signed.query)
         except Fault as refused:
             return refused.response()
@@ -302,12 +315,16 @@ class ChannelsHttp:
         socket_id = requests.parse_socket(request.body)
         return await self._service.emit_summary(app, *self._message(request), socket_id)
 
-    def _mutation(self, verb: MutationVerb) -> Handler:
+    def _mutation(self, verb: MutationVerb) -> AppHandler:
         async def mutate(app: App, request: HttpRequest, query: Query) -> bytes | Fault:
             del query
             params = request.params
             mutation = requests.parse_mutation(
-                verb, params["channel"], params["message_serial"], request.body
+                verb,
+                params["channel"],
+                params["message_serial"],
+                request.body,
+                self._settings.max_message_values,
             )
             self._message(request)
             result = await self._service.mutate(app, mutation)
@@ -361,7 +378,7 @@ def mutation_body(mutation: Mutation, result: MutationResult) -> bytes:
     )
 
 
-def _not_offered(what: str) -> Handler:
+def _not_offered(what: str) -> AppHandler:
     async def refuse(app: App, request: HttpRequest, query: Query) -> Fault:
         del app, request, query
         return fault.not_offered(f"{what}: not offered by this server")

@@ -235,7 +235,7 @@ class Nodes:
                 await self._announce(WhoIs(number, app_id, socket_id))
                 return await question.answer
         except TimeoutError:
-            raise QueueFull("other nodes do not say whose socket that is; retry soon") from None
+            raise QueueFull("no other node has said whose socket that is; retry soon") from None
         finally:
             del self._questions[number]
 

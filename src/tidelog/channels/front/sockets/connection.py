@@ -10,13 +10,14 @@ from tidelog.base.net.frame import PING, frame, text_frame
 from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
 from tidelog.base.serving.message_queue import MessageQueue
 from tidelog.base.serving.surface import Outlet
-from tidelog.channels.protocol import wire
+from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import (
     Action,
     ClientEvent,
     Close,
     Ping,
     PresenceUpdate,
+    PublishEvent,
     ReadHistory,
     Resume,
     Send,
@@ -270,6 +271,8 @@ class Connection:
                 case SignedIn(user_id):
                     await self._service.signed_in(self, user_id)
                 case ClientEvent():
+                    await self._send_event(action)
+                case PublishEvent():
                     await self._publish(action)
         except (StoreError, ShuttingDown, QueueFull) as error:
             _log.warning("a channels request failed: %s", error)
@@ -287,13 +290,23 @@ class Connection:
         finally:
             self.session.history_done()
 
-    async def _publish(self, action: ClientEvent) -> None:
+    async def _send_event(self, action: ClientEvent) -> None:
         try:
             refused = await self._service.client_event(self, action)
         except QueueFull as error:
-            refused = Fault(503, "backpressure", str(error))
+            refused = fault.backpressure(str(error))
         if refused is not None:
             self.send(self._frames.error(self.version, wire.CLIENT_EVENT_REJECTED, refused.error))
+
+    async def _publish(self, action: PublishEvent) -> None:
+        try:
+            refused = await self._service.publish_event(self, action)
+        except QueueFull as error:
+            refused = fault.backpressure(str(error))
+        if refused is not None:
+            wanted = action.publication
+            [channel] = wanted.channels
+            self.send(self._frames.publish_refused(channel, refused, wanted.message_id))
 
 
 class Sending:

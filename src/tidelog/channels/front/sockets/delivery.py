@@ -16,6 +16,7 @@ from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.protocol import wire
+from tidelog.channels.protocol.event_stream import forget_events
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.protocol.verbs import APPEND, CREATE
 from tidelog.channels.protocol.version import EVENT, Projector, Version
@@ -64,7 +65,7 @@ class Delivery:
         """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
 
     def sink(self, entries: Sequence[Entry]) -> None:
-        """See `tidelog.log.tail.Sink`."""
+        """See `tidelog.log.tail.EntrySink`."""
         for entry in entries:
             try:
                 self._deliver(entry)
@@ -266,6 +267,7 @@ class Delivery:
         """Some content of channels is erased: keep none of it."""
         self._made.clear()
         self._made_bytes = 0
+        forget_events()
         for stream in streams:
             if self._hot is not None:
                 self._hot.forget(stream)
