@@ -46,6 +46,9 @@ class Event(Struct, frozen=True):
     """`event`, or an action of the tree profile such as `treePush`."""
     payload: dict[str, Any]
     """`schema`, `data` and `meta` of an event; `target`, `value` and `options` of a tree action."""
+    meta: dict[str, Any] = {}
+    """What came beside them: of a client that speaks insieme's dialect `schemaVersion`, `clientTs`
+    and `userId`."""
 
 
 class State:

@@ -49,6 +49,14 @@ class SyncSettings(Section, frozen=True, kw_only=True):
     max_message_bytes: Annotated[int, Meta(ge=1024, le=67_108_864)] = 1_048_576
     """Largest message that is processed; up to four times as much is answered, more is cut off."""
 
+    max_message_values: Count = 100_000
+    """JSON values in one message, in all arrays and objects. A megabyte can hold half a million,
+    and everybody waits while they are read, compared and kept: up to two microseconds each."""
+
+    max_partitions: Count = 10_000
+    """Partitions in one sync, and those that one connection is told of. Each is looked up for every
+    page, and is an entry in memory for as long as the connection lasts."""
+
     max_in_flight_drafts: Count = 200
     """Events of one connection received and not yet answered. Below `max_batch_size` it is also the
     most in one submit."""

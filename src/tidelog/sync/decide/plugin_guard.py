@@ -99,7 +99,12 @@ class GuardedPlugin:
             raw_event
         )  # a copy: the plug-in must not change what is stored
         event = Event(
-            item.id, _identity(claims), item.partitions, content["type"], content["payload"]
+            item.id,
+            _identity(claims),
+            item.partitions,
+            content["type"],
+            content["payload"],
+            content.get("meta", {}),
         )
         return msgspec.structs.replace(
             item,

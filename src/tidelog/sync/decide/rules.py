@@ -1,6 +1,6 @@
 """The decision of sync: what becomes of a submitted item."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from tidelog.log.draft import Draft
 from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.items import PreparedItem
-from tidelog.sync.protocol.wire import Committed, Rejected
+from tidelog.sync.protocol.wire import PRIOR_ITEM_FAILED, Committed, NotProcessed, Rejected
 
 SURFACE = "sync"
 STREAM = "sync"
@@ -96,6 +96,36 @@ class SubmitItem(Struct, frozen=True):
             ),
             states=tuple([Follow(state, committed_id, item.event) for state in self.states]),
         )
+
+
+class _Rejection:
+    """The first of a request, once there is one."""
+
+    item_id: str | None = None
+
+
+class _InSequence(Struct, frozen=True):
+    """An item that is decided only if none before it was rejected."""
+
+    item: SubmitItem
+    rejection: _Rejection
+    """Shared by the items of one attempt."""
+
+    def decide(self, view: View) -> Accept | Refuse:
+        """See `SubmitItem.decide`."""
+        item_id, blocker = self.item.prepared.id, self.rejection.item_id
+        if blocker is not None:
+            return Refuse(NotProcessed(item_id, PRIOR_ITEM_FAILED, blocker, view.now_ms))
+        decision = self.item.decide(view)
+        if isinstance(decision.answer, Rejected):
+            self.rejection.item_id = item_id
+        return decision
+
+
+def in_sequence(items: Sequence[SubmitItem]) -> Sequence[_InSequence]:
+    """The items of a request that stops at the first rejection (sync D68), for one attempt."""
+    rejection = _Rejection()
+    return [_InSequence(item, rejection) for item in items]
 
 
 def _known(

@@ -112,12 +112,12 @@ class Admin:
             "last_committed_id": self._service.last_event,
             "connections": [
                 {
-                    "client_id": client_id,
+                    "client_id": connection.client_id,
                     "profile": connection.session.profile,
                     "subscriptions": connection.subscriptions,
                     "cursor": connection.cursor,
                 }
-                for client_id, connection in sorted(self._service.clients.items())
+                for connection in sorted(self._service.active(), key=lambda each: each.client_id)
             ],
         }
 

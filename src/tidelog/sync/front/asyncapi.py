@@ -28,6 +28,9 @@ class SyncEvent(Struct):
 
     type: str
     payload: dict[str, Any]
+    meta: (
+        Annotated[dict[str, Any], Meta(description="Carried, and never looked into.")] | UnsetType
+    ) = UNSET
 
 
 class ConnectPayload(Struct, kw_only=True):
@@ -64,6 +67,9 @@ class SubmitPayload(Struct, kw_only=True):
     """Drafts in their order; each is decided by itself."""
 
     events: Annotated[list[SubmittedItem], Meta(min_length=1)]
+    stop_at_rejection: (
+        Annotated[bool, Meta(description="After a rejected item process no other.")] | UnsetType
+    ) = UNSET
     client_id: str | UnsetType = UNSET
 
 
@@ -195,10 +201,19 @@ class RejectedResult(Struct, kw_only=True, tag_field="status", tag="rejected"):
     status_updated_at: int
 
 
+class NotProcessedResult(Struct, kw_only=True, tag_field="status", tag="not_processed"):
+    """The item was not looked at, because one before it was rejected."""
+
+    id: str
+    reason: Literal["prior_item_failed"]
+    blocked_by: Annotated[str, Meta(description="The id of the rejected item.")]
+    status_updated_at: int
+
+
 class ResultPayload(Struct):
     """One entry for each item, in the order of the items."""
 
-    results: list[CommittedResult | RejectedResult]
+    results: list[CommittedResult | RejectedResult | NotProcessedResult]
 
 
 class SubmitEventsResult(_Envelope, tag="submit_events_result"):
@@ -266,6 +281,8 @@ class ErrorDetails(Struct, kw_only=True):
     request_msg_id: str | UnsetType = UNSET
     retry_after_ms: int | UnsetType = UNSET
     max_message_bytes: int | UnsetType = UNSET
+    max_message_values: int | UnsetType = UNSET
+    max_partitions: int | UnsetType = UNSET
     max_batch_size: int | UnsetType = UNSET
     supported_versions: list[str] | UnsetType = UNSET
     requested_version: str | UnsetType = UNSET

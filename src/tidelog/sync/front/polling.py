@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+import msgspec
+from msgspec import Raw, Struct, structs
 
 from tidelog.base.data import strictjson
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
@@ -19,14 +20,9 @@ from tidelog.base.serving.surface import Handle, HttpRequest, HttpResponse, Rout
 from tidelog.log.decision import Answer
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Action, Send, Submit, Sync
+from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.profiles import COMPATIBILITY
-from tidelog.sync.protocol.session import (
-    RETRY_AFTER_MS,
-    Problem,
-    Session,
-    read_incarnation,
-    whole_number,
-)
+from tidelog.sync.protocol.session import RETRY_AFTER_MS, Session, read_incarnation, whole_number
 from tidelog.sync.protocol.tokens import TokenRefused
 from tidelog.sync.protocol.wire import envelope, error_payload, result_payload
 
@@ -41,6 +37,17 @@ STATUSES = {
     "rate_limited": 429,
     "server_error": 500,
 }
+
+
+class _Accepted(Struct):
+    """A message that the session has read and found in order."""
+
+    type: str
+    msg_id: str
+    payload: dict[str, Raw]
+
+
+_decode_accepted = msgspec.json.Decoder(_Accepted).decode
 
 
 class Polling:
@@ -105,15 +112,18 @@ class Polling:
         return session
 
     def _payload(self, request: HttpRequest, kind: str) -> dict[str, Any]:
-        """The payload of an accepted message, after the checks that only polling makes."""
-        message = strictjson.read(request.body)
-        payload: dict[str, Any] = message["payload"]
-        hint = {"request_msg_id": message["msg_id"]}
-        if message["type"] != kind:
+        """What only polling looks at in the payload of an accepted message, after its checks."""
+        message = _decode_accepted(request.body)
+        hint = {"request_msg_id": message.msg_id}
+        if message.type != kind:
             raise Problem("bad_request", f"this route takes {kind}", **hint)
-        if "subscription_partitions" in payload:
+        if "subscription_partitions" in message.payload:
             raise Problem("bad_request", "there are no subscriptions over HTTP", **hint)
-        return payload
+        return {
+            name: strictjson.read(bytes(message.payload[name]))
+            for name in ("incarnation", "sync_to_committed_id")
+            if name in message.payload
+        }
 
     async def _do(self, action: Action, payload: dict[str, Any]) -> HttpResponse:
         match action:
@@ -124,7 +134,7 @@ class Polling:
             case Submit():
                 return self._response(200, "submit_events_result", await self._commit(action))
             case _:
-                raise Problem("bad_request", "this type has no meaning over HTTP")
+                raise Problem("bad_request", "messages of this type are not accepted over HTTP")
 
     async def _page(self, action: Sync, payload: dict[str, Any]) -> bytes:
         service, incarnation = self._service, read_incarnation(payload)

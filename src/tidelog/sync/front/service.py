@@ -17,7 +17,7 @@ from tidelog.base.errors import (
     StoreError,
     TidelogError,
 )
-from tidelog.base.net.frame import text_frame
+from tidelog.base.net.frame import PING, frame, text_frame
 from tidelog.base.serving.surface import Conversation, Endpoint, Outlet, Upgrade
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Answer, Failure, Item, Names
@@ -25,24 +25,20 @@ from tidelog.log.request import Submission
 from tidelog.store.engine import Store
 from tidelog.store.rows import Entry
 from tidelog.sync.decide.plugin_guard import Clocks, GuardedPlugin
-from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem
+from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem, in_sequence
 from tidelog.sync.front.files import read_model, read_tokens
 from tidelog.sync.front.other_nodes import OtherNodes
 from tidelog.sync.front.snapshots import Part, stored_state
 from tidelog.sync.metrics import SyncMetrics
-from tidelog.sync.protocol.actions import Action, Close, Connected, Send, Submit, Sync
+from tidelog.sync.protocol.actions import Action, Close, Connected, Ping, Send, Submit, Sync
+from tidelog.sync.protocol.form import NATIVE, WireForm
+from tidelog.sync.protocol.insieme.events import SEPARATOR, project_of
+from tidelog.sync.protocol.insieme.form import InsiemeForm
 from tidelog.sync.protocol.items import PreparedItem
+from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.profiles import CANONICAL, Model
-from tidelog.sync.protocol.session import RETRY_AFTER_MS, Session, page_payload
-from tidelog.sync.protocol.wire import (
-    AUTH_FAILED,
-    SUPERSEDED,
-    delivered,
-    encode,
-    envelope,
-    error_payload,
-    result_payload,
-)
+from tidelog.sync.protocol.session import Session
+from tidelog.sync.protocol.wire import AUTH_FAILED, SUPERSEDED, Page, encode
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.upkeep.model_version import StoredModelVersion
 from tidelog.sync.upkeep.state_cache import CachedState, StateCache
@@ -55,8 +51,18 @@ HARD_CAP_FACTOR = 4
 SWEEP_SECONDS = 0.25
 """How often timeouts are checked, and so how exact they are."""
 
+MAX_PROJECT_PARTITIONS = 10_000
+"""Partitions of a project that a client of insieme's dialect can be sent pages of: they are looked
+up for each page, because it asks for the project and does not know them."""
+
+MAX_HELD_BYTES = 1_048_576
+"""Broadcasts that wait until a page of insieme's dialect was read and sent; with more of them the
+client is told to ask for another page."""
+
+_PING = frame(PING, b"")
+
 Subscribers = dict["_Connection", Callable[[bytes], None]]
-"""Who gets the broadcasts of a partition, and how."""
+"""Who gets the broadcasts of a partition, or of a project, and how."""
 
 Answered = Callable[[Sequence[Answer] | None], None]
 """Takes the answers of a submit; None if the store failed: how much was committed is unknown."""
@@ -83,7 +89,7 @@ def _with_states(item: PreparedItem, pinned: dict[str, CachedState]) -> SubmitIt
 class _Request(Submission):
     """A submit in the committer's queue."""
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_origin", "_sequence")
 
     def __init__(
         self,
@@ -92,15 +98,18 @@ class _Request(Submission):
         items: Sequence[SubmitItem],
         answered: Callable[[Sequence[Answer | Failure]], None],
         origin: "_Connection | None",
+        *,
+        stops_at_rejection: bool,
     ) -> None:
         super().__init__(names, size_bytes, items, answered)
         self._origin = origin
+        self._sequence = items if stops_at_rejection else None
 
     def items(self) -> Sequence[Item]:
         """None, once an earlier request of the connection has failed (sync D9)."""
         if self._origin is not None and self._origin.failed:
             return ()
-        return super().items()
+        return super().items() if self._sequence is None else in_sequence(self._sequence)
 
 
 class SyncService:
@@ -131,9 +140,12 @@ class SyncService:
         self.last_event = 0
         """The last sync event that the tail delivered: the watermark of a new cycle (sync D38)."""
         self.clients: dict[str, _Connection] = {}
-        """Active connections by `client_id`: one each (sync 3.3)."""
+        """Active connections by `client_id`: one each (sync 3.3). Those of insieme's dialect are
+        not among them: two tabs of a browser share an id there (sync D72)."""
         self._open: set[_Connection] = set()
         self._subscribers: dict[str, Subscribers] = {}
+        self._in_projects: dict[str, Subscribers] = {}
+        """Connections of insieme's dialect by their project."""
         self._origins: dict[int, _Connection] = {}
         """Who submitted an entry that is about to leave the tail; it gets no broadcast of it."""
         self._sweep: asyncio.TimerHandle | None = None
@@ -207,6 +219,10 @@ class SyncService:
         if self._open:
             self._schedule_sweep()
 
+    def active(self) -> "list[_Connection]":
+        """All connections after their handshake."""
+        return [connection for connection in self._open if connection.client_id]
+
     def closed(self, connection: "_Connection") -> None:
         """Forget a connection and its subscriptions."""
         self._open.discard(connection)
@@ -217,19 +233,22 @@ class SyncService:
     def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
         """Replace the whole set of partitions that a connection gets broadcasts of.
 
-        One that was closed in the meantime gets none, because nothing would remove it again.
+        For one of insieme's dialect these are projects. One that was closed in the meantime gets
+        none, because nothing would remove it again.
         """
+        by_name = self._in_projects if connection.session.project else self._subscribers
         outlet = connection.outlet
         if outlet is None or connection.session.closed:
             partitions = ()
         for name in connection.subscriptions:
-            subscribers = self._subscribers[name]
+            subscribers = by_name[name]
             del subscribers[connection]
             if not subscribers:
-                del self._subscribers[name]
+                del by_name[name]
         for name in partitions:
             assert outlet is not None  # noqa: S101 - or there are none
-            self._subscribers.setdefault(name, {})[connection] = outlet.push
+            push = connection.deliver if connection.session.project else outlet.push
+            by_name.setdefault(name, {})[connection] = push
         connection.subscriptions = tuple(partitions)
 
     def history(self, incarnation: str | None) -> dict[str, Any]:
@@ -244,6 +263,9 @@ class SyncService:
         """Register an authenticated client; returns the payload of `connected`."""
         # What another node has acknowledged to this client must not be missing here.
         await self.committer.catch_up()
+        form = connection.session.form
+        if isinstance(form, InsiemeForm):
+            return form.connected(connection.client_id, self.last_event)
         if not connection.session.closed:  # who has hung up by now supersedes nobody
             connection.claim = await self._others.claim(connection.client_id)
         if not connection.session.closed:
@@ -329,7 +351,16 @@ class SyncService:
 
         names = Names(tuple([item.key for item in items if not item.prepared.refused]), (STREAM,))
         try:
-            self.committer.submit(_Request(names, request.size_bytes, items, hand_over, origin))
+            self.committer.submit(
+                _Request(
+                    names,
+                    request.size_bytes,
+                    items,
+                    hand_over,
+                    origin,
+                    stops_at_rejection=request.stops_at_rejection,
+                )
+            )
         except BaseException:
             self.states.unpin(pinned)
             raise
@@ -350,6 +381,7 @@ class SyncService:
         history: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Read one page; the watermark and the subscriptions are taken in one step (sync D39)."""
+        form = NATIVE if connection is None else connection.session.form
         watermark = request.watermark
         if watermark is None:
             await self.committer.catch_up()
@@ -357,28 +389,31 @@ class SyncService:
         # No await between these two: an event is up to the watermark, or it is broadcast.
         if connection is not None and request.subscriptions is not None:
             self.subscribe(connection, request.subscriptions)
+            if request.project:
+                connection.hold()
         more = dict(history or {})
         if request.since > watermark:
             events: list[bytes] = []
             next_since, has_more = watermark, False
+            if connection is not None and (problem := form.beyond_the_log(request)):
+                connection.tell(problem)
         elif part := await self._part(request, watermark):
             events, more = [], more | part.members()
             next_since, has_more = await self._after_part(request, part, watermark)
         else:
-            events, next_since, has_more = await self._read_page(request, watermark)
+            events, next_since, has_more = await self._read_page(request, watermark, form)
+        if connection is not None and request.project:
+            has_more = has_more or connection.holds_too_much
+            if has_more:  # the next page has what was held, and comes before what follows
+                self.subscribe(connection, ())
         if connection is not None:
             connection.session.paged(request, next_since, watermark, has_more=has_more)
             connection.cursor = next_since
-        return page_payload(
-            request,
-            subscriptions=() if connection is None else connection.subscriptions,
-            events=events,
-            next_since=next_since,
-            watermark=watermark,
-            has_more=has_more,
-            model_version=self.announced_version,
-            more=more,
+        subscriptions = () if connection is None else connection.subscriptions
+        found = Page(
+            events, next_since, watermark, has_more, subscriptions, self.announced_version, more
         )
+        return form.page(request, found)
 
     async def _part(self, request: Sync, watermark: int) -> Part | None:
         """The state to start from, or a part of it; None where there are only events (sync D67)."""
@@ -402,7 +437,30 @@ class SyncService:
         )
         return (after, True) if found else (watermark, False)
 
-    async def _read_page(self, request: Sync, watermark: int) -> tuple[list[bytes], int, bool]:
+    async def _partitions(self, request: Sync) -> Sequence[str]:
+        """The partitions that a page is of.
+
+        Raises:
+            Problem: there are too many of them.
+        """
+        if not request.project:
+            return request.partitions
+        first = request.project + SEPARATOR
+        beyond = request.project + chr(ord(SEPARATOR) + 1)
+        rows = await self.store.rows(
+            "sync_partitions_between", (first, beyond, MAX_PROJECT_PARTITIONS + 1)
+        )
+        if len(rows) > MAX_PROJECT_PARTITIONS:
+            raise Problem(
+                "bad_request",
+                f"projectId: the project has more than {MAX_PROJECT_PARTITIONS} partitions; divide "
+                "it, or sync them by name in the server's own protocol",
+            )
+        return [name for (name,) in rows]
+
+    async def _read_page(
+        self, request: Sync, watermark: int, form: WireForm
+    ) -> tuple[list[bytes], int, bool]:
         """The next events of any of the partitions, and whether there are more (sync D35).
 
         At most `limit`, and of these as many as `max_bytes` have room for; at least one.
@@ -410,7 +468,7 @@ class SyncService:
         limit = request.limit
         ids = await self.store.lowest(
             "sync_positions",
-            request.partitions,
+            await self._partitions(request),
             after=request.since,
             through=watermark,
             limit=limit + 1,
@@ -418,7 +476,7 @@ class SyncService:
         found = await self.store.rows_within(
             "sync_event", ids[:limit], most_bytes=request.max_bytes
         )
-        events = [delivered(body, at, committed_at) for at, committed_at, body in found]
+        events = [form.delivered(body, at, committed_at) for at, committed_at, body in found]
         has_more = len(ids) > len(found)
         return events, found[-1][0] if has_more else watermark, has_more
 
@@ -439,17 +497,12 @@ class SyncService:
             assert entry.body is not None  # noqa: S101 - new, or restored by `_archived`
             partitions = _decode_partitions(entry.body).partitions
             self.states.follow(entry, partitions)
-            receivers = self._receivers(partitions)
-            if receivers:
-                payload = delivered(entry.body, entry.committed_id, entry.committed_at)
-                frame = text_frame(
-                    envelope(
-                        "event_broadcast", f"b{entry.committed_id}", entry.committed_at, payload
-                    )
-                )
-                for connection, push in receivers.items():
-                    if connection is not origin:
-                        push(frame)
+            _broadcast(entry, NATIVE, self._receivers(partitions), origin)
+            if self._in_projects:
+                for project in {project_of(name) for name in partitions}:
+                    if project is not None:
+                        receivers = self._in_projects.get(project, {})
+                        _broadcast(entry, InsiemeForm(project), receivers, origin)
 
     def _receivers(self, partitions: Sequence[str]) -> "Subscribers":
         """Who is subscribed to any of the partitions, each once."""
@@ -485,6 +538,21 @@ class SyncService:
                 connection.send("version_changed", payload)
 
 
+def _broadcast(
+    entry: Entry, form: WireForm, receivers: Subscribers, origin: "_Connection | None"
+) -> None:
+    """Encode an event once in a form, and push it to all that speak it; not to its origin."""
+    if not receivers:
+        return
+    assert entry.body is not None  # noqa: S101 - new, or restored by `_archived`
+    payload = form.delivered(entry.body, entry.committed_id, entry.committed_at)
+    message_id = f"b{entry.committed_id}"
+    encoded = text_frame(form.envelope("event_broadcast", message_id, entry.committed_at, payload))
+    for connection, push in receivers.items():
+        if connection is not origin:
+            push(encoded)
+
+
 class _Connection:
     """A `Conversation`: drives a session and does what it says."""
 
@@ -502,6 +570,9 @@ class _Connection:
         self.failed = False
         """Whether the store failed one of them: those after it must not be committed (sync D9)."""
         self.outlet: Outlet | None = None
+        self._held: list[bytes] | None = None
+        """Broadcasts that a page must come before; None if they need not wait."""
+        self._held_bytes = 0
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
 
@@ -533,19 +604,52 @@ class _Connection:
     def look_after(self) -> None:
         """Time passed."""
         now = asyncio.get_running_loop().time()
-        self._act(self.session.due(now, time.time()))
+        # Whoever is not listened to cannot be heard.
+        listens = self.outlet is not None and not self.session.is_full
+        heard_at = self.outlet.heard_at if self.outlet is not None and listens else now
+        self._act(self.session.due(now, time.time(), heard_at))
 
     def push(self, frame: bytes) -> None:
         if self.outlet is not None:
             self.outlet.push(frame)
 
-    def send(self, kind: str, payload: bytes) -> None:
-        """Send a message of this connection's own."""
-        self.push(self._framed(kind, payload))
+    def deliver(self, frame: bytes) -> None:
+        """Push a broadcast, or hold it."""
+        if self._held is None:
+            self.push(frame)
+        elif not self.holds_too_much:
+            self._held.append(frame)
+            self._held_bytes += len(frame)
 
-    def _framed(self, kind: str, payload: bytes) -> bytes:
+    def hold(self) -> None:
+        """Keep broadcasts back until `release`: the page that is being read comes first."""
+        self._held, self._held_bytes = [], 0
+
+    @property
+    def holds_too_much(self) -> bool:
+        """Whether broadcasts were not held for want of room."""
+        return self._held_bytes > MAX_HELD_BYTES
+
+    def release(self) -> None:
+        """Push what was held, if it is still subscribed to."""
+        held, self._held, self._held_bytes = self._held, None, 0
+        if self.subscriptions:
+            for each in held or ():
+                self.push(each)
+
+    def send(self, kind: str, payload: bytes, reply_to: str | None = None) -> None:
+        """Send a message of this connection's own."""
+        self.push(self._framed(kind, payload, reply_to))
+
+    def _framed(self, kind: str, payload: bytes, reply_to: str | None) -> bytes:
         self._sent += 1
-        return text_frame(envelope(kind, f"s{self._sent}", self._service.clock.now_ms(), payload))
+        msg_id = f"s{self._sent}" if reply_to is None else reply_to
+        now_ms = self._service.clock.now_ms()
+        return text_frame(self.session.form.envelope(kind, msg_id, now_ms, payload))
+
+    def tell(self, problem: Problem) -> None:
+        """Something is wrong, and what was asked for goes on all the same."""
+        self._act(self.session.refuse(problem))
 
     def close(self, code: int) -> None:
         self.session.closed = True
@@ -558,14 +662,16 @@ class _Connection:
 
         None: the store failed. Earlier items may be committed, and nobody was told (sync D29).
         """
-        self.unanswered.popleft()
+        request = self.unanswered.popleft()
         if self.failed:
             return
         if answers is None:
             self.failed = True
             self._act(self.session.fail())
         else:
-            self.send("submit_events_result", result_payload(list(answers)))
+            now_ms = self._service.clock.now_ms()
+            payload = self.session.form.results(request, answers, now_ms)
+            self.send("submit_events_result", payload, request.reply_to)
             now = asyncio.get_running_loop().time()
             self._act(self.session.answered(now, time.time()))
 
@@ -580,8 +686,10 @@ class _Connection:
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Send(kind, payload):
-                    self.send(kind, payload)
+                case Send(kind, payload, reply_to):
+                    self.send(kind, payload, reply_to)
+                case Ping():
+                    self.push(_PING)
                 case Close(code):
                     self.close(code)
                 case Submit():
@@ -607,24 +715,33 @@ class _Connection:
             self.unanswered.pop()
             if self.session.postponed():
                 return
-        details = {"retry_after_ms": RETRY_AFTER_MS}
-        self.send("error", error_payload("rate_limited", str(error), details))
+        self._act(self.session.busy(str(error)))
         self._done()
 
     async def _do(self, action: Connected | Submit | Sync) -> None:
         try:
             match action:
                 case Connected():
-                    self.send("connected", await self._service.connect(self, action))
+                    payload = await self._service.connect(self, action)
+                    self.send("connected", payload, action.reply_to)
                     self._done()
                 case Submit():
                     await self._service.warm_and_submit(action, self.submitted, self)
                     self._queued()
                 case Sync():
+                    if self.outlet is not None:  # a page is made when the one before it is taken
+                        await self.outlet.drained()
                     page = await self._service.page(action, self)
                     if self.outlet is not None:
-                        self.outlet.answer(self._framed("sync_response", page))
+                        self.outlet.answer(self._framed("sync_response", page, action.reply_to))
+                    self.release()
                     self._done()
+        except Problem as problem:
+            self._service.subscribe(self, ())  # it has not caught up
+            self.release()
+            problem.reply_to = action.reply_to
+            self._act(self.session.refuse(problem))
+            self._done()
         except (QueueFull, ShuttingDown) as error:
             self._busy(action, error)
         except StoreError as error:

@@ -12,6 +12,12 @@ class Send(Struct, frozen=True):
 
     kind: str
     payload: bytes
+    reply_to: str | None = None
+    """Id of the message that this replies to, in a dialect whose replies carry it."""
+
+
+class Ping(Struct, frozen=True):
+    """Ask a silent peer whether it is there."""
 
 
 class Close(Struct, frozen=True):
@@ -26,6 +32,7 @@ class Connected(Struct, frozen=True):
     capabilities: dict[str, Any]
     incarnation: str | None = None
     """The history that the client has followed so far; None if it did not say."""
+    reply_to: str | None = None
 
 
 class Submit(Struct, frozen=True):
@@ -33,6 +40,11 @@ class Submit(Struct, frozen=True):
 
     items: tuple[PreparedItem, ...]
     size_bytes: int
+    stops_at_rejection: bool = False
+    """Whether what comes after a rejected item is not processed (sync D68)."""
+    left_over: tuple[str, ...] = ()
+    """Ids of items beyond what one request may have, where those are told so one by one."""
+    reply_to: str | None = None
 
 
 class SnapshotWish(Struct, frozen=True):
@@ -58,6 +70,9 @@ class Sync(Struct, frozen=True):
     """Of the cycle that this continues; None opens a new one."""
     snapshot: SnapshotWish | None = None
     """None: events only."""
+    project: str = ""
+    """All partitions of this project instead of `partitions`; empty for those (sync 21.2)."""
+    reply_to: str | None = None
 
 
-Action = Send | Close | Connected | Submit | Sync
+Action = Send | Ping | Close | Connected | Submit | Sync

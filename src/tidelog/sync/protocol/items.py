@@ -12,8 +12,7 @@ from msgspec import Struct
 from tidelog.base.data.canonical import canonical
 from tidelog.base.errors import NotCanonicalizable
 from tidelog.sync.protocol.fault import Fault
-from tidelog.sync.protocol.partitions import event_faults as partition_faults
-from tidelog.sync.protocol.partitions import normal_name, normal_set
+from tidelog.sync.protocol.partitions import normal_name, normal_set, partition_faults
 from tidelog.sync.protocol.profiles import (
     CANONICAL,
     TREE_ACTIONS,
@@ -55,6 +54,13 @@ class PreparedItem(Struct, frozen=True):
         return self.check is not None or self.event["type"] in TREE_ACTIONS
 
 
+def refused_item(
+    item_id: str, client_id: str, event: dict[str, Any], refusal: tuple[str, tuple[Fault, ...]]
+) -> PreparedItem:
+    """An item that is rejected whatever is known of its id."""
+    return PreparedItem(item_id, client_id, (), event, b"", b"", b"", refusal, ())
+
+
 def proofs_of(canonical_event: bytes, canonical_partitions: bytes) -> tuple[bytes, bytes]:
     """The fingerprint of a whole item, and the hash of its event alone."""
     # RFC 8785 of {"event": ..., "partitions": ...}: two ASCII keys, already in their order.
@@ -70,11 +76,15 @@ def prepare(
     profile: str,
     model: Model,
     allows: Callable[[str], bool],
+    user_id: str | None = None,
 ) -> PreparedItem:
-    """The stateless steps of sync 8.2 for an item that passed the invariants of sync 8.1."""
+    """The stateless steps of sync 8.2 for an item that passed the invariants of sync 8.1.
+
+    `user_id` is the only user it may name, if there is one.
+    """
     event = item["event"]
     names: Sequence[str] = item["partitions"]
-    refused, canonical_event = _refusal(names, allows), b""
+    refused, canonical_event = _refusal(names, allows) or _foreign_user(event, user_id), b""
     if refused is None:
         try:
             canonical_event = canonical(event)
@@ -82,7 +92,7 @@ def prepare(
             # Integers beyond 2^53 are valid JSON and have no canonical form.
             refused = "validation_failed", tuple(number_faults(event))
     if refused is not None:
-        return PreparedItem(item["id"], client_id, (), event, b"", b"", b"", refused, ())
+        return refused_item(item["id"], client_id, event, refused)
     partitions = normal_set(names)
     canonical_partitions = canonical(partitions)
     fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
@@ -112,6 +122,21 @@ def _refusal(
         if not allows(normal_name(name))
     ]
     return ("forbidden", tuple(sorted(denied))) if denied else None
+
+
+def _foreign_user(
+    event: Mapping[str, Any], user_id: str | None
+) -> tuple[str, tuple[Fault, ...]] | None:
+    """Sync D77: who an event says it is by, where clients of the other dialect are told it."""
+    if user_id is None:
+        return None
+    named = {"event.meta": event.get("meta"), "event.payload.meta": event["payload"].get("meta")}
+    faults = tuple(
+        Fault(f"{field}.userId", "must be the authenticated user")
+        for field, meta in named.items()
+        if isinstance(meta, dict) and meta.get("userId", user_id) != user_id
+    )
+    return ("forbidden", faults) if faults else None
 
 
 def _invalid(event: dict[str, Any], profile: str, model: Model) -> list[Fault]:

@@ -35,7 +35,7 @@ def name_faults(names: Sequence[str]) -> list[Fault]:
     return sorted(faults)
 
 
-def event_faults(names: Sequence[str]) -> list[Fault]:
+def partition_faults(names: Sequence[str]) -> list[Fault]:
     """What is wrong with the partitions of an event."""
     if not names:
         return [Fault("partitions", "must not be empty")]

@@ -166,7 +166,7 @@ def event_faults(model: Model, event: Mapping[str, Any]) -> list[Fault]:
     """The checks of the event profile (sync 14): shape, then registration, then the data itself."""
     payload = event["payload"]
     faults = [
-        *_unknown_members("event", event, ("type", "payload")),
+        *_envelope_faults(event),
         *_unknown_members("event.payload", payload, ("schema", "data", "meta")),
     ]
     name = payload.get("schema")
@@ -246,7 +246,7 @@ _SHAPES = {
 def _shape_faults(event: Mapping[str, Any], shape: _Shape) -> Iterator[Fault]:
     payload = event["payload"]
     known = ("target", "options") if shape.value is None else ("target", "options", "value")
-    yield from _unknown_members("event", event, ("type", "payload"))
+    yield from _envelope_faults(event)
     yield from _unknown_members("event.payload", payload, known)
     if shape.value is not None:
         if "value" in payload:
@@ -270,6 +270,12 @@ def _option_faults(options: object, known: Mapping[str, _Check]) -> Iterator[Fau
             yield from check(f"{field}.{name}", options[name])
         elif name == "id":
             yield Fault(f"{field}.id", _REQUIRED)
+
+
+def _envelope_faults(event: Mapping[str, Any]) -> list[Fault]:
+    """What is wrong beside `type` and `payload`; `meta` is carried and never looked into."""
+    faults = _unknown_members("event", event, ("type", "payload", "meta"))
+    return [*faults, *(_object("event.meta", event["meta"]) if "meta" in event else ())]
 
 
 def _unknown_members(field: str, members: Mapping[str, Any], known: Collection[str]) -> list[Fault]:

@@ -17,20 +17,33 @@ from msgspec import Struct, structs
 from tidelog.base.data import strictjson
 from tidelog.base.errors import InvalidJson
 from tidelog.sync.plugin import Access
-from tidelog.sync.protocol.actions import Action, Close, Connected, Send, SnapshotWish, Submit, Sync
+from tidelog.sync.protocol.actions import (
+    Action,
+    Close,
+    Connected,
+    Ping,
+    Send,
+    SnapshotWish,
+    Submit,
+    Sync,
+)
+from tidelog.sync.protocol.form import NATIVE, WireForm
+from tidelog.sync.protocol.insieme import messages as insieme
+from tidelog.sync.protocol.insieme.events import SEPARATOR
+from tidelog.sync.protocol.insieme.form import InsiemeForm
 from tidelog.sync.protocol.items import PreparedItem, prepare
 from tidelog.sync.protocol.partitions import name_faults, normal_set
+from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY, Model, accepted_types
 from tidelog.sync.protocol.tokens import Claims, TokenRefused, Tokens
 from tidelog.sync.protocol.wire import (
     CLIENT_TYPES,
     CLOSE_CODES,
     HEARTBEAT_TIMEOUT,
+    MAX_ID_BYTES,
     NORMAL,
+    PROJECT_FORBIDDEN,
     SUPPORTED_VERSIONS,
-    encode,
-    error_payload,
-    raw_events,
 )
 from tidelog.sync.settings import SyncSettings
 
@@ -48,11 +61,16 @@ DEFAULT_LIMIT = 500
 MAX_PAGE_BYTES = 1_048_576
 """The most that the events of a page add up to, unless a single one is larger: a page is held in
 memory until the peer has taken it, and must get there over a slow line before the peer gives up."""
-MAX_ID_BYTES = 128
 RETRY_AFTER_MS = 1000
 
 _VERSION = re.compile(r"[0-9]+\.[0-9]+")
 
+
+PINGS_PER_TIMEOUT = 3
+"""How often a peer that sends no heartbeats is pinged before it counts as gone."""
+
+INSIEME = "insieme"
+"""What a connection of that dialect has instead of a profile: each event tells its own."""
 
 _WORK = (Connected, Submit, Sync)
 """Actions whose end the service reports, by `done` or `queued`."""
@@ -64,15 +82,6 @@ class Cycle(Struct, frozen=True):
     partitions: tuple[str, ...]
     next_since: int
     watermark: int
-
-
-class Problem(Exception):  # noqa: N818 - the failure is the noun
-    """Answered with `error`; whether that closes the connection follows from the code."""
-
-    def __init__(self, code: str, message: str, **details: Any) -> None:
-        super().__init__(message)
-        self.code = code
-        self.details = details
 
 
 class ApplicationRules(Protocol):
@@ -91,6 +100,8 @@ class _Received(NamedTuple):
     frame: bytes
     is_text: bool
     too_fast: bool
+    too_many_values: bool
+    """Whether it holds more JSON values than may be read (sync D78)."""
     drafts: int
     """How many drafts it brought."""
     events: Sequence[bytes]
@@ -119,6 +130,10 @@ class Session:
         self.claims: Claims | None = None
         """Who the peer is; None before the handshake."""
         self.profile = ""
+        self.form: WireForm = NATIVE
+        """The dialect of the peer."""
+        self.project = ""
+        """What a peer of insieme's dialect is connected to; empty for all others (sync 21.2)."""
         self.closed = False
         self._cycle: Cycle | None = None
         self._inbox: deque[_Received] = deque()
@@ -129,7 +144,7 @@ class Session:
         self._queued_bytes = 0
         self._in_flight = 0
         """Drafts received and not yet answered, counted on arrival (sync D56)."""
-        self._alive_at = now
+        self._alive_at = self._pinged_at = now
         self._window_started, self._window_messages = now, 0
 
     @property
@@ -148,13 +163,20 @@ class Session:
             self._window_started, self._window_messages = now, 0
         self._window_messages += 1
         too_fast = self._window_messages > self._settings.max_messages_per_second
-        events = [] if too_fast else raw_events(frame)
+        limits = self._settings
+        too_many_values = len(frame) <= limits.max_message_bytes and strictjson.has_more_values(
+            frame, limits.max_message_values
+        )
+        is_read = not too_fast and not too_many_values and len(frame) <= limits.max_message_bytes
+        events = self.form.raw_drafts(frame, limits.batch_size) if is_read else []
         drafts = len(events)
         self._in_flight += drafts
         too_many = self._in_flight > self._settings.max_in_flight_drafts
         if drafts > self._settings.max_batch_size:
             events = []
-        received = _Received(frame, is_text, too_fast, drafts, events, too_many, drafts > 0)
+        received = _Received(
+            frame, is_text, too_fast, too_many_values, drafts, events, too_many, drafts > 0
+        )
         self._inbox.append(received)
         return self._next(now, unix_now)
 
@@ -200,16 +222,34 @@ class Session:
         """The end of the open cycle; None if no cycle is open."""
         return None if self._cycle is None else self._cycle.watermark
 
-    def due(self, now: float, unix_now: float) -> list[Action]:
-        """Time passed: an expired token or a silent client ends the connection."""
+    def due(self, now: float, unix_now: float, heard_at: float) -> list[Action]:
+        """Time passed: an expired token or a silent client ends the connection.
+
+        `heard_at` is when the last frame came, whatever it was.
+        """
         if self.closed:
             return []
         if self.claims is not None and unix_now >= self.claims.expires_at:
             return self._fail(Problem("auth_failed", "the token has expired"))
-        if now - self._alive_at >= self._settings.heartbeat_timeout_ms / 1000:
+        timeout = self._settings.heartbeat_timeout_ms / 1000
+        if self.project:  # its package sends no heartbeats, but every WebSocket replies to pings
+            self._alive_at = max(self._alive_at, heard_at)
+        if now - self._alive_at >= timeout:
             self.closed = True
             return [Close(HEARTBEAT_TIMEOUT)]
+        asked_at = max(self._alive_at, self._pinged_at)
+        if self.project and now - asked_at >= timeout / PINGS_PER_TIMEOUT:
+            self._pinged_at = now
+            return [Ping()]
         return []
+
+    def busy(self, message: str) -> list[Action]:
+        """What was asked for cannot be done now."""
+        return self.refuse(Problem("rate_limited", message, retry_after_ms=RETRY_AFTER_MS))
+
+    def refuse(self, problem: Problem) -> list[Action]:
+        """What was asked for turned out to be impossible."""
+        return [] if self.closed else self._fail(problem)
 
     def fail(self) -> list[Action]:
         """The server could not do what was asked, and does not know how much of it happened."""
@@ -257,16 +297,20 @@ class Session:
         self._inbox.appendleft(received._replace(may_follow=False))
 
     def _fail(self, problem: Problem) -> list[Action]:
-        actions: list[Action] = [
-            Send("error", error_payload(problem.code, str(problem), problem.details))
-        ]
-        if problem.code in CLOSE_CODES:
+        problem = self.form.refusal(problem)
+        actions: list[Action] = [Send("error", self.form.error(problem), problem.reply_to)]
+        close_code = problem.close_code or CLOSE_CODES.get(problem.code)
+        if close_code is not None:
             self.closed = True
-            actions.append(Close(CLOSE_CODES[problem.code]))
+            actions.append(Close(close_code))
         return actions
 
     def _handle(self, received: _Received, now: float, unix_now: float) -> Action:
-        message = self._read(received.frame, is_text=received.is_text)
+        message = self._read(received)
+        if self.claims is None:
+            self.form = InsiemeForm() if insieme.is_spoken(message) else NATIVE
+        if self.form is not NATIVE:
+            return self._handle_insieme(message, received, now, unix_now)
         hint = message["msg_id"] if isinstance(message.get("msg_id"), str) else None
         try:
             kind = self._check_envelope(message)
@@ -277,14 +321,24 @@ class Session:
                 problem.details.setdefault("request_msg_id", hint)
             raise
 
-    def _read(self, frame: bytes, *, is_text: bool) -> dict[str, Any]:
-        limit = self._settings.max_message_bytes
-        if len(frame) > limit:
-            raise Problem("bad_request", "the message is too large", max_message_bytes=limit)
-        if not is_text:
+    def _read(self, received: _Received) -> dict[str, Any]:
+        limits = self._settings
+        if len(received.frame) > limits.max_message_bytes:
+            raise Problem(
+                "bad_request",
+                "the message is too large",
+                max_message_bytes=limits.max_message_bytes,
+            )
+        if not received.is_text:
             raise Problem("bad_request", "messages must be text frames")
+        if received.too_many_values:
+            raise Problem(
+                "bad_request",
+                "the message has too many JSON values",
+                max_message_values=limits.max_message_values,
+            )
         try:
-            message = strictjson.read(frame)
+            message = strictjson.read(received.frame)
         except InvalidJson as error:
             raise Problem("bad_request", f"not JSON: {error}") from error
         if not isinstance(message, dict):
@@ -368,12 +422,7 @@ class Session:
             if not isinstance(payload.get(name, ""), str):
                 raise Problem("bad_request", f"{name}: must be a string")
         incarnation = read_incarnation(payload)
-        try:
-            claims = self._tokens.verify(token)
-        except TokenRefused as error:
-            raise Problem("auth_failed", f"the token was refused: {error}") from None
-        if claims.client_id != client_id:
-            raise Problem("auth_failed", "client_id is not that of the token")
+        claims = self._verify(token, client_id)
         profile = negotiate(
             self._settings.profiles,
             wanted,
@@ -395,19 +444,26 @@ class Session:
             capabilities |= {"tree_policy": "strict", "snapshots": True}
         return Connected(capabilities, incarnation)
 
+    def _verify(self, token: str, client_id: str) -> Claims:
+        try:
+            claims = self._tokens.verify(token)
+        except TokenRefused as error:
+            raise Problem("auth_failed", f"the token was refused: {error}") from None
+        if claims.client_id != client_id:
+            raise Problem("auth_failed", "client_id is not that of the token")
+        return claims
+
     # submit_events
 
     def _submit(self, payload: Mapping[str, Any], received: _Received) -> Action:
         assert self.claims is not None  # noqa: S101 - checked with the envelope
         check_submit(payload, self._settings.max_batch_size)
-        if received.too_many:
-            raise Problem(
-                "rate_limited", "too many drafts in flight", retry_after_ms=RETRY_AFTER_MS
-            )
+        _check_in_flight(received)
         items = prepare_submit(
             payload, received.events, self.claims, self.profile, self._model, self._plugin
         )
-        return Submit(items, len(received.frame))
+        stops = payload.get("stop_at_rejection", False)
+        return Submit(items, len(received.frame), stops_at_rejection=stops)
 
     # sync
 
@@ -424,6 +480,72 @@ class Session:
         ):
             action = structs.replace(action, watermark=cycle.watermark)
         return action
+
+    # The dialect of insieme (sync 21).
+
+    def _handle_insieme(
+        self, message: Mapping[str, Any], received: _Received, now: float, unix_now: float
+    ) -> Action:
+        given = message.get("msgId")
+        reply_to = given if isinstance(given, str) else None
+        try:
+            kind = insieme.read_envelope(message, is_connected=self.claims is not None)
+            payload = message["payload"]
+            action: Connected | Submit | Sync
+            if self.claims is None:
+                action = self._connect_insieme(payload, now)
+            elif unix_now >= self.claims.expires_at:
+                raise Problem("auth_failed", "the token has expired")
+            elif kind == "sync":
+                action = self._sync_insieme(payload)
+            else:
+                action = self._submit_insieme(payload, received, self.claims)
+        except Problem as problem:
+            problem.reply_to = reply_to
+            raise
+        return structs.replace(action, reply_to=reply_to)
+
+    def _connect_insieme(self, payload: Mapping[str, Any], now: float) -> Connected:
+        token, client_id, project = insieme.read_connect(payload)
+        claims = self._verify(token, client_id)
+        prefix = project + SEPARATOR
+        if not (claims.allows_all(prefix) and allowed(claims, self._plugin, "read")(prefix)):
+            problem = Problem("forbidden", "projectId: this project is not allowed")
+            problem.close_code = PROJECT_FORBIDDEN
+            raise problem
+        self.claims, self.project, self.profile, self._alive_at = claims, project, INSIEME, now
+        self.form = InsiemeForm(project)
+        return Connected({})
+
+    def _submit_insieme(
+        self, payload: Mapping[str, Any], received: _Received, claims: Claims
+    ) -> Submit:
+        items = insieme.check_submit(payload)
+        _check_in_flight(received)
+        most = self._settings.batch_size
+        rules = insieme.Rules(
+            claims, self.project, self._model, allowed(claims, self._plugin, "write")
+        )
+        prepared, raws = insieme.prepare_items(items[:most], received.events, rules)
+        if self._plugin is not None:
+            judged = zip(prepared, raws, strict=True)
+            prepared = tuple([self._plugin.judge(item, raw, claims) for item, raw in judged])
+        left_over = tuple([item["id"] for item in items[most:]])
+        return Submit(prepared, len(received.frame), stops_at_rejection=True, left_over=left_over)
+
+    def _sync_insieme(self, payload: Mapping[str, Any]) -> Sync:
+        action = insieme.read_sync(payload, self.project, MAX_PAGE_BYTES)
+        return structs.replace(action, limit=clamped_limit(action.limit, self._settings))
+
+
+def _check_in_flight(received: _Received) -> None:
+    if received.too_many:
+        raise Problem("rate_limited", "too many drafts in flight", retry_after_ms=RETRY_AFTER_MS)
+
+
+def clamped_limit(limit: int, settings: SyncSettings) -> int:
+    """How many events a page has at most, of what was asked for."""
+    return max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
 
 
 def whole_number(
@@ -471,6 +593,8 @@ def check_submit(payload: Mapping[str, Any], max_batch_size: int) -> None:
         raise Problem("bad_request", "events: must be a non-empty array")
     if len(events) > max_batch_size:
         raise Problem("bad_request", "events: too many", max_batch_size=max_batch_size)
+    if not isinstance(payload.get("stop_at_rejection", False), bool):
+        raise Problem("bad_request", "stop_at_rejection: must be true or false")
     seen: set[str] = set()
     for index, item in enumerate(events):
         at = f"events.{index}"
@@ -522,6 +646,7 @@ def prepare_submit(
             profile=profile,
             model=model,
             allows=allows,
+            user_id=claims.user_id,
         )
         for item, raw in zip(payload["events"], raws, strict=True)
     )
@@ -534,12 +659,12 @@ def read_sync(
     payload: Mapping[str, Any], settings: SyncSettings, allows: Callable[[str], bool]
 ) -> Sync:
     """A sync request, checked and authorized, as if it opened a new cycle."""
-    partitions = _partition_list(payload, "partitions")
+    partitions = _partition_list(payload, "partitions", settings.max_partitions)
     if not partitions:
         raise Problem("bad_request", "partitions: must not be empty")
     subscriptions = None
     if "subscription_partitions" in payload:
-        subscriptions = _partition_list(payload, "subscription_partitions")
+        subscriptions = _partition_list(payload, "subscription_partitions", settings.max_partitions)
     since = whole_number(payload, "since_committed_id", least=0)
     limit = whole_number(payload, "limit", default=DEFAULT_LIMIT)
     max_bytes = whole_number(payload, "max_bytes", default=MAX_PAGE_BYTES)
@@ -552,7 +677,7 @@ def read_sync(
             "not all of these partitions are allowed",
             partitions=list(normal_set(denied)),
         )
-    limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
+    limit = clamped_limit(limit, settings)
     max_bytes = max(0, min(MAX_PAGE_BYTES, max_bytes))
     if since > 0 or len(partitions) > 1:
         snapshot = None
@@ -570,39 +695,13 @@ def _read_wish(payload: Mapping[str, Any]) -> SnapshotWish | None:
     return SnapshotWish(committed_id, start) if accepts else None
 
 
-def _partition_list(payload: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _partition_list(payload: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:
     names = payload.get(name)
     if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
         raise Problem("bad_request", f"{name}: must be an array of strings")
+    if len(names) > most:
+        raise Problem("bad_request", f"{name}: too many", max_partitions=most)
     faults = name_faults(names)
     if faults:
         raise Problem("bad_request", f"{name}: {faults[0].message}")
     return normal_set(names)
-
-
-def page_payload(
-    action: Sync,
-    *,
-    subscriptions: Sequence[str],
-    events: Sequence[bytes],
-    next_since: int,
-    watermark: int,
-    has_more: bool,
-    model_version: int | None,
-    more: Mapping[str, Any],
-) -> bytes:
-    """Payload of `sync_response`; `more` has the members that only some responses have."""
-    return b'{"partitions":%s,"effective_subscriptions":%s,"events":[%s],%s' % (
-        encode(action.partitions),
-        encode(subscriptions),
-        b",".join(events),
-        encode(
-            {
-                "next_since_committed_id": next_since,
-                "sync_to_committed_id": watermark,
-                "has_more": has_more,
-                **({} if model_version is None else {"model_version": model_version}),
-                **more,
-            }
-        )[1:],
-    )

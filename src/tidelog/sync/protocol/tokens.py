@@ -36,9 +36,19 @@ class Claims(Struct, frozen=True):
     all: Mapping[str, Any]
     """Every claim of the token, for the application's own rules."""
 
+    @property
+    def user_id(self) -> str | None:
+        """The only user its client may write as (sync D77); None if it may be any."""
+        user_id = self.all.get("userId")
+        return user_id if isinstance(user_id, str) and user_id else None
+
     def allows(self, partition: str) -> bool:
         """Exact name or plain prefix, after NFC; a token without either claim allows nothing."""
         return partition in self.names or partition.startswith(self.prefixes)
+
+    def allows_all(self, prefix: str) -> bool:
+        """Whether every partition is allowed whose name starts so."""
+        return prefix.startswith(self.prefixes)
 
 
 class KeyFile(NamedTuple):

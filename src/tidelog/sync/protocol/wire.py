@@ -4,6 +4,7 @@ Messages are checked in the order the protocol prescribes, each fault with its o
 are read as plain JSON and not decoded into structs in one go; see `session`.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from tidelog.sync.protocol.fault import Fault
 VERSION = "1.0"
 SUPPORTED_VERSIONS = (VERSION,)
 
+MAX_ID_BYTES = 128
+
 SUBMIT = "submit_events"
 CLIENT_TYPES = frozenset({"connect", SUBMIT, "sync", "heartbeat", "disconnect"})
 
@@ -22,6 +25,7 @@ NORMAL = 1000
 GOING_AWAY = 1001
 INTERNAL = 1011
 AUTH_FAILED = 4401
+PROJECT_FORBIDDEN = 4403
 VERSION_UNSUPPORTED = 4406
 PROFILE_UNSUPPORTED = 4407
 HEARTBEAT_TIMEOUT = 4408
@@ -138,7 +142,35 @@ class Rejected(Struct):
         }
 
 
-def result_payload(results: "list[Committed | Rejected]") -> bytes:
+class NotProcessed(Struct):
+    """A result entry of an item that was not looked at, because one before it was not taken."""
+
+    id: str
+    reason: str
+    blocked_by: str
+    """The id of that item."""
+    status_updated_at: int
+    status: str = "not_processed"
+
+
+PRIOR_ITEM_FAILED = "prior_item_failed"
+"""Why an item was not processed: one before it was rejected."""
+
+
+class Page(Struct):
+    """What a sync found."""
+
+    events: Sequence[bytes]
+    next_since: int
+    watermark: int
+    has_more: bool
+    subscriptions: Sequence[str] = ()
+    model_version: int | None = None
+    more: Mapping[str, Any] = {}
+    """Members that only some responses have."""
+
+
+def result_payload(results: "Sequence[Committed | Rejected | NotProcessed]") -> bytes:
     """Payload of `submit_events_result`."""
     return encode(
         {

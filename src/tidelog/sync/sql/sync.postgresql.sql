@@ -3,20 +3,6 @@
 INSERT INTO tidelog.sync_event_partitions (partition, committed_id)
 SELECT * FROM unnest($1::text[], $2::bigint[]);
 
--- name: sync_page
--- Events of one partition in order; bodies that were pruned come from the archive (sync D57).
-SELECT named.number, page.committed_id, page.committed_at, page.body
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
-  WITH ORDINALITY AS named (partition, after, through, most, number),
-LATERAL (
-  SELECT l.committed_id, l.committed_at, coalesce(l.body, a.body) AS body
-  FROM tidelog.sync_event_partitions p JOIN tidelog.log l USING (committed_id)
-  LEFT JOIN tidelog.sync_events_archive a USING (committed_id)
-  WHERE p.partition = named.partition AND p.committed_id > named.after
-    AND p.committed_id <= named.through
-  ORDER BY p.committed_id LIMIT named.most
-) AS page ORDER BY named.number, page.committed_id;
-
 -- name: sync_positions
 -- Where the next events of any of the partitions are.
 SELECT DISTINCT page.committed_id
@@ -26,6 +12,23 @@ LATERAL (
   WHERE p.partition = named.partition AND p.committed_id > $2::bigint AND p.committed_id <= $3::bigint
   ORDER BY p.committed_id LIMIT $4::bigint
 ) AS page ORDER BY page.committed_id LIMIT $4::bigint;
+
+-- name: sync_partitions_between
+-- Names of partitions in ranges, both ends excluded: one look into the index for each (sync 21.2).
+SELECT asked.number, found.partition
+FROM unnest($1::text[], $2::text[], $3::bigint[])
+  WITH ORDINALITY AS asked (after, before, most, number),
+LATERAL (
+  WITH RECURSIVE named (partition) AS (
+    SELECT min(p.partition) FROM tidelog.sync_event_partitions p
+    WHERE p.partition > asked.after COLLATE "C" AND p.partition < asked.before COLLATE "C"
+    UNION ALL
+    SELECT (SELECT min(p.partition) FROM tidelog.sync_event_partitions p
+            WHERE p.partition > named.partition AND p.partition < asked.before COLLATE "C")
+    FROM named WHERE named.partition IS NOT NULL
+  )
+  SELECT partition FROM named WHERE partition IS NOT NULL LIMIT asked.most
+) AS found ORDER BY asked.number, found.partition;
 
 -- name: sync_event
 -- Events by their positions, until they are too large together; bodies that were pruned come from the

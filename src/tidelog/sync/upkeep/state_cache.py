@@ -16,7 +16,7 @@ import msgspec
 
 from tidelog.log.tail import Tail
 from tidelog.store.engine import PAGE_ENTRIES, Store
-from tidelog.store.rows import Entry
+from tidelog.store.rows import Entry, Row
 from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.profiles import TREE_ACTIONS, Model
 from tidelog.sync.protocol.tree import STATE_BYTES, VALUE_BYTES, TreeState, snapshot_digest
@@ -24,6 +24,12 @@ from tidelog.sync.settings import SyncSettings
 
 _decode = msgspec.json.decode
 _log = logging.getLogger(__name__)
+
+PAGE_BYTES = 1_048_576
+"""Read at once while a partition is loaded, unless a single event is larger."""
+
+TURN_BYTES = 65_536
+"""Of events that are applied before others get their turn. A thousand large ones take minutes."""
 
 MAX_PINNED_SEEN = 64
 """How many states in use are passed over in search of one to forget; the next request goes on."""
@@ -144,11 +150,14 @@ class StateCache:
                     except (ValueError, RecursionError) as error:
                         # It only saves time; the log has everything.
                         _log.warning("ignored the snapshot of a partition: %s", error)
-            while page := await self._store.rows(
-                "sync_page", (state.name, state.position, through, PAGE_ENTRIES)
-            ):
+            while page := await self._page(state, through):
+                turn_bytes = 0
                 for committed_id, _, body in page:
                     state.follow(committed_id, _decode(body)["event"])
+                    turn_bytes += len(body)
+                    if turn_bytes >= TURN_BYTES:
+                        turn_bytes = 0
+                        await asyncio.sleep(0)
                 await asyncio.sleep(0)
             for committed_id, event in state.held:
                 if committed_id > state.position:
@@ -161,6 +170,19 @@ class StateCache:
                 state.ready.set_exception(error)
                 state.ready.exception()  # nobody else may be waiting
             raise
+
+    async def _page(self, state: CachedState, through: int) -> list[Row]:
+        """The next events of a partition that is being loaded."""
+        ids = await self._store.lowest(
+            "sync_positions",
+            (state.name,),
+            after=state.position,
+            through=through,
+            limit=PAGE_ENTRIES,
+        )
+        if not ids:
+            return []
+        return await self._store.rows_within("sync_event", ids, most_bytes=PAGE_BYTES)
 
     def _read(self, snapshot: bytes, digest: bytes) -> TreeState:
         """A stored state; it was checked before, and its digest shows that it is unchanged.
