@@ -32,8 +32,9 @@ from tidelog.daemon.settings import DaemonSettings
 from tidelog.daemon.times import read_timestamp, timestamp
 from tidelog.daemon.uplink.interface import BrokerUnreachable, Reply, Uplink
 from tidelog.mesh.protocol.fingerprint import (
-    Envelope,
+    MAX_VALUES,
     RequestRefused,
+    SendEnvelope,
     choose_client_message_id,
     is_client_message_id,
     read_object,
@@ -173,7 +174,7 @@ class Api:
         request: Request,
         read: Callable[[dict[str, Any], int], Draft],
     ) -> Response:
-        fields = read_object(request.body)
+        fields = read_object(request.body, MAX_VALUES)
         keys, in_body = request.values("idempotency-key"), fields.get("client_message_id")
         client_id = choose_client_message_id(keys, in_body, self._outbox.mint)
         if keys and in_body is not None and in_body != client_id:
@@ -199,7 +200,7 @@ class Api:
             return self._store_failed(result)
         return answer(result.status, result.body)
 
-    async def _addressed(self, draft: Draft, client_id: str | None = None) -> Envelope:
+    async def _addressed(self, draft: Draft, client_id: str | None = None) -> SendEnvelope:
         """The envelope with a key for a name.
 
         A stored row keeps the key it has, whatever the name means now. Where nobody has the name,
@@ -316,7 +317,7 @@ class Api:
         lost = query.get("possibly_lost", "false")
         if lost not in ("true", "false") or (lost == "true" and status not in (None, "done")):
             raise RequestRefused(
-                400, "schema_invalid", "possibly_lost is true or false, and its rows are all done"
+                400, "schema_invalid", "possibly_lost must be true or false; all its rows are done"
             )
         rows = self._outbox.lost_rows(limit) if lost == "true" else self._outbox.rows(status, limit)
         return answer(200, {"items": [_shown(row) for row in rows]})
@@ -346,7 +347,8 @@ class Api:
 
     async def _prune(self, request: Request) -> Response:
         if read_object(request.body).get("confirm") is not True:
-            raise RequestRefused(400, "schema_invalid", "payloads go for good: send confirm: true")
+            text = "this removes payloads for good: send confirm: true"
+            raise RequestRefused(400, "schema_invalid", text)
         return answer(200, {"pruned": self._outbox.prune()})
 
     # About the daemon.

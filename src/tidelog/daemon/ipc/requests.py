@@ -8,8 +8,8 @@ from msgspec import Struct, structs
 from tidelog.mesh.protocol.fingerprint import (
     KINDS,
     PUBLIC_KEY,
-    Envelope,
     RequestRefused,
+    SendEnvelope,
     make_envelope,
     read_envelope,
     read_object,
@@ -34,10 +34,10 @@ class Draft(Struct, frozen=True, kw_only=True):
     """The destination as the caller wrote it."""
     name: str | None
     """The name of the member it goes to; None where it is known whither it goes."""
-    unnamed: Envelope
+    unnamed: SendEnvelope
     """The envelope; with a name, nobody's yet."""
 
-    def addressed(self, destination_ref: str) -> Envelope:
+    def addressed(self, destination_ref: str) -> SendEnvelope:
         """The envelope to the member that has the name."""
         return structs.replace(self.unnamed, destination_ref=destination_ref)
 
@@ -79,7 +79,8 @@ def read_patch(payload: bytes, patch: object, max_bytes: int) -> tuple[Draft, bo
         The new send, and whether it goes elsewhere than the old one.
     """
     if not isinstance(patch, dict) or not patch or not patch.keys() <= PATCH_MEMBERS:
-        _refuse("schema_invalid", f"a patch is an object of {', '.join(sorted(PATCH_MEMBERS))}")
+        members = ", ".join(sorted(PATCH_MEMBERS))
+        _refuse("schema_invalid", f"a patch must be an object with some of {members}")
     old = read_envelope(read_object(payload))
     is_redirected = bool(patch.keys() & {"to", "destination_kind", "destination_ref"})
     destination = {"destination_kind": old.destination_kind, "destination_ref": old.destination_ref}

@@ -23,7 +23,7 @@ from tidelog.daemon.database import Database, StorageFull
 from tidelog.daemon.ipc.requests import read_to
 from tidelog.daemon.outbox.pressure import Level, Pressure, Stock
 from tidelog.mesh.protocol import policy
-from tidelog.mesh.protocol.fingerprint import Envelope, read_envelope, read_object
+from tidelog.mesh.protocol.fingerprint import SendEnvelope, read_envelope, read_object
 from tidelog.mesh.protocol.negotiation import Parameters
 from tidelog.mesh.protocol.policy import (
     CLAIM_ROWS,
@@ -467,7 +467,7 @@ class Outbox:
         self,
         row_id: str,
         new_client_message_id: str | None = None,
-        patch: Envelope | None = None,
+        patch: SendEnvelope | None = None,
         to: str | None = None,
     ) -> Requeued:
         """Retire a row that waits, has failed or may be lost; send its content under a fresh id.

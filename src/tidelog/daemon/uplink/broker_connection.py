@@ -215,7 +215,7 @@ class BrokerConnection:
         except BrokerUnreachable as error:
             return SendReply(code=None, error=str(error))
         if not isinstance(ack, wire.Ack):
-            return SendReply(code=None, error="the broker answered a send with another frame")
+            return SendReply(code=None, error="the broker replied with a frame of another kind")
         if ack.code == 401 and self._conversation is not None:
             self._conversation.end("the broker asks to authenticate again")
         return _answer_of(ack, incarnation)
@@ -248,7 +248,7 @@ class BrokerConnection:
     async def _acknowledged(self, frame: Callable[[int], bytes]) -> Reply:
         ack = await self._ask(frame)
         if not isinstance(ack, wire.Ack):
-            raise BrokerUnreachable("the broker answered with a frame of another kind")
+            raise BrokerUnreachable("the broker replied with a frame of another kind")
         body = msgspec.to_builtins(ack)
         for name in ("type", "ref", "code"):
             body.pop(name, None)

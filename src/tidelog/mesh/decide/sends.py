@@ -13,7 +13,7 @@ from msgspec import Struct
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.draft import Draft
 from tidelog.mesh.protocol import replies
-from tidelog.mesh.protocol.fingerprint import MAX_MENTIONS, PUBLIC_KEY, Envelope, RequestRefused
+from tidelog.mesh.protocol.fingerprint import MAX_MENTIONS, PUBLIC_KEY, RequestRefused, SendEnvelope
 from tidelog.mesh.protocol.model import (
     DAY_MS,
     PUSH,
@@ -92,7 +92,7 @@ class CommitSend(Struct, frozen=True, kw_only=True):
     client_message_id: str
     broker_message_id: str
     """Minted before the transaction."""
-    envelope: Envelope
+    envelope: SendEnvelope
     fingerprint: bytes
     mentions: tuple[str, ...] = ()
     supersedes: str | None = None

@@ -17,10 +17,11 @@ from tidelog.mesh.decide.claims import (
     finish_change,
 )
 from tidelog.mesh.protocol.model import WEBHOOK
+from tidelog.mesh.protocol.policy import backoff_ms
 
 MAX_ATTEMPTS = 12
-MIN_BACKOFF_MS = 1000
-MAX_BACKOFF_MS = 300_000
+MIN_POST_BACKOFF_MS = 1000
+MAX_POST_BACKOFF_MS = 300_000
 
 BATCH = 8
 """Messages leased for one endpoint at once; they are posted one after the other, and the lease is
@@ -30,9 +31,9 @@ GONE = 410
 """The status by which an endpoint says that it wants nothing more."""
 
 
-def backoff_ms(attempts: int) -> int:
+def post_backoff_ms(attempts: int) -> int:
     """Pause after so many attempts that failed."""
-    return min(MAX_BACKOFF_MS, MIN_BACKOFF_MS << min(max(attempts, 1) - 1, 16))
+    return backoff_ms(attempts, MIN_POST_BACKOFF_MS, MAX_POST_BACKOFF_MS)
 
 
 def webhook_key(broker_message_id: str, endpoint_id: str) -> DeliveryKey:
@@ -125,7 +126,7 @@ class Attempted(Struct, frozen=True):
             )
         if state.attempts >= MAX_ATTEMPTS:
             return Accept(DEAD, rows=(finish_change(key, claim_id, DEAD, now_ms=now, error=error),))
-        again_at = now + backoff_ms(state.attempts)
+        again_at = now + post_backoff_ms(state.attempts)
         change = finish_change(
             key, claim_id, PENDING, now_ms=now, next_attempt_at=again_at, error=error
         )

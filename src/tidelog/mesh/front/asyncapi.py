@@ -31,7 +31,7 @@ class DeliverFrame(wire.Deliver, frozen=True, kw_only=True, tag="deliver"):
     meta: Any = None  # a default of raw bytes has no place in a schema
 
 
-class HistoryEnvelope(wire.Envelope, frozen=True, kw_only=True):
+class HistoryEnvelope(wire.ReceivedEnvelope, frozen=True, kw_only=True):
     """A message that this member may see."""
 
     meta: Any = None

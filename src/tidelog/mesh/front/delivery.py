@@ -30,7 +30,7 @@ from tidelog.mesh.decide.claims import (
 from tidelog.mesh.front.delivery_interface import Receiver
 from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
-from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, envelope
+from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, received_envelope
 from tidelog.mesh.protocol.fingerprint import RequestRefused
 from tidelog.mesh.protocol.model import Member, Mesh, queue_recipient, stream_name
 from tidelog.mesh.protocol.replies import Reply
@@ -204,7 +204,7 @@ class PushDelivery:
             return answer
         reach(FaultPoint.BROKER_CLAIMED)
         items = [
-            {**envelope(stored, mesh.slug, member.public_hex), "claim_id": claim_id}
+            {**received_envelope(stored, mesh.slug, member.public_hex), "claim_id": claim_id}
             for stored in await self._stored(mesh, answer)
         ]
         self._claimed.inc(len(items))

@@ -55,8 +55,8 @@ from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.fingerprint import (
     KINDS,
     MAX_REFERENCE_BYTES,
-    Envelope,
     RequestRefused,
+    SendEnvelope,
     is_client_message_id,
     read_envelope,
 )
@@ -606,7 +606,7 @@ def _members_page(
     return Reply(200, {"items": items, "next_after": next_after, "has_more": has_more})
 
 
-def _envelope(fields: Mapping[str, Any]) -> Envelope:
+def _envelope(fields: Mapping[str, Any]) -> SendEnvelope:
     """As the daemon reads it, but for the code of a kind that there is not (mesh 6.1)."""
     kind = fields.get("destination_kind")
     if isinstance(kind, str) and kind not in KINDS:

@@ -39,7 +39,7 @@ class _Fields(Struct):
 _fields = msgspec.json.Decoder(_Fields).decode
 
 
-def envelope(stored: Stored, slug: str, member_pubkey: str) -> dict[str, Any]:
+def received_envelope(stored: Stored, slug: str, member_pubkey: str) -> dict[str, Any]:
     """What a member gets of a message, without the claim that belongs to a delivery."""
     fields = _fields(stored.body)
     text, encoding = body_text(stored.data or b"")
@@ -63,9 +63,9 @@ def envelope(stored: Stored, slug: str, member_pubkey: str) -> dict[str, Any]:
 
 def history_item(stored: Stored, slug: str, member_pubkey: str) -> Raw:
     """An item of a page of history."""
-    return Raw(_encode(envelope(stored, slug, member_pubkey)))
+    return Raw(_encode(received_envelope(stored, slug, member_pubkey)))
 
 
 def deliver_frame(stored: Stored, slug: str, member_pubkey: str, claim_id: str) -> wire.Deliver:
     """A delivery to a member."""
-    return wire.Deliver(**envelope(stored, slug, member_pubkey), claim_id=claim_id)
+    return wire.Deliver(**received_envelope(stored, slug, member_pubkey), claim_id=claim_id)

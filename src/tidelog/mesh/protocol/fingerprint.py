@@ -33,6 +33,13 @@ MAX_CLIENT_ID_LENGTH = 128
 MAX_MENTIONS = 256
 """Each mention is a row in the broker's transaction."""
 
+MAX_VALUES = strictjson.MAX_VALUES
+"""JSON values of a request to a daemon (mesh 2.2). No setting: a broker that took fewer would end
+the connection of a daemon that has such a send on its disk, again and again."""
+
+MAX_ENVELOPE_VALUES = MAX_VALUES + 100
+"""The same with what a daemon and a frame add around it."""
+
 MAX_NUMBER = 2**53 - 1
 """Beyond it a double and its canonical digits are no longer the same number (mesh D4)."""
 
@@ -63,7 +70,7 @@ class RequestRefused(TidelogError):  # noqa: N818 - the failure is the noun
         """The value of `error` in the answer."""
 
 
-class Envelope(Struct, frozen=True, kw_only=True):
+class SendEnvelope(Struct, frozen=True, kw_only=True):
     """Everything of a send that its fingerprint covers, in its only form."""
 
     envelope_version: int
@@ -120,12 +127,14 @@ def prefix(fingerprint: bytes) -> str:
 # Reading a request.
 
 
-def read_object(data: bytes) -> dict[str, Any]:
+def read_object(data: bytes, max_values: int = MAX_ENVELOPE_VALUES) -> dict[str, Any]:
     """The JSON object of a request.
 
     A fault that lies only inside the member `meta` (a duplicate key, `NaN`, a lone surrogate, a
     number without end) is `meta_not_canonicalizable`; every other one is `schema_invalid`.
     """
+    if strictjson.has_more_values(data, max_values):
+        _refuse("schema_invalid", f"the request has more than {max_values} JSON values")
     try:
         value = strictjson.read(data)
     except InvalidJson as error:
@@ -154,7 +163,7 @@ def lenient_object(data: bytes) -> tuple[dict[str, Any] | None, bool]:
     return {key: _plain(value) for key, value in others.items()}, True
 
 
-def read_envelope(fields: Mapping[str, Any]) -> Envelope:
+def read_envelope(fields: Mapping[str, Any]) -> SendEnvelope:
     """The envelope in a `send` frame, in a broker's HTTP request or in an outbox payload."""
     version = fields.get("envelope_version")
     if type(version) is not int or not 1 <= version <= MAX_ENVELOPE_VERSION:
@@ -180,7 +189,7 @@ def make_envelope(
     meta: object = None,
     mentions: object = None,
     envelope_version: int = ENVELOPE_VERSION,
-) -> Envelope:
+) -> SendEnvelope:
     """Check and normalise what a caller gave; `RequestRefused` says what is wrong with it.
 
     A name must have been resolved to its key before. The size of the body is the caller's to check.
@@ -195,7 +204,7 @@ def make_envelope(
     if priority not in PRIORITIES:
         _refuse("schema_invalid", f"priority is not one of {', '.join(PRIORITIES)}")
     reply_to = "" if reply_to_id is None else reply_to_id
-    return Envelope(
+    return SendEnvelope(
         envelope_version=envelope_version,
         destination_kind=destination_kind,
         destination_ref=ref,

@@ -146,9 +146,9 @@ def proves_absence(last_error: str | None, attempts: int) -> bool:
     return attempts == 1 or last_error not in _GATE
 
 
-def backoff_ms(attempts: int) -> int:
-    """Delay after so many attempts, before jitter."""
-    return min(MAX_BACKOFF_MS, MIN_BACKOFF_MS << min(max(attempts, 1) - 1, 16))
+def backoff_ms(attempts: int, least: int = MIN_BACKOFF_MS, most: int = MAX_BACKOFF_MS) -> int:
+    """Delay after so many attempts, before jitter: it doubles from `least` up to `most`."""
+    return min(most, least << min(max(attempts, 1) - 1, 16))
 
 
 def retry_delay_ms(attempts: int, jitter: float, retry_after_s: float | None = None) -> int:

@@ -9,8 +9,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, field
 
+from tidelog.base.data import strictjson
 from tidelog.base.errors import TidelogError
-from tidelog.mesh.protocol.fingerprint import RequestRefused, lenient_object, read_object
+from tidelog.mesh.protocol.fingerprint import (
+    MAX_ENVELOPE_VALUES,
+    RequestRefused,
+    lenient_object,
+    read_object,
+)
 
 ENVELOPE_ALLOWANCE_BYTES = 16 * 1024
 """A frame or body may be larger than the largest message by this, for everything around it."""
@@ -116,7 +122,7 @@ class Ack(Struct, frozen=True, kw_only=True, tag="ack", omit_defaults=True):
     subscribed: bool | None = None
 
 
-class Envelope(Struct, frozen=True, kw_only=True):
+class ReceivedEnvelope(Struct, frozen=True, kw_only=True):
     """A message as its readers get it (mesh 7.2)."""
 
     broker_message_id: str
@@ -137,7 +143,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
     """Whether the message mentions this member."""
 
 
-class Deliver(Envelope, frozen=True, kw_only=True, tag="deliver"):
+class Deliver(ReceivedEnvelope, frozen=True, kw_only=True, tag="deliver"):
     """A message for this member; it is delivered again until it is acknowledged."""
 
     claim_id: str
@@ -149,7 +155,7 @@ class HistoryPage(Struct, frozen=True, kw_only=True, tag="history_page"):
 
     ref: int
     items: list[Raw]
-    """Each an `Envelope`; one that cannot be read must not take the others with it."""
+    """Each an `ReceivedEnvelope`; one that cannot be read must not take the others with it."""
     next_after: int
     has_more: bool
 
@@ -281,6 +287,8 @@ def read_broker_frame(data: bytes | str) -> BrokerFrame | None:
 
 def read_daemon_frame(data: bytes) -> DaemonFrame:
     """A frame of a daemon."""
+    if strictjson.has_more_values(data, MAX_ENVELOPE_VALUES):  # or it is read twice, to say why
+        raise FrameInvalid(f"more than {MAX_ENVELOPE_VALUES} JSON values")
     fault = None
     try:
         fields = read_object(data)

@@ -316,7 +316,7 @@ LATERAL (
 ) AS found ORDER BY named.number, found.stream_serial;
 
 -- name: mesh_mentions
--- Of the newest mentions of somebody before a place, those that a member may see.
+-- Of the newest mentions of somebody before a history_id, those that a member may see.
 SELECT named.number, found.*
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
   WITH ORDINALITY AS named (mesh_id, member_pubkey, member_id, mentioned, before, most, number),

@@ -212,7 +212,7 @@ AND CASE l.kind
 ORDER BY l.stream_serial LIMIT ?6;
 
 -- name: mesh_mentions
--- Of the newest mentions of somebody before a place, those that a member may see.
+-- Of the newest mentions of somebody before a history_id, those that a member may see.
 SELECT m.history_id,
        coalesce(length(l.body), 0) + coalesce(length(l.data), 0),
        l.body IS NOT NULL AND CASE l.kind

@@ -46,7 +46,7 @@ _FIRST = stream_name("")
 _outcome = msgspec.json.Decoder(dict[str, object]).decode
 
 
-class _Said(Struct):
+class EntryContent(Struct):
     """What the content of an entry says about the rows that were written with it."""
 
     client_message_id: str
@@ -56,7 +56,7 @@ class _Said(Struct):
     webhooks: int | None = None
 
 
-_said = msgspec.json.Decoder(_Said).decode
+_said = msgspec.json.Decoder(EntryContent).decode
 
 
 class Finding(NamedTuple):
@@ -138,7 +138,7 @@ async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
                     )
             elif message in unknown and not _has_expired(mesh, committed_at, now_ms):
                 yield Finding(3, mesh_id, "message", message, unknown[message])
-        said = [_read(body) for *_, body, _ in page]
+        said = [read_content(body) for *_, body, _ in page]
         for finding in await _without_deliveries(store, page, said, now_ms - SWEPT_MS):
             yield finding
         for finding in await _without_mentions(store, page, said):
@@ -146,10 +146,10 @@ async def _check_history(store: Store, now_ms: int) -> AsyncIterator[Finding]:
 
 
 async def _without_deliveries(
-    store: Store, page: Sequence[Row], contents: Sequence[_Said | None], since_ms: int
+    store: Store, page: Sequence[Row], contents: Sequence[EntryContent | None], since_ms: int
 ) -> list[Finding]:
     """Rule 8, of messages that are younger than a time."""
-    asked: dict[tuple[str, str], tuple[str, _Said | None]] = {}
+    asked: dict[tuple[str, str], tuple[str, EntryContent | None]] = {}
     for (stream, _, message, committed_at, kind, ref, *_), said in zip(page, contents, strict=True):
         if committed_at < since_ms:
             continue
@@ -181,7 +181,7 @@ async def _without_deliveries(
 
 
 async def _without_mentions(
-    store: Store, page: Sequence[Row], contents: Sequence[_Said | None]
+    store: Store, page: Sequence[Row], contents: Sequence[EntryContent | None]
 ) -> list[Finding]:
     """Rule 9; a message whose content is gone mentions nobody."""
     asked: dict[tuple[str], tuple[str, list[str]]] = {}
@@ -196,7 +196,7 @@ async def _without_mentions(
     ]
 
 
-def _read(body: bytes | None) -> _Said | None:
+def read_content(body: bytes | None) -> EntryContent | None:
     """What an entry says; None if its content is gone or damaged, which other rules tell."""
     try:
         return None if body is None else _said(body)
@@ -233,7 +233,7 @@ async def _without_id(
     wrong: dict[str, str] = {}
     asked: dict[str, tuple[str, str]] = {}
     for stream, message, body in entries:
-        said = _read(body)
+        said = read_content(body)
         if said is not None and said.client_message_id:
             asked[message] = (stream, said.client_message_id)
         else:

@@ -8,27 +8,14 @@ removed, one that a message names and that is not there is missing.
 import time
 from collections.abc import AsyncIterator
 
-import msgspec
-from msgspec import Struct
-
 from tidelog.log.derived import Damage, Looked, pages, shown
 from tidelog.mesh.decide.sends import stored_outcome
 from tidelog.mesh.protocol.model import PUSH, queue_recipient, stream_name
-from tidelog.mesh.upkeep.orphan_check import PAGE, find_orphans
+from tidelog.mesh.upkeep.orphan_check import PAGE, find_orphans, read_content
 from tidelog.store.engine import Store
 
 DELIVERIES = 500
 """Rows of one read; they are read without content."""
-
-
-class _Said(Struct):
-    """What the content of an entry says about the rows that were written with it."""
-
-    client_message_id: str
-    mentions: list[str] = []
-
-
-_decode = msgspec.json.Decoder(_Said).decode
 
 
 async def verify_mesh(store: Store) -> AsyncIterator[Looked]:
@@ -52,7 +39,8 @@ async def _verify_deliveries(store: Store) -> AsyncIterator[Looked]:
             message, recipient, channel, endpoint_id, mesh_id, _, created_at, is_known, *entry = row
             if not is_known:
                 named = shown(mesh_id, recipient)
-                missing.add(Damage("mesh_member", named, "is missing, and a message is for it"))
+                text = "is missing, although a message is for it"
+                missing.add(Damage("mesh_member", named, text))
             problem = _delivery_problem(message, recipient, channel, created_at, *entry)
             if problem:
                 key = shown(message, recipient, channel, endpoint_id)
@@ -86,7 +74,7 @@ async def _verify_mentions(store: Store) -> AsyncIterator[Looked]:
     async for page in pages(store, "mesh_verify_mentions", ("", ""), PAGE):
         damage = []
         for message, mentioned, _, _, created_at, entity, committed_at, body in page:
-            said = _read(body)
+            said = read_content(body)
             problem = None
             if entity != message:
                 problem = "its message is not at its place in the history"
@@ -115,11 +103,11 @@ async def _verify_ids(store: Store) -> AsyncIterator[Looked]:
                 ("mesh_member", owner, has_sender),
             )
             missing |= {
-                Damage(table, name, "is missing, and a message is of it")
+                Damage(table, name, "is missing, although a message belongs to it")
                 for table, name, is_there in named
                 if not is_there
             }
-            said = _read(body)
+            said = read_content(body)
             expected = stored_outcome(entity, serial, kind.removeprefix("send."), ref)
             is_its_own = said is None or said.client_message_id == key
             if not is_its_own or (owner, outcome, seen_at) != (actor, expected, at):
@@ -127,11 +115,3 @@ async def _verify_ids(store: Store) -> AsyncIterator[Looked]:
         yield Looked("dedupe", 0, damage)
     for each in sorted(missing):
         yield Looked(each.table, 0, (each,))
-
-
-def _read(body: bytes | None) -> _Said | None:
-    """What an entry says; None if its content is gone, or is of another kind."""
-    try:
-        return None if body is None else _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None

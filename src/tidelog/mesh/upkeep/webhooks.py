@@ -24,7 +24,7 @@ from tidelog.mesh.decide.webhook_posts import (
     webhook_key,
 )
 from tidelog.mesh.metrics import MeshMetrics
-from tidelog.mesh.protocol.envelopes import Stored, envelope
+from tidelog.mesh.protocol.envelopes import Stored, received_envelope
 from tidelog.mesh.protocol.model import stream_name
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
@@ -169,7 +169,7 @@ class Webhooks:
 
 def _body(stored: Stored, target: Target) -> bytes:
     """The envelope of mesh 7.2; an endpoint is not a member, so nothing mentions it."""
-    fields = envelope(stored, target.slug, "")
+    fields = received_envelope(stored, target.slug, "")
     del fields["mention"]
     return _encode(fields)
 
