@@ -5,8 +5,9 @@
             async for message in channel:
                 print(message.name, message.data)
 
-Connections that are lost come back by themselves and go on where they were. Publishing needs the
-app's secret, which a subscriber should not have: see `ChannelPublisher`.
+Connections that are lost come back by themselves and go on where they were. It publishes what users
+say to agents and cancels their runs; anything else needs the app's secret, which a subscriber
+should not have: see `ChannelPublisher`.
 """
 
 import asyncio
@@ -14,10 +15,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 from tidelog.base.errors import TidelogError
+from tidelog.channels.protocol.runs import CANCEL, PREFIX
+from tidelog.channels.protocol.tokens import MAX_ID_BYTES, is_id
 from tidelog.channels.protocol.wire import AppendMode
 from tidelog.client.backoff import Backoff
+from tidelog.client.channels.calls import cancel_data
 from tidelog.client.channels.core import ChannelCore, ChannelOffline, Subscription
 from tidelog.client.channels.link import Authorizer, ChannelLink, Token, socket_url
 from tidelog.client.channels.message import Message, Reset
@@ -250,6 +255,7 @@ class ChannelClient:
             await asyncio.gather(task, return_exceptions=True)
         for channel in tuple(self._channels):
             channel.closed()
+        self._core.drop_publishing(ChannelOffline("the client was closed"))
 
     def subscribe(
         self,
@@ -274,6 +280,73 @@ class ChannelClient:
             rewind = None
         return Channel(self, channel, rewind, limit, on_reset)
 
+    async def publish(
+        self,
+        channel: str,
+        event: str,
+        data: Any,
+        *,
+        extras: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Publish an event of a run, such as `ai-input`; returns when it is on the server's disk.
+
+        It is sent again over the next connection until the server confirms it, and published once.
+
+        Args:
+            channel: where; this client need not be subscribed to it, if its token says `publish`.
+            event: `ai-input`, `ai-cancel`, or what agents publish, with an agent's token.
+            data: text, or a JSON value that subscribers get as text.
+            extras: see runs 4.
+            message_id: as with `ChannelPublisher.publish`; made up if it is not given.
+
+        Returns:
+            The `message_id`.
+
+        Raises:
+            EventRefused: the server says no, and why.
+            ChannelOffline: the server refuses the connection, or the client was closed.
+        """
+        if not event.startswith(PREFIX):
+            raise ValueError("a client publishes events of runs, whose names begin with ai-")
+        key = str(uuid4()) if message_id is None else message_id
+        if not is_id(key):
+            raise ValueError(f"message_id must have 1 to {MAX_ID_BYTES} bytes")
+        self._check_open()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settled(error: TidelogError | None) -> None:
+            if not done.done() and error is None:
+                done.set_result(None)
+            elif not done.done() and error is not None:
+                done.set_exception(error)
+
+        self._core.publish(channel, event, data, extras, key, settled)
+        self._link.wake()
+        try:
+            await done
+        finally:
+            self._core.give_up(key)
+        return key
+
+    async def cancel(
+        self,
+        channel: str,
+        run_id: str | None = None,
+        *,
+        own: bool = False,
+        client_id: str | None = None,
+        all_runs: bool = False,
+    ) -> str:
+        """Ask to stop a run, one's own runs, those of a client, or all of a channel: one of them.
+
+        Raises:
+            EventRefused: others' runs need the capability `run_cancel_any`.
+            ChannelOffline: see `publish`.
+        """
+        data = cancel_data(run_id=run_id, client_id=client_id, own=own, all_runs=all_runs)
+        return await self.publish(channel, CANCEL, data)
+
     @property
     def socket_id(self) -> str | None:
         """Of the present connection: what `authorize` signs; None while there is none."""
@@ -290,14 +363,17 @@ class ChannelClient:
         self, channel: Channel, *, rewind: int | dict[str, float] | None, limit: int
     ) -> Subscription:
         """Begin a subscription."""
-        if self._task is None:
-            raise ChannelOffline("the client is not open; use `async with`")
-        if self._task.done():
-            raise ChannelOffline(self._link.halted or "the client has failed")
+        self._check_open()
         joined = self._core.subscribe(channel.name, channel, rewind=rewind, limit=limit)
         self._channels.add(channel)
         self._link.wake()
         return joined
+
+    def _check_open(self) -> None:
+        if self._task is None:
+            raise ChannelOffline("the client is not open; use `async with`")
+        if self._task.done():
+            raise ChannelOffline(self._link.halted or "the client has failed")
 
     def leave(self, channel: Channel, subscription: Subscription) -> None:
         """End a subscription."""

@@ -6,7 +6,7 @@ to, so that nothing published in between is missed (channels 6.4).
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from tidelog.base.data import strictjson
 from tidelog.base.errors import InvalidJson, TidelogError
-from tidelog.channels.protocol.names import kind_of, needs_auth
+from tidelog.channels.protocol.names import is_cache, kind_of, needs_auth
 from tidelog.channels.protocol.wire import (
     CHANNEL_ERROR,
     CLIENT_EVENT_REJECTED,
@@ -43,6 +43,7 @@ MAX_OUTBOX = 1000
 
 
 _encode = msgspec.json.Encoder().encode
+_PING = b'{"event":"sockudo:ping"}'
 
 
 class SubscriptionRefused(TidelogError):  # noqa: N818 - the failure is the noun
@@ -53,12 +54,29 @@ class ChannelOffline(TidelogError):  # noqa: N818 - the failure is the noun
     """There is no connection now, or none will come any more."""
 
 
+class EventRefused(TidelogError):  # noqa: N818 - the failure is the noun
+    """The server refused an event that this client published; nothing was published."""
+
+    def __init__(self, code: str, error: str, ai_code: int | None = None) -> None:
+        super().__init__(f"{code}: {error}")
+        self.code = code
+        """Stable name of the class of failure: `code` of channels 8.2 or runs 8."""
+        self.error = error
+        self.ai_code = ai_code
+
+
 class Authorization(Struct, frozen=True):
     """What lets one socket subscribe to one private or presence channel."""
 
     auth: str
     channel_data: str | None = None
     """Who subscribes, on presence channels: exactly the text that was signed."""
+
+    @property
+    def body(self) -> dict[str, str]:
+        """What an application's endpoint returns as JSON; client libraries expect it so."""
+        data = {} if self.channel_data is None else {"channel_data": self.channel_data}
+        return {"auth": self.auth, **data}
 
 
 class Send(Struct, frozen=True):
@@ -103,6 +121,20 @@ class Listener(Protocol):
         """The subscription has ended."""
 
 
+class Publishing:
+    """An event on its way: sent over every connection until the server has confirmed it."""
+
+    def __init__(
+        self, channel: str, frame: bytes, settled: Callable[[TidelogError | None], None]
+    ) -> None:
+        self.channel = channel
+        self.frame = frame
+        self.settled = settled
+        """Called once: with None when it is on the server's disk, else with why it is not."""
+        self.is_sent = False
+        """Over this connection."""
+
+
 class Phase(Enum):
     """Where a subscription is."""
 
@@ -114,6 +146,10 @@ class Phase(Enum):
     LIVE = "live"
     RECOVERING = "recovering"
     """Live, but something was missing and a resume is asked for."""
+
+
+_ATTACHED = (Phase.LIVE, Phase.RECOVERING, Phase.REWINDING)
+"""The server has the subscription."""
 
 
 class Subscription:
@@ -133,6 +169,10 @@ class Subscription:
         """Whether the server found the position good that the subscribe goes on from."""
         self.has_begun = False
         """Whether the caller has been shown a beginning, to which everything must connect."""
+        self.expects_cached = False
+        """Whether the next operation is the last event of a cache channel, from before the rest."""
+        self.cached: Operation | None = None
+        """That event, during a rewind, which has it too if it reaches back so far."""
         self.recovered_at = -1
         """Position at which something was missing last; missing again there means a reset."""
         self.reading: int | None = None
@@ -150,6 +190,10 @@ class ChannelCore:
         self._actions: deque[Action] = deque()
         self._unanswered: Counter[str] = Counter()
         """Subscribes under way by channel: only the reply to the last one counts."""
+        self._publishing: dict[str, Publishing] = {}
+        """Events that are not confirmed yet, by `message_id`, in their order."""
+        self._unconfirmed: deque[str] = deque()
+        """Those sent over this connection: each was followed by a ping, whose pong confirms it."""
         self.last_error = ""
         """What the server's last error frame said."""
 
@@ -178,14 +222,73 @@ class ChannelCore:
         if self._subscriptions.get(subscription.channel) is subscription:
             del self._subscriptions[subscription.channel]
             self._say_unsubscribe(subscription)
+            self._send_publishing()
 
     def trigger(self, subscription: Subscription, event: str, data: Any) -> None:
         """Send a client event; the server does not confirm it."""
-        if subscription.phase not in (Phase.LIVE, Phase.RECOVERING, Phase.REWINDING):
+        if subscription.phase not in _ATTACHED:
             raise ChannelOffline("not subscribed at the moment: the event was not sent")
         if len(self._actions) >= MAX_OUTBOX:
             raise ChannelOffline("too many events wait to be sent")
         self._send(event, data, channel=subscription.channel)
+
+    def publish(
+        self,
+        channel: str,
+        event: str,
+        data: Any,
+        extras: Mapping[str, Any] | None,
+        message_id: str,
+        settled: Callable[[TidelogError | None], None],
+    ) -> None:
+        """Publish an event of a run, now or when there is a connection (runs 3).
+
+        On a channel that is subscribed to it waits for the subscription, which may be what allows
+        it.
+        """
+        if message_id in self._publishing:
+            raise ValueError(f"an event {message_id} is on its way already")
+        if len(self._publishing) >= MAX_OUTBOX:
+            raise ChannelOffline("too many events wait to be published")
+        frame = {"event": event, "channel": channel, "data": data, "message_id": message_id}
+        if extras is not None:
+            frame["extras"] = extras
+        self._publishing[message_id] = Publishing(channel, _encode(frame), settled)
+        self._send_publishing()
+
+    def drop_publishing(self, error: TidelogError) -> None:
+        """No event is published any more; those on their way may have been."""
+        for message_id in tuple(self._publishing):
+            self._settle(message_id, error)
+
+    def was_too_large(self) -> None:
+        """The server closed the connection over a message beyond its limit (channels 1.6).
+
+        It does not say which; sending the largest event again would end the next one too.
+        """
+        on_way = [each for each in self._unconfirmed if each in self._publishing]
+        if on_way:
+            largest = max(on_way, key=lambda each: len(self._publishing[each].frame))
+            error = EventRefused("payload_too_large", "the server takes no message of this size")
+            self._settle(largest, error)
+
+    def give_up(self, message_id: str) -> None:
+        """Whoever published an event does not wait for it any more; it may still be published."""
+        self._publishing.pop(message_id, None)
+
+    def _send_publishing(self) -> None:
+        for message_id, event in self._publishing.items():
+            subscription = self._subscriptions.get(event.channel)
+            is_ready = subscription is None or subscription.phase in _ATTACHED
+            if self.socket_id is not None and is_ready and not event.is_sent:
+                event.is_sent = True
+                self._unconfirmed.append(message_id)
+                self._actions += (Send(event.frame), Send(_PING))
+
+    def _settle(self, message_id: str, error: TidelogError | None) -> None:
+        event = self._publishing.pop(message_id, None)
+        if event is not None:
+            event.settled(error)
 
     def actions(self) -> list[Action]:
         """What to do, in this order."""
@@ -197,8 +300,12 @@ class ChannelCore:
     def is_waiting(self) -> bool:
         """Whether the server still has to reply."""
         settled = (Phase.LIVE, Phase.DETACHED)
-        return self.socket_id is None or any(
-            subscription.phase not in settled for subscription in self._subscriptions.values()
+        return (
+            self.socket_id is None
+            or bool(self._unconfirmed)
+            or any(
+                subscription.phase not in settled for subscription in self._subscriptions.values()
+            )
         )
 
     def disconnected(self) -> None:
@@ -206,6 +313,9 @@ class ChannelCore:
         self.socket_id = None
         self._actions.clear()
         self._unanswered.clear()
+        self._unconfirmed.clear()
+        for event in self._publishing.values():
+            event.is_sent = False
         for subscription in self._subscriptions.values():
             subscription.phase = Phase.DETACHED
             subscription.is_resumed = False
@@ -214,6 +324,7 @@ class ChannelCore:
 
     def end(self, error: TidelogError) -> None:
         """There will be no connection any more."""
+        self.drop_publishing(error)
         for subscription in tuple(self._subscriptions.values()):
             self._fail(subscription, error)
 
@@ -255,7 +366,7 @@ class ChannelCore:
             if not isinstance(frame, dict):
                 raise BadFrame("a frame that is not an object")
             self._handle(frame)
-        except (InvalidJson, msgspec.MsgspecError, KeyError, TypeError) as error:
+        except (InvalidJson, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
             raise BadFrame(f"{type(error).__name__}: {error}") from error
 
     def _handle(self, frame: dict[str, Any]) -> None:
@@ -270,6 +381,9 @@ class ChannelCore:
                 self._established(_fields(frame))
             case "sockudo:error":
                 self._error(_fields(frame))
+            case "sockudo:pong":
+                if self._unconfirmed:
+                    self._settle(self._unconfirmed.popleft(), None)
             case "sockudo:token_expired":
                 if _fields(frame).get("code") == TOKEN_EXPIRED:
                     self._actions.append(RenewToken())
@@ -299,8 +413,10 @@ class ChannelCore:
                 if subscription.phase is Phase.LIVE:  # else it is repeated in resume_success
                     fields = _fields(frame)
                     self._start_anew(subscription, fields["code"], fields["reason"])
-            case "sockudo:cache_miss" | "sockudo:message.summary":
-                pass  # they change no message
+            case "sockudo:cache_miss":
+                subscription.expects_cached = False
+            case "sockudo:message.summary":
+                pass  # it changes no message
             case _:
                 self._operation(subscription, read_operation(frame))
 
@@ -316,9 +432,16 @@ class ChannelCore:
             self._ask(subscription)
         for start in range(0, len(resumed), RESUME_CHANNELS):
             self._resume(resumed[start : start + RESUME_CHANNELS], Phase.RESUMING)
+        self._send_publishing()
 
     def _error(self, fields: Mapping[str, Any]) -> None:
-        """Errors do not say what they refer to; whatever could be meant counts as failed."""
+        """What an event of a run met says so; other errors do not say what they refer to.
+
+        Whatever could be meant by those counts as failed.
+        """
+        if "reason" in fields:
+            self._refused(fields)
+            return
         self.last_error = f"{fields.get('code')}: {fields.get('message')}"
         code = fields.get("code")
         if code in (CLIENT_EVENT_REJECTED, NO_POSITIONS):
@@ -328,6 +451,12 @@ class ChannelCore:
         if code in (CHANNEL_ERROR, CLIENT_EVENT_REJECTED, UNAUTHORIZED):
             for subscription in self._subscriptions.values():
                 self._was_read(subscription)
+
+    def _refused(self, fields: Mapping[str, Any]) -> None:
+        message_id, ai_code = fields.get("message_id"), fields.get("ai_code")
+        if isinstance(message_id, str):
+            error = EventRefused(str(fields["reason"]), str(fields.get("message")), ai_code)
+            self._settle(message_id, error)
 
     # Subscribing.
 
@@ -369,7 +498,10 @@ class ChannelCore:
         presence = _fields(frame).get("presence")
         if presence is not None:
             subscription.members = dict(presence["hash"])
-        rewinds = subscription.rewind is not None and view.position is None
+        is_fresh = view.position is None
+        rewinds = subscription.rewind is not None and is_fresh
+        subscription.expects_cached = is_fresh and is_cache(subscription.channel)
+        subscription.cached = None
         serial = frame.get("serial")
         if subscription.is_resumed and view.position is not None and serial == view.position.serial:
             view.continues_as(frame.get("stream_id"))
@@ -379,11 +511,15 @@ class ChannelCore:
         self._judge(subscription, verdict)
         if subscription.phase is Phase.LIVE:
             self._opened(subscription)
+        self._send_publishing()
 
     def _rewound(self, subscription: Subscription, historical_count: int) -> None:
         if subscription.phase is not Phase.REWINDING:
             return
         subscription.view.rewound(historical_count)
+        cached, subscription.cached = subscription.cached, None
+        if cached is not None and subscription.view.get(cached.serial) is None:
+            subscription.view.show(cached)
         subscription.phase = Phase.LIVE
         self._opened(subscription)
 
@@ -394,6 +530,7 @@ class ChannelCore:
 
     def _fail(self, subscription: Subscription, error: TidelogError) -> None:
         self._subscriptions.pop(subscription.channel, None)
+        self._send_publishing()
         subscription.phase = Phase.DETACHED
         subscription.listener.failed(error)
 
@@ -404,6 +541,15 @@ class ChannelCore:
             return  # of a subscription that was given up
         if subscription.phase is Phase.RESUMING:  # sent only because the position is good
             subscription.view.continues_as(operation.stream_id)
+        is_cached, subscription.expects_cached = subscription.expects_cached, False
+        if is_cached and operation.delivery_serial is not None:
+            if subscription.phase is Phase.REWINDING:
+                subscription.cached = operation
+                return
+            if subscription.view.has_passed(operation.delivery_serial):
+                subscription.view.show(operation)
+                self._tell(subscription)
+                return
         self._judge(subscription, subscription.view.receive(operation))
         self._tell(subscription)
 

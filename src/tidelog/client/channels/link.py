@@ -43,6 +43,8 @@ REPLY_TIMEOUT_S = 30
 MAX_FRAME_BYTES = 16 * 1024**2
 """What one frame may hold: the largest message, escaped in the worst way, with its extras."""
 
+MESSAGE_TOO_BIG = 1009
+
 PRIVATE_CODES = range(4000, 5000)
 """Close codes with a meaning of the protocol's own (channels 1.5)."""
 
@@ -146,7 +148,8 @@ class ChannelLink:
                 raise Halted(f"the server returned {status} to the connection") from None
             _log.warning("channels: the server returned %d to the connection", status)
         except (OSError, WebSocketException, TidelogError) as error:
-            _log.warning("channels: connection failed: %s: %s", type(error).__name__, error)
+            at = urlsplit(self._url).netloc
+            _log.warning("channels: no connection to %s, trying again: %s", at, _reason(error))
         finally:
             self._core.disconnected()
             for task in self._tasks:
@@ -156,6 +159,8 @@ class ChannelLink:
     def _judge(self, code: int) -> bool:
         """What a close code means for the next connection (channels 1.5)."""
         _log.info("channels: connection closed with %d (%s)", code, self._core.last_error)
+        if code == MESSAGE_TOO_BIG:
+            self._core.was_too_large()
         if code == UNAUTHORIZED and self._was_established and callable(self._token):
             return False  # its time was over; there is a new one to be had
         is_final = code in PRIVATE_CODES and (code < OVER_CAPACITY or code >= CHANNEL_ERROR)
@@ -251,3 +256,10 @@ class ChannelLink:
             return await self._token()
         except Exception as error:
             raise ChannelOffline(f"no token: {type(error).__name__}: {error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed, as whoever reads the log can act on it."""
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there; is the server running?"
+    return f"{type(error).__name__}: {error}"

@@ -34,7 +34,7 @@ class Message(Struct, frozen=True, kw_only=True):
     """The publisher's, without the server's own headers."""
     tags: Any
     action: str
-    """What made it so: `create`, `update`, `delete`, `append`, or `event` if it cannot change."""
+    """What made it so: one of channels 5.1, such as `append`; `event` if it cannot change."""
     history_serial: int | None
     """Its position among the messages of the channel; None for an event that is not kept."""
     delivery_serial: int | None

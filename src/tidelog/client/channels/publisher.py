@@ -1,4 +1,4 @@
-"""`ChannelPublisher`: what an application's server writes into channels.
+"""`ChannelPublisher`: what an application's server writes into channels, and reads from them.
 
     async with ChannelPublisher("http://127.0.0.1:8080", "app-id", "app-key", "app-secret") as app:
         receipt = await app.publish("room-7", "chat.message", {"text": "hi"})
@@ -9,23 +9,28 @@
 It is apart from `ChannelClient` because it holds the app's secret: who has it may do everything,
 and subscribers should not. Every request carries a key of its own (`message_id`, `op_id`) and is
 repeated under it when the network or the server fails, so nothing is done twice.
+
+`BlockingChannelPublisher` is the same for programs without an event loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
-from urllib.parse import quote
-from uuid import uuid4
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-import msgspec
-from msgspec import Struct
-
-from tidelog.channels.protocol.signatures import sign
-from tidelog.channels.protocol.verbs import MutationVerb
+from tidelog.channels.protocol.query import Direction
 from tidelog.client.backoff import Backoff
-from tidelog.client.channels.core import Authorization
-from tidelog.client.channels.http import ChannelApi, PublishFailed
-from tidelog.client.channels.stream import MAX_BUFFERED, MessageStream
+from tidelog.client.channels import calls
+from tidelog.client.channels.calls import StoredMessage
+from tidelog.client.channels.cancels import CancelWatch
+from tidelog.client.channels.exchange import Call, Retry, Server
+from tidelog.client.channels.granting import Granting
+from tidelog.client.channels.http import ChannelApi
+from tidelog.client.channels.run import Run
+from tidelog.client.channels.stream import MessageStream
+from tidelog.client.channels.token_buffer import MAX_BUFFERED
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ATTEMPTS = 8
 """Attempts of one request: with `RETRY` about seven seconds, the time a server takes to restart."""
@@ -34,25 +39,20 @@ RETRY = Backoff(first=0.1, most=2.0)
 
 TIMEOUT_S = 10.0
 
-_encode = msgspec.json.Encoder().encode
+
+def _asks(
+    make: Callable[P, Call[T]],
+) -> Callable[Concatenate["ChannelPublisher", P], Coroutine[Any, Any, T]]:
+    """The method that sends what a function of `calls` makes."""
+
+    async def ask(self: "ChannelPublisher", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.api.ask(make(*args, **kwargs))
+
+    calls.describe(ask, make)
+    return ask
 
 
-class Receipt(Struct, frozen=True, kw_only=True):
-    """Where a publish or a change stands."""
-
-    channel: str
-    message_serial: str | None
-    """Names the message in every later change; None if it cannot be changed."""
-    version_serial: str | None
-    history_serial: int | None
-    delivery_serial: int | None
-    key: str
-    """The `message_id` or `op_id` it was sent under."""
-    is_duplicate: bool = False
-    """Whether the change had been made before under this key. A publish is not told apart."""
-
-
-class ChannelPublisher:
+class ChannelPublisher(Granting):
     """Publishes for one app; use it as `async with`."""
 
     def __init__(
@@ -77,22 +77,14 @@ class ChannelPublisher:
             timeout_s: of one attempt.
             backoff: waits between attempts.
         """
-        if attempts < 1:
-            raise ValueError("attempts must be at least 1")
-        self._key = app_key
-        self._secret = app_secret
-        self._api = ChannelApi(
-            url,
-            app_id,
-            app_key,
-            app_secret,
-            attempts=attempts,
-            timeout_s=timeout_s,
-            backoff=backoff,
+        super().__init__(app_key, app_secret)
+        self.api = ChannelApi(
+            Server(url, app_id, app_key, app_secret), Retry(attempts, timeout_s, backoff)
         )
+        self._cancels = CancelWatch(url, app_key, self)
 
     async def __aenter__(self) -> Self:
-        await self._api.__aenter__()
+        await self.api.__aenter__()
         return self
 
     async def __aexit__(
@@ -101,95 +93,45 @@ class ChannelPublisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._api.__aexit__(kind, error, trace)
+        await self._cancels.close()
+        await self.api.__aexit__(kind, error, trace)
 
-    async def publish(
+    publish = _asks(calls.publish)
+    append = _asks(calls.append)
+    update = _asks(calls.update)
+    delete = _asks(calls.delete)
+    cancel = _asks(calls.cancel)
+
+    message = _asks(calls.message)
+    versions = _asks(calls.versions)
+    history = _asks(calls.history)
+    channels = _asks(calls.channels)
+    channel = _asks(calls.channel)
+    users = _asks(calls.users)
+
+    async def messages(
         self,
         channel: str,
-        event: str,
-        data: Any,
         *,
-        message_id: str | None = None,
-        extras: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
-        socket_id: str | None = None,
-    ) -> Receipt:
-        """Publish an event; with versioned messages it can be changed later.
-
-        Args:
-            channel: where.
-            event: its name.
-            data: text, or a JSON value that subscribers get as text.
-            message_id: 1 to 128 bytes that name this publish for ever in its channel: under the
-                same one the same event is published once, another one is refused. Made up if it is
-                not given.
-            extras: see channels 3.
-            tags: likewise.
-            socket_id: a subscriber that does not get it and, if it is signed in, its creator.
-
-        Raises:
-            PublishRefused, PublishFailed: see there.
-        """
-        key = str(uuid4()) if message_id is None else message_id
-        body = {"name": event, "channel": channel, "data": data, "message_id": key}
-        optional = {"extras": extras, "tags": tags, "socket_id": socket_id}
-        body |= {name: value for name, value in optional.items() if value is not None}
-        answer = await self._api.post("/events", body)
-        try:
-            receipt = answer["channels"][channel]
-        except (KeyError, TypeError):
-            raise PublishFailed("the server's response is not that of a publish") from None
-        return _receipt(channel, receipt, key)
-
-    async def append(
-        self,
-        channel: str,
-        message_serial: str,
-        text: str,
-        *,
-        extras: Mapping[str, Any] | None = None,
-        description: str | None = None,
-        op_id: str | None = None,
-        socket_id: str | None = None,
-    ) -> Receipt:
-        """Add text to a message; `extras` replace those it has."""
-        body = {"data": text, "extras": extras, "description": description}
-        return await self._change("append", channel, message_serial, body, op_id, socket_id)
-
-    async def update(
-        self,
-        channel: str,
-        message_serial: str,
-        *,
-        name: str | None = None,
-        data: Any = None,
-        extras: Mapping[str, Any] | None = None,
-        clear: Sequence[Literal["name", "data", "extras"]] = (),
-        description: str | None = None,
-        metadata: Any = None,
-        op_id: str | None = None,
-        socket_id: str | None = None,
-    ) -> Receipt:
-        """Replace what is given, take away what `clear` names, keep the rest."""
-        body = {"name": name, "data": data, "extras": extras, "metadata": metadata}
-        body |= {"clear_fields": list(clear) or None, "description": description}
-        return await self._change("update", channel, message_serial, body, op_id, socket_id)
-
-    async def delete(
-        self,
-        channel: str,
-        message_serial: str,
-        *,
-        clear: Sequence[Literal["name", "data", "extras"]] = (),
-        description: str | None = None,
-        metadata: Any = None,
-        op_id: str | None = None,
-        socket_id: str | None = None,
-    ) -> Receipt:
-        """Mark a message as deleted; its data stays unless `clear` names it."""
-        body = {"clear_fields": list(clear) or None, "description": description}
-        body |= {"metadata": metadata}
-        return await self._change("delete", channel, message_serial, body, op_id, socket_id)
+        direction: Direction = "newest_first",
+        start_time_ms: int | None = None,
+        end_time_ms: int | None = None,
+    ) -> AsyncIterator[StoredMessage]:
+        """Every message of the history of a channel, read page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.history(
+                channel,
+                direction=direction,
+                start_time_ms=start_time_ms,
+                end_time_ms=end_time_ms,
+                cursor=cursor,
+            )
+            for message in page.items:
+                yield message
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     def stream(
         self,
@@ -210,52 +152,34 @@ class ChannelPublisher:
             max_buffered=max_buffered,
         )
 
-    def authorization(
+    def run(
         self,
         channel: str,
-        socket_id: str,
         *,
-        user_id: str | None = None,
-        user_info: Any = None,
-    ) -> Authorization:
-        """What lets a socket subscribe to a private channel, or as a user to a presence channel.
+        client_id: str | None = None,
+        run_id: str | None = None,
+        resume: bool = False,
+        transport: Mapping[str, str] | None = None,
+        max_buffered: int = MAX_BUFFERED,
+    ) -> Run:
+        """A piece of work for somebody, for the length of an `async with`; see `Run`.
 
-        For the application's own endpoint, which knows who may do so.
+        Args:
+            channel: where it is told.
+            client_id: for whom: who may cancel it without `run_cancel_any`.
+            run_id: what it is called, 1 to 256 bytes; made up if it is not given. Whoever asks for
+                the work may choose it, and so cancel it before it has begun.
+            resume: go on with a run that was suspended: `ai-run-resume` instead of `ai-run-start`.
+            transport: further transport headers of all its events, such as `{"model": "..."}`.
+            max_buffered: see `MessageStream`.
         """
-        signed, channel_data = f"{socket_id}:{channel}", None
-        if user_id is not None:
-            member = {"user_id": user_id}
-            member |= {} if user_info is None else {"user_info": user_info}
-            channel_data = _encode(member).decode()
-            signed += f":{channel_data}"
-        return Authorization(f"{self._key}:{sign(self._secret, signed)}", channel_data)
-
-    async def _change(
-        self,
-        verb: MutationVerb,
-        channel: str,
-        message_serial: str,
-        body: Mapping[str, Any],
-        op_id: str | None,
-        socket_id: str | None,
-    ) -> Receipt:
-        key = str(uuid4()) if op_id is None else op_id
-        given = {name: value for name, value in body.items() if value is not None}
-        given["op_id"] = key
-        if socket_id is not None:
-            given["socket_id"] = socket_id
-        message = f"{quote(channel, safe='')}/messages/{quote(message_serial, safe='')}"
-        answer = await self._api.post(f"/channels/{message}/{verb}", given)
-        return _receipt(channel, answer, key)
-
-
-def _receipt(channel: str, answer: Mapping[str, Any], key: str) -> Receipt:
-    return Receipt(
-        channel=channel,
-        message_serial=answer.get("message_serial"),
-        version_serial=answer.get("version_serial"),
-        history_serial=answer.get("history_serial"),
-        delivery_serial=answer.get("delivery_serial"),
-        key=key,
-        is_duplicate=answer.get("status") == "duplicate",
-    )
+        return Run(
+            self,
+            self._cancels,
+            channel,
+            client_id=client_id,
+            run_id=run_id,
+            resume=resume,
+            transport=transport or {},
+            max_buffered=max_buffered,
+        )

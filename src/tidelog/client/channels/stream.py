@@ -4,35 +4,21 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
-from tidelog.base.errors import TidelogError
-
-MAX_BUFFERED = 262_144
-"""Characters written and not yet taken by the server; a writer beyond it waits."""
-
-EAGER_APPENDS = 2048
-"""Appends that carry whatever there is. A message takes 4096 unless the server is set otherwise, so
-later ones wait for more text each: the second half then holds the megabyte a message may have."""
-
-FIRST_CHARACTERS = 16_384
-"""Most that the message is published with: a publish may hold less than a message may grow to."""
-
-KEEP_OPEN_S = 20.0
-"""After this long without text an update that changes nothing says that the writer lives: the
-server ends a stream that is silent for 60 s, unless it is set otherwise."""
-
-CLOSE_TIMEOUT_S = 10.0
-"""How long a block that ends by an exception waits for the server to hear of it."""
-
-Status = Literal["complete", "cancelled"]
+from tidelog.client.channels import token_buffer
+from tidelog.client.channels.token_buffer import (
+    FIRST_CHARACTERS,
+    Published,
+    Status,
+    StreamEnded,
+    TokenBuffer,
+    serial_of,
+    with_status,
+    with_transport,
+)
 
 _log = logging.getLogger("tidelog.client.channels.client")
-
-
-class _Receipt(Protocol):
-    @property
-    def message_serial(self) -> str | None: ...
 
 
 class Publisher(Protocol):
@@ -46,7 +32,7 @@ class Publisher(Protocol):
         *,
         message_id: str | None = None,
         extras: Mapping[str, Any] | None = None,
-    ) -> _Receipt:
+    ) -> Published:
         """Publish the message."""
 
     async def append(
@@ -56,15 +42,11 @@ class Publisher(Protocol):
         text: str,
         *,
         extras: Mapping[str, Any] | None = None,
-    ) -> _Receipt:
+    ) -> Published:
         """Add text."""
 
-    async def update(self, channel: str, message_serial: str) -> _Receipt:
+    async def update(self, channel: str, message_serial: str) -> Published:
         """Change nothing, and so keep the stream open."""
-
-
-class StreamEnded(TidelogError):  # noqa: N818 - the failure is the noun
-    """Nothing can be written: the block has not begun or is over."""
 
 
 class MessageStream:
@@ -90,18 +72,13 @@ class MessageStream:
         message_id: str | None,
         max_buffered: int,
     ) -> None:
-        if max_buffered < 1:
-            raise ValueError("max_buffered must be at least 1")
         self._publisher = publisher
         self._channel = channel
         self._event = event
         self._extras = extras
         self._message_id = message_id
-        self._max_buffered = max_buffered
+        self._buffer = TokenBuffer(max_buffered)
         self._serial: str | None = None
-        self._waiting: list[str] = []
-        self._size = 0
-        self._appends = 0
         self._status: Status | None = None
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -142,14 +119,13 @@ class MessageStream:
                 raise StreamEnded("the stream is not open")
             if self._task.done():
                 self._task.result()
-            if not self._size or self._size + len(token) <= self._max_buffered:
+            if self._buffer.has_room(token):
                 break
             self._room.clear()
             self._news.set()
             await self._room.wait()
         if token:
-            self._waiting.append(token)
-            self._size += len(token)
+            self._buffer.add(token)
             self._news.set()
         if token and self._serial is None:
             await self._begun.wait()
@@ -162,22 +138,41 @@ class MessageStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._task is None:
+        if self._task is None or self._status is not None:
             return
-        self._status = "complete" if error is None else "cancelled"
+        if error is None:
+            await self.end("complete")
+            return
+        self._status = "cancelled"
         self._news.set()
         try:
-            if error is None:
-                await self._task
-            else:
-                await self._give_up(self._task)
+            await self._give_up(self._task)
         finally:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._stop(self._task)
+
+    async def end(self, status: Status, transport: Mapping[str, str] | None = None) -> None:
+        """Send the rest and say how it ended; `transport` are headers that say why.
+
+        Raises:
+            PublishRefused, PublishFailed: that could not be said, or something before it.
+        """
+        if self._task is None or self._status is not None:
+            return
+        self._status = status
+        self._extras = with_transport(self._extras, transport or {})
+        self._news.set()
+        try:
+            await self._task
+        finally:
+            await self._stop(self._task)
+
+    async def _stop(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     async def _give_up(self, task: asyncio.Task[None]) -> None:
         """Say that it was cancelled, if that can be said; the reason for it is what is raised."""
-        await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+        await asyncio.wait((task,), timeout=token_buffer.CLOSE_TIMEOUT_S)
         failure = None if not task.done() or task.cancelled() else task.exception()
         if self._serial is not None and (failure is not None or not task.done()):
             _log.warning("channels: a stream could not be marked as cancelled: %s", failure)
@@ -188,7 +183,7 @@ class MessageStream:
         """Send what waits, one request after the other, until the end was said."""
         try:
             while self._status is None:
-                if self._is_worth_it():
+                if self._buffer.is_due(is_writer_waiting=not self._room.is_set()):
                     await self._put(self._take(), None)
                 else:
                     await self._wait()
@@ -203,20 +198,13 @@ class MessageStream:
         """Until there is news; a silent stream is kept open."""
         self._news.clear()
         try:
-            async with asyncio.timeout(None if self._serial is None else KEEP_OPEN_S):
+            async with asyncio.timeout(None if self._serial is None else token_buffer.KEEP_OPEN_S):
                 await self._news.wait()
         except TimeoutError:
             await self._publisher.update(self._channel, self.message_serial)
 
-    def _is_worth_it(self) -> bool:
-        """Whether an append is due: there is text, and enough of it if there were many."""
-        least = max(1, (self._appends - EAGER_APPENDS) // 2)
-        is_writer_waiting = not self._room.is_set()
-        return self._size >= least or (self._size > 0 and is_writer_waiting)
-
     def _take(self) -> str:
-        text = "".join(self._waiting)
-        self._waiting, self._size = [], 0
+        text = self._buffer.take()
         self._room.set()
         return text
 
@@ -229,7 +217,7 @@ class MessageStream:
                 return
         extras = None if status is None else with_status(self._extras, status)
         await self._publisher.append(self._channel, self.message_serial, text, extras=extras)
-        self._appends += 1
+        self._buffer.appends += 1
 
     async def _publish(self, text: str, status: str) -> None:
         receipt = await self._publisher.publish(
@@ -239,19 +227,5 @@ class MessageStream:
             message_id=self._message_id,
             extras=with_status(self._extras, status),
         )
-        if receipt.message_serial is None:
-            raise StreamEnded(
-                f"messages of {self._channel} cannot be changed: the server's settings "
-                "channels.versioned_messages.enabled and channels.history say which can"
-            )
-        self._serial = receipt.message_serial
+        self._serial = serial_of(receipt, self._channel)
         self._begun.set()
-
-
-def with_status(extras: Mapping[str, Any] | None, status: str) -> dict[str, Any]:
-    """Extras with `ai.transport.status` set and everything else as it was."""
-    whole = dict(extras or {})
-    ai = dict(whole.get("ai") or {})
-    ai["transport"] = {**(ai.get("transport") or {}), "status": status}
-    whole["ai"] = ai
-    return whole

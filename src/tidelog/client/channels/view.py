@@ -169,11 +169,6 @@ class ChannelView:
 
     # What happens.
 
-    @property
-    def is_rewinding(self) -> bool:
-        """Whether `rewound` is to come."""
-        return self._rewound is not None
-
     def attached(self, stream_id: str | None, serial: int | None, *, rewinds: bool) -> Verdict:
         """The subscription begins, at a position if the server can resume it."""
         if stream_id is None or serial is None:
@@ -204,11 +199,26 @@ class ChannelView:
         self._bytes = self._floor = self._passing = 0
         self._rewound = None
 
+    def has_passed(self, serial: int) -> bool:
+        """Whether an operation of this delivery serial is from before the position."""
+        return self.position is not None and serial <= self.position.serial
+
+    def show(self, operation: Operation) -> None:
+        """Give an event to the reader and keep nothing of it."""
+        data = None if operation.data is UNSET else operation.data
+        self._passed += 1
+        self._news[self._passed] = _message(self.channel, operation, data)
+        self._passing += 1
+        if self._passing > MAX_PASSING:
+            del self._news[next(key for key in self._news if isinstance(key, int))]
+            self._passing -= 1
+            self.missed += 1
+
     def receive(self, operation: Operation) -> Verdict:
         """An operation, live or replayed."""
         serial = operation.delivery_serial
         if serial is None:
-            self._pass(operation)
+            self.show(operation)
             return Verdict.APPLIED
         if self._rewound is not None:
             if len(self._rewound) >= MAX_REWOUND:
@@ -270,16 +280,6 @@ class ChannelView:
         self._let_go()
 
     # Inside.
-
-    def _pass(self, operation: Operation) -> None:
-        data = None if operation.data is UNSET else operation.data
-        self._passed += 1
-        self._news[self._passed] = _message(self.channel, operation, data)
-        self._passing += 1
-        if self._passing > MAX_PASSING:
-            del self._news[next(key for key in self._news if isinstance(key, int))]
-            self._passing -= 1
-            self.missed += 1
 
     def _fold(self, operation: Operation, *, is_whole: bool) -> None:
         key, history_serial = operation.serial, operation.history_serial or 0

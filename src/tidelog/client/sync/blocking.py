@@ -108,6 +108,14 @@ class BlockingSyncClient:
         client = self._client
         return self._run(_called(lambda: client.withdraw(id)))
 
+    def reconnect(self) -> None:
+        """See `SyncClient.reconnect`."""
+        self._run(_called(self._client.reconnect))
+
+    def wipe(self, partition: str) -> int:
+        """See `SyncClient.wipe`."""
+        return self._run(self._client.wipe(partition))
+
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
         """See `SyncClient.changes`; ends when nothing happens for `timeout` seconds."""
         changes = self._run(_called(self._client.changes))

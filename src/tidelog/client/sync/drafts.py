@@ -12,8 +12,7 @@ from tidelog.client.sync.rows import StoredEvent
 from tidelog.client.sync.store import SyncStore
 from tidelog.client.sync.views import Views
 from tidelog.sync.protocol.fault import Fault
-from tidelog.sync.protocol.partitions import event_faults as partition_faults
-from tidelog.sync.protocol.partitions import normal_set
+from tidelog.sync.protocol.partitions import normal_set, partition_faults
 from tidelog.sync.protocol.profiles import (
     CANONICAL,
     Model,
