@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lake.forgetting import begin_forgetting, end_forgetting
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 from tidelog.pipeline.search.index import index_root
 from tidelog.pipeline.search.index_build import update_index
@@ -39,9 +40,6 @@ from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, for
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_UNFINISHED = "_forgetting"
-"""File in the lake while something that was noted is not yet forgotten everywhere."""
 
 _SHOWN = 5
 """Ids that a refusal names."""
@@ -64,11 +62,6 @@ class Forgotten(Struct, frozen=True):
     """Sync partitions that have no snapshot in the lake from now on."""
     deleted_files: int
     is_dry_run: bool
-
-
-def is_unfinished(lake: Lake) -> bool:
-    """Whether a process died while it was forgetting; `forget` without arguments finishes it."""
-    return (lake.root / _UNFINISHED).exists()
 
 
 def forget(
@@ -114,7 +107,7 @@ def forget(
                 return Forgotten(entities, erased, rows, partitions, 0, is_dry_run=True)
             if entities or erased:
                 progress("note")
-                (lake.root / _UNFINISHED).touch()
+                begin_forgetting(lake)
                 lake.overwrite("forgotten", listed.coalesce(1), lake.through("log"))
         finally:
             asked.unpersist()
@@ -124,7 +117,7 @@ def forget(
             progress("dedupe")
             rows["dedupe"] = _remove_keys(spark, lake, orders)
         deleted = _delete_files(lake, progress)
-        (lake.root / _UNFINISHED).unlink(missing_ok=True)
+        end_forgetting(lake)
         return Forgotten(entities, erased, rows, partitions, deleted, is_dry_run=False)
 
 

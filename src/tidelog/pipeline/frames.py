@@ -1,10 +1,11 @@
-"""Frames of rows that the driver has.
+"""Frames of rows that the driver has, and the columns of a table as Arrow has them.
 
-They go to Spark through Arrow: for rows of plain Python, Spark starts a process to convert them,
-which on a small job takes longer than the job. And a frame that is known to be empty lets Spark
-leave out what it would be joined with.
+Such rows go to Spark through Arrow: for rows of plain Python, Spark starts a process that converts
+them, which on a small job takes longer than the job. And a frame that is known to be empty lets
+Spark leave out what it would be joined with.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +15,23 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from tidelog.pipeline.tables import Table
+
+_ARROW = {
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "double": pa.float64(),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
+def arrow_schema(table: "Table") -> pa.Schema:
+    """The columns of a table."""
+    return pa.schema([(column.name, _ARROW[column.kind]) for column in table.columns])
 
 
 def frame_of_rows(
@@ -48,3 +66,8 @@ def _struct(ddl: str) -> "StructType":
     kinds = StructType.fromDDL(ddl)
     assert isinstance(kinds, StructType)  # noqa: S101 - what columns make
     return kinds
+
+
+def spark_path(path: str | Path) -> str:
+    """A path as Spark is told it: a bare one would be in whatever `fs.defaultFS` names."""
+    return f"file://{Path(path).absolute()}"

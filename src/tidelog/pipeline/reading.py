@@ -75,15 +75,18 @@ def read(
     for name in (*(columns or ()), *(condition[0] for condition in where)):
         if name not in known:
             raise TidelogError(f"table {table} has no column {name!r}; it has: {', '.join(known)}")
-    rows = _arrow(Path(lake) if lake is not None else _configured_lake(), table, columns, where)
+    rows = _arrow(_lake_at(lake), table, columns, where)
     if as_ == "pandas":
         return _pandas(rows)
     return _polars(rows) if as_ == "polars" else rows
 
 
-def _configured_lake() -> Path:
+def _lake_at(location: str | Path | None) -> Path:
+    from tidelog.config.lake_location import lake_directory
     from tidelog.config.settings import load
 
+    if location is not None:
+        return lake_directory(str(location), "lake")
     return load({}, os.environ, None).settings.lake_path
 
 

@@ -8,20 +8,24 @@ notebook can ask what a column means without starting a JVM.
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tidelog.channels.protocol.verbs import VERBS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
 Layer = Literal["bronze", "silver", "gold", "product"]
-Kind = Literal["bigint", "string", "binary", "boolean", "timestamp", "double", "array<string>"]
+ColumnKind = Literal[
+    "bigint", "string", "binary", "boolean", "timestamp", "double", "array<string>"
+]
 
 
 class Column(NamedTuple):
     """One column; `kind` is its type as Spark SQL writes it."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str
     is_nullable: bool = False
 
@@ -41,10 +45,19 @@ class Table(NamedTuple):
     relations: tuple[str, ...] = ()
     """Relations of the store it is built from: they change after the commit, so the log does not
     tell them and they are read as of one moment."""
+    order: str = "committed_id"
+    """Column along which its rows lie: a file has a range of it, as far as that can be, so that
+    what is new or has changed concerns few files."""
+    is_changing: bool = False
+    """Whether rows that are there change. Its files are then small, so that little is written again
+    for one of them."""
     made_by: str = ""
     """`module:function` of `tidelog.pipeline.transforms`, for a table that is made anew of its one
     input whenever that has changed. It is built and checked by this alone; every other table has a
-    builder in `fill.derived_tables` and a comparison in `checks.tables`."""
+    builder in `fill.derived_tables` and a comparison in `checks.made_tables`."""
+    sorted_by: tuple[str, ...] = ()
+    """Columns by which the rows of a file are sorted, if whoever reads it looks for some of them:
+    the other row groups of the file are skipped then."""
 
     @property
     def make(self) -> "Callable[[DataFrame], DataFrame]":
@@ -120,7 +133,7 @@ FORGOTTEN = Table(
         Column(
             "first_committed_id",
             "bigint",
-            "Content from this position on is forgotten, also what is still to come.",
+            "Content from this position on is forgotten, including what is added later.",
         ),
         Column(
             "partitions",
@@ -130,6 +143,7 @@ FORGOTTEN = Table(
         ),
         Column("forgotten_at", "timestamp", "When."),
     ),
+    order="first_committed_id",
 )
 
 MESSAGE_VERSION = Table(
@@ -146,10 +160,10 @@ MESSAGE_VERSION = Table(
         Column(
             "history_serial",
             "bigint",
-            "Place of the message in the channel's history; null if pruned.",
+            "Position of the message in the channel's history; null if pruned.",
             True,
         ),
-        Column("action", "string", "`create`, `append`, `update`, `delete` or `event`."),
+        Column("action", "string", f"{', '.join(f'`{verb}`' for verb in VERBS)} or `event`."),
         Column("actor", "string", "Who did it."),
         Column("client_id", "string", "Whom this version is attributed to.", True),
         Column("creator", "string", "Client that created the message.", True),
@@ -171,7 +185,7 @@ MESSAGE_VERSION = Table(
         Column("metadata", "string", "JSON text of the version's metadata.", True),
         Column("op_id", "string", "Key under which the operation is deduplicated.", True),
         Column("kept", "array<string>", "Fields an update or delete left as they were.", True),
-        Column("cleared", "array<string>", "Fields an update or delete took away.", True),
+        Column("cleared", "array<string>", "Fields an update or delete removed.", True),
         Column("committed_at", "timestamp", "When."),
         Column(
             "is_available",
@@ -180,6 +194,7 @@ MESSAGE_VERSION = Table(
         ),
     ),
     inputs=("log",),
+    sorted_by=("app_id", "channel", "committed_id"),
 )
 
 MESSAGE = Table(
@@ -194,7 +209,7 @@ MESSAGE = Table(
         Column(
             "history_serial",
             "bigint",
-            "Place in the channel's history; null if nothing of it is left.",
+            "Position in the channel's history; null if nothing of it is left.",
             True,
         ),
         Column(
@@ -227,6 +242,8 @@ MESSAGE = Table(
     ),
     inputs=("message_version",),
     relations=("channel_message",),
+    order="first_committed_id",
+    is_changing=True,
 )
 
 EVENT = Table(
@@ -274,17 +291,18 @@ SEND = Table(
         Column("content", "binary", "Its bytes; null if there are none or they are gone.", True),
         Column("content_bytes", "bigint", "Their number; null if pruned.", True),
         Column("committed_at", "timestamp", "When it was accepted."),
-        Column("deleted_at", "timestamp", "When retention took it; null while it is there.", True),
+        Column("deleted_at", "timestamp", "When retention removed it; else null.", True),
         Column("deleted_reason", "string", "Why.", True),
     ),
     inputs=("log",),
     relations=("tombstone",),
+    is_changing=True,
 )
 
 DELIVERY = Table(
     "delivery",
     "silver",
-    "What one recipient or webhook is to get, and how far that is.",
+    "A message for one recipient or webhook, and whether it was delivered.",
     ("broker_message_id", "recipient_pubkey", "channel", "endpoint_id"),
     (
         Column("broker_message_id", "string", "The message."),
@@ -297,13 +315,15 @@ DELIVERY = Table(
         Column("endpoint_id", "string", "Webhook; else empty."),
         Column("mesh_id", "string", "The mesh."),
         Column("history_id", "bigint", "Position of the message in the mesh."),
-        Column("status", "string", "`pending`, `claimed`, `delivered` or `dead`."),
-        Column("attempts", "bigint", "How often it was tried."),
+        Column("status", "string", "`pending` until it is `delivered` or `dead`."),
+        Column("attempts", "bigint", "How often it was tried; a try under way is not counted."),
         Column("last_error", "string", "Why the last try failed.", True),
         Column("created_at", "timestamp", "When the message was committed."),
         Column("delivered_at", "timestamp", "When it was acknowledged.", True),
     ),
     relations=("delivery",),
+    order="broker_message_id",
+    is_changing=True,
 )
 
 MENTION = Table(
@@ -319,6 +339,8 @@ MENTION = Table(
         Column("created_at", "timestamp", "When."),
     ),
     relations=("mention",),
+    order="broker_message_id",
+    is_changing=True,
 )
 
 DEDUPE = Table(
@@ -343,7 +365,11 @@ DEDUPE = Table(
         Column("expires_at", "timestamp", "When it may be forgotten; null: never by time.", True),
     ),
     relations=("dedupe",),
+    is_changing=True,
 )
+
+ACTION_COUNTS = {f"{verb}s": verb for verb in VERBS}
+"""Columns of `activity` that count versions of messages, and the action of each."""
 
 ACTIVITY = Table(
     "activity",
@@ -357,8 +383,14 @@ ACTIVITY = Table(
         Column("writes", "bigint", "Entries committed."),
         Column("bytes", "bigint", "Bytes of their bodies and data, as far as they are here."),
         Column("actors", "bigint", "Number of different actors."),
+        *(
+            Column(name, "bigint", f"Versions of messages whose action is `{verb}`.")
+            for name, verb in ACTION_COUNTS.items()
+        ),
     ),
     inputs=("log",),
+    order="minute",
+    is_changing=True,
 )
 
 LATENCY = Table(
@@ -378,6 +410,8 @@ LATENCY = Table(
     ),
     inputs=("delivery",),
     made_by="latency:latencies",
+    order="minute",
+    is_changing=True,
 )
 
 AUDIT = Table(
@@ -402,6 +436,35 @@ AUDIT = Table(
     inputs=("log",),
 )
 
+CHANGES = Table(
+    "changes",
+    "gold",
+    "What changed, on all surfaces, in the order of the log: for whoever follows it. `tidelog "
+    "pipeline deliver` posts it.",
+    ("committed_id",),
+    (
+        _committed_id(),
+        Column("at", "timestamp", "When."),
+        Column("surface", "string", "`channels`, `sync` or `mesh`."),
+        Column("stream", "string", "Where."),
+        Column("stream_serial", "bigint", "Position in its stream, gapless from 1."),
+        Column("kind", "string", "What happened: `message.append`, `set`, `send.topic` ..."),
+        Column("entity", "string", "To what: message serial, event id, broker message id."),
+        Column("ref", "string", "Destination of a send; else empty."),
+        Column("actor", "string", "Who did it."),
+        Column(
+            "change",
+            "string",
+            "JSON text of what is new: the fields of a version, an event with its partitions, a "
+            "send without its bytes. Null if it is gone or forgotten.",
+            True,
+        ),
+        Column("content", "binary", "Bytes of a send; else null.", True),
+        Column("digest", "string", "The entry's digest in hexadecimal."),
+    ),
+    inputs=("log",),
+)
+
 SNAPSHOT = Table(
     "snapshot",
     "product",
@@ -417,12 +480,13 @@ SNAPSHOT = Table(
     ),
     inputs=("event", "log"),
     relations=("sync_setting",),
+    order="partition",
 )
 
 VERDICT = Table(
     "verdict",
     "product",
-    "What a check found when it last ran.",
+    "What a check found when it last ran, and how far everything was sound then.",
     ("check",),
     (
         Column("check", "string", "Name of the check."),
@@ -431,7 +495,16 @@ VERDICT = Table(
         Column("examined", "bigint", "Rows it examined."),
         Column("findings", "bigint", "Violations it found, and comparisons it could not make."),
         Column("first", "array<string>", "The first of them, in words."),
+        Column("ranges", "array<string>", "Entries it looked at, such as `1 to 500`."),
+        Column("subjects", "array<string>", "Tables it compared, and how often each was rebuilt."),
+        Column("seed", "bigint", "What decided which old entries these were."),
+        Column("sound_through", "bigint", "Position through which it has found all sound."),
+        Column("covered", "bigint", "Entries it examined for that: as many."),
+        Column("log_id", "string", "Log in which that is."),
+        Column("incarnation", "string", "Incarnation of the log in which that is."),
+        Column("digest", "string", "Digest of the entry there, in hexadecimal."),
     ),
+    order="check",
 )
 
 TABLES = (
@@ -447,6 +520,7 @@ TABLES = (
     ACTIVITY,
     LATENCY,
     AUDIT,
+    CHANGES,
     SNAPSHOT,
     VERDICT,
 )

@@ -1,27 +1,35 @@
 """Agreement: the state that Spark folds from the log is the state that the server has and serves.
 
 Three comparisons. Entry by entry, the table `log` of the lake with the store. Each stored snapshot
-of a sync partition with what the reducer makes of the partition's events in the lake. And, against
-a running server, every message in the histories of its channels and the state of every partition,
-asked for over HTTP, with what is folded from the lake.
+of a sync partition with what the reducer makes of the partition's events. And, against a running
+server, every message in the histories of its channels and the state of every partition, asked for
+over HTTP, with what is folded from the lake.
+
+Of ranges of the log, the entries in them are compared, and the snapshots that are as of there. What
+such a snapshot is made of may be all of the log, so its events are looked up in the store, and of
+many snapshots only as many are made again as a bounded number of events allows.
 
 The lake keeps what the server prunes, so what was purged can still be compared. The server may be
 ahead of the lake: what it shows in a newer version than the lake has is not compared, and counted.
 A comparison that was asked for and could compare nothing at all is no agreement.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidelog.base.data.digest import body_digest
 from tidelog.pipeline.checks import served
-from tidelog.pipeline.checks.evidence import Evidence, take
+from tidelog.pipeline.checks.evidence import Evidence, within
+from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
+from tidelog.pipeline.checks.retention import chosen_snapshots
 from tidelog.pipeline.checks.served import Server
-from tidelog.pipeline.forget import is_unfinished
+from tidelog.pipeline.checks.spool import Relation, Spool
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 from tidelog.pipeline.tables import LOG
 
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
 NAME = "agreement"
-NEEDS = ("snapshots",)
 
 ASKERS = 2
 """Requests under way at the server at once: a check must not crowd out its clients."""
@@ -47,6 +54,7 @@ RULES = {
 def check(
     evidence: Evidence,
     lake: Lake,
+    ranges: Sequence[Range],
     *,
     server: Server | None = None,
     model: "ModelSource | None" = None,
@@ -56,28 +64,30 @@ def check(
     Args:
         evidence: The store.
         lake: Its table `log` is what is folded.
-        server: To be asked; None asks nobody.
+        ranges: Of the entries that lake and store have.
+        server: To be asked, for everything it has; None asks nobody.
         model: Of the sync surface; without it states are not compared.
     """
     through = min(lake.through("log"), evidence.head.committed_id)
     if not through and evidence.head.committed_id:
         empty = "the lake has no entries. Ingest them: `tidelog pipeline ingest`."
         return Verdict(NAME, through, 0, uncompared=(empty,))
-    parts = [_bronze(evidence, lake, through)]
+    parts = [_bronze(evidence, lake, ranges, through)]
     notes = []
     if model is None:
         notes.append("states of sync are not compared: no model was given")
     else:
-        parts.append(_stored_states(evidence, lake, model, through))
+        parts.append(_stored_states(evidence, lake, ranges, model, through))
     if server is None:
         notes.append("no server was asked")
     else:
-        parts.append(_messages(evidence, lake, server, through))
+        parts.append(_confirmed(partial(_messages, evidence, lake, server, through)))
         if not server.admin_token:
             parts.append(_unasked_states(lake, through))
         elif model is not None:
-            parts.append(_answered_states(evidence, lake, server, model, through))
-    whole = Verdict(NAME, through, 0, notes=tuple(notes))
+            ask = partial(_answered_states, evidence, lake, server, model, through)
+            parts.append(_confirmed(ask))
+    whole = Verdict(NAME, through, 0, notes=tuple(notes), ranges=tuple(ranges))
     for part in parts:
         whole = whole._replace(
             examined=whole.examined + part.examined,
@@ -89,6 +99,26 @@ def check(
     return whole
 
 
+_Names = list[tuple[str, ...]]
+
+
+def _confirmed(look: Callable[[_Names | None], Verdict]) -> Verdict:
+    """The verdict on a server without findings that a second look there does not show.
+
+    The server goes on meanwhile; what it really shows otherwise it still shows so.
+
+    Args:
+        look: Asks for channels or partitions; None: for all.
+    """
+    verdict = look(None)
+    if not verdict.findings:
+        return verdict
+    again = look(sorted({finding.ref for finding in verdict.findings}))
+    there = {(finding.rule, finding.where) for finding in again.findings}
+    gone = [each for each in verdict.findings if (each.rule, each.where) not in there]
+    return verdict.without(gone) if again.total == len(again.findings) else verdict
+
+
 _WITHOUT_CONTENT = tuple(
     column.name
     for column in LOG.columns
@@ -96,7 +126,7 @@ _WITHOUT_CONTENT = tuple(
 )
 
 
-def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
+def _bronze(evidence: Evidence, lake: Lake, ranges: Sequence[Range], through: int) -> Verdict:
     from pyspark.sql import functions as sql
 
     def with_hashes(frame: "DataFrame", *more: str) -> "DataFrame":
@@ -112,15 +142,16 @@ def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
             ).alias("found"),
         )
 
-    is_judged = (sql.col("committed_id") <= through) | (
-        sql.col("committed_id") > lake.through("log")
-    )
+    if not ranges:
+        return Verdict(NAME, through, 0)
+    is_judged = within(ranges)
+    if ranges[-1].through == through:  # nothing is to be after what the lake says it has
+        is_judged = is_judged | (sql.col("committed_id") > lake.through("log"))
     rows = lake.frame(evidence.spark, "log").where(is_judged)
     kept = with_hashes(_with_forgotten(lake, rows), "is_forgotten")
-    stored = with_hashes(evidence.log(*(column.name for column in LOG.columns)))
+    stored = with_hashes(evidence.log(*(column.name for column in LOG.columns), ranges=ranges))
     both = (
-        stored.where(sql.col("committed_id") <= through)
-        .withColumnRenamed("found", "stored")
+        stored.withColumnRenamed("found", "stored")
         .join(
             kept.groupBy("committed_id").agg(
                 sql.first("found").alias("kept"), sql.count(sql.lit(1)).alias("times")
@@ -177,7 +208,7 @@ def _bronze(evidence: Evidence, lake: Lake, through: int) -> Verdict:
         )
     finally:
         both.unpersist()
-    return Verdict(NAME, through, through, named, total)
+    return Verdict(NAME, through, sum(each.entries for each in ranges), named, total)
 
 
 def _with_forgotten(lake: Lake, rows: "DataFrame") -> "DataFrame":
@@ -217,7 +248,9 @@ def folded(lake: Lake, evidence: Evidence, through: int) -> "DataFrame":
     return fold(message_versions(log))
 
 
-def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> Verdict:
+def _messages(
+    evidence: Evidence, lake: Lake, server: Server, through: int, only: _Names | None
+) -> Verdict:
     """Ask for everything, then look which messages are still there: what is gone may be."""
     from pyspark.sql import functions as sql
 
@@ -227,12 +260,13 @@ def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> V
         .withColumn("published_at_ms", sql.unix_millis("published_at"))
         .withColumn("at_ms", sql.unix_millis("updated_at"))
         .mapInArrow(_shown_messages, _OURS_DDL)
+        .transform(_only(only, "app_id", "channel"))
         .persist()
     )
     channels = ours.select("app_id", "channel").distinct().coalesce(1).repartition(ASKERS)
     told = channels.mapInArrow(served.histories(server), served.MESSAGE_DDL).persist()
     told.count()
-    before = take(evidence.spark, evidence.address, ("channel_messages", "channels"))
+    before = evidence.now()
     hidden = (
         ours.join(_floors(before), ["app_id", "channel"])
         .where("history_serial <= history_floor AND action != 'event'")
@@ -242,7 +276,7 @@ def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> V
     )
     singly = hidden.mapInArrow(served.messages(server), served.MESSAGE_DDL).persist()
     singly.count()
-    after = take(evidence.spark, evidence.address, ("channel_messages",))
+    after = evidence.now()
     both = (
         ours.join(_there(after), "first_committed_id", "left")
         # Of a message of which all is forgotten, only the store knows the position.
@@ -256,6 +290,19 @@ def _messages(evidence: Evidence, lake: Lake, server: Server, through: int) -> V
     finally:
         for frame in (both, singly, told, ours):
             frame.unpersist()
+
+
+def _only(names: _Names | None, *columns: str) -> "Callable[[DataFrame], DataFrame]":
+    """For `DataFrame.transform`: the rows of some channels or partitions; of all if None."""
+
+    def select(frame: "DataFrame") -> "DataFrame":
+        if names is None:
+            return frame
+        ddl = ", ".join(f"{column} string" for column in columns)
+        wanted = frame_of_rows(frame.sparkSession, names, ddl)
+        return frame.join(wanted, list(columns), "left_semi")
+
+    return select
 
 
 def _there(evidence: Evidence) -> "DataFrame":
@@ -389,6 +436,7 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
         sql.concat_ws(
             " ", sql.lit("message"), "history_serial", sql.lit("of"), "app_id", "channel"
         ).alias("where"),
+        sql.array("app_id", "channel").alias("ref"),
         sql.when(
             sql.col("kind") == "different",
             sql.concat(text, sql.lit(": "), "told", sql.lit(" instead of "), "shown"),
@@ -403,11 +451,11 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
 # Sync.
 
 
-def reduced(lake: Lake, through: "DataFrame", model: "ModelSource") -> "DataFrame":
+def reduced(log: "DataFrame", through: "DataFrame", model: "ModelSource") -> "DataFrame":
     """States of partitions as the reducer makes them: the columns of `snapshot`.
 
     Args:
-        lake: Its table `log` has the events.
+        log: Rows of `log` with the events.
         through: `partition` and `position`: up to where the events of each count.
         model: Of the sync surface.
     """
@@ -419,7 +467,7 @@ def reduced(lake: Lake, through: "DataFrame", model: "ModelSource") -> "DataFram
     from tidelog.pipeline.transforms.snapshots import snapshots
 
     spark = through.sparkSession
-    log = lake.frame(spark, "log").where(sql.col("surface") == "sync")
+    log = log.where(sql.col("surface") == "sync")
     wanted = (
         events(log)
         .join(sql.broadcast(through), "partition")
@@ -430,25 +478,43 @@ def reduced(lake: Lake, through: "DataFrame", model: "ModelSource") -> "DataFram
     return snapshots(wanted, none, log, model)
 
 
-def _stored_states(evidence: Evidence, lake: Lake, model: "ModelSource", through: int) -> Verdict:
+def _stored_states(
+    evidence: Evidence, lake: Lake, ranges: Sequence[Range], model: "ModelSource", through: int
+) -> Verdict:
     """Snapshots in the store."""
-    found = [
-        {
-            "partition": row["partition"],
-            "position": row["committed_id"],
-            "shown": served.canonical(served.json_value(row["state"].decode())),
-        }
-        for row in evidence.tables["snapshots"].to_pylist()
-        if row["model_version"] == model.model_version and row["committed_id"] <= through
-    ]
-    if not found:
-        return Verdict(NAME, through, 0)
-    told = frame_of_rows(
-        evidence.spark,
-        pa.Table.from_pylist(found, schema=served.STATE_SCHEMA),
-        served.STATE_DDL,
-    )
-    return _compared_states(lake, told, model, through, "snapshot")
+    chosen, notes = chosen_snapshots(evidence, ranges), []
+    log = lake.frame(evidence.spark, "log")
+    if not evidence.is_whole and chosen:
+        within_reach, _, entries = evidence.events_of(chosen, through)
+        if len(within_reach) < len(chosen):
+            left = len(chosen) - len(within_reach)
+            notes.append(f"{left} snapshots are not made again: --full does it")
+        chosen = within_reach
+        log = entries.frame(evidence.spark)
+    told = Spool(evidence.folder, _TOLD)
+    for page in evidence.snapshot_states(chosen):
+        told.add(
+            pa.Table.from_pylist(
+                [
+                    {
+                        "partition": row["partition"],
+                        "position": row["committed_id"],
+                        "shown": served.canonical(served.json_value(row["state"].decode())),
+                    }
+                    for row in page.to_pylist()
+                    if row["model_version"] == model.model_version
+                    and row["committed_id"] <= through
+                ],
+                schema=served.STATE_SCHEMA,
+            )
+        )
+    if not told.rows:
+        return Verdict(NAME, through, 0, notes=tuple(notes))
+    compared = _compared_states(lake, log, told.frame(evidence.spark), model, through, "snapshot")
+    return compared._replace(notes=(*notes, *compared.notes))
+
+
+_TOLD = Relation(served.STATE_DDL, ("partition",))
 
 
 def _unasked_states(lake: Lake, through: int) -> Verdict:
@@ -464,7 +530,12 @@ def _unasked_states(lake: Lake, through: int) -> Verdict:
 
 
 def _answered_states(
-    evidence: Evidence, lake: Lake, server: Server, model: "ModelSource", through: int
+    evidence: Evidence,
+    lake: Lake,
+    server: Server,
+    model: "ModelSource",
+    through: int,
+    only: _Names | None,
 ) -> Verdict:
     """States that a server returns now: everything up to the end of the lake is in them.
 
@@ -475,26 +546,32 @@ def _answered_states(
     from tidelog.pipeline.transforms.events import events
 
     log = lake.frame(evidence.spark, "log").where(sql.col("surface") == "sync")
-    partitions = events(log).select("partition").distinct().coalesce(1).repartition(ASKERS)
+    known = events(log).select("partition").distinct().transform(_only(only, "partition"))
+    partitions = known.coalesce(1).repartition(ASKERS)
     told = partitions.mapInArrow(served.states(server), served.STATE_DDL).persist()
     at_least = sql.greatest(sql.col("position"), sql.lit(through).cast("bigint"))
     try:
         return _compared_states(
-            lake, told.withColumn("position", at_least), model, through, "state"
+            lake, log, told.withColumn("position", at_least), model, through, "state"
         )
     finally:
         told.unpersist()
 
 
 def _compared_states(
-    lake: Lake, told: "DataFrame", model: "ModelSource", through: int, rule: str
+    lake: Lake,
+    log: "DataFrame",
+    told: "DataFrame",
+    model: "ModelSource",
+    through: int,
+    rule: str,
 ) -> Verdict:
     from pyspark.sql import functions as sql
 
     is_told = (sql.col("position") <= through) & sql.col("shown").isNotNull()
     forgotten = sorted(forgotten_partitions(lake, through))
     comparable = told.where(is_told & ~sql.col("partition").isin(forgotten))
-    made = reduced(lake, comparable.select("partition", "position"), model)
+    made = reduced(log, comparable.select("partition", "position"), model)
     rows = (
         comparable.join(made.select("partition", "state"), "partition", "left")
         .mapInArrow(_compare_states, "partition string, position bigint, text string")
@@ -508,7 +585,9 @@ def _compared_states(
     if forgotten:
         notes.append(f"{len(forgotten)} partitions have a forgotten event and are not compared")
     findings = frame_of_rows(
-        told.sparkSession, [_state_finding(row, rule) for row in wrong], FINDING_DDL
+        told.sparkSession,
+        [_state_finding(row, rule) for row in wrong],
+        f"{FINDING_DDL}, ref array<string>",
     )
     named, total = first_of(findings) if wrong else ((), 0)
     return Verdict(NAME, through, len(rows), named, total, tuple(notes))
@@ -517,8 +596,9 @@ def _compared_states(
 _UNTOLD = "untold"
 
 
-def _state_finding(row: "Row", rule: str) -> tuple[int, str, str, str]:
-    return row["position"], rule, f"partition {row['partition']}", row["text"]
+def _state_finding(row: "Row", rule: str) -> tuple[int, str, str, str, list[str]]:
+    name = row["partition"]
+    return row["position"], rule, f"partition {name}", row["text"], [name]
 
 
 def _compare_states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

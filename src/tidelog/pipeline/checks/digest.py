@@ -1,11 +1,11 @@
 """Digest: the chain of digests verifies, so every entry is what was committed (L7, L8).
 
-Reads the store, range by range and in parallel. A range vouches for its inside; where two ranges
-meet, the driver joins them. Content that was pruned is vouched for by its digest alone. The head
-row's digest covers the end.
+Reads the store, piece by piece and in parallel. A piece vouches for its inside; where two of them
+meet, the driver joins them. The first one of a range follows the entry before it. Content that was
+pruned is vouched for by its digest alone. The head row's digest covers the end.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -16,10 +16,11 @@ from tidelog.pipeline.checks.finding import FIRST_FINDINGS, Finding, Verdict
 from tidelog.pipeline.source.store_address import GENESIS_DIGEST
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import Row
+
+    from tidelog.pipeline.checks.extent import Range
 
 NAME = "digest"
-NEEDS = ()
 
 CONTENT = "content"
 CHAIN = "chain"
@@ -43,7 +44,7 @@ RANGE_DDL = (
     "last bigint, digests array<binary>, last_at bigint, entries bigint, found bigint, "
     "findings array<struct<at: bigint, rule: string, text: string>>"
 )
-"""A verified range: its first entry, the end of its last, and what is wrong inside."""
+"""A verified piece: its first entry, the end of its last, and what is wrong inside."""
 
 
 class _Link(NamedTuple):
@@ -56,42 +57,67 @@ class _Link(NamedTuple):
     committed_at: int
 
 
-def check(evidence: Evidence) -> Verdict:
-    """Verify all entries up to the head."""
-    ranges = verified(evidence.log(*COLUMNS)).collect()
-    return joined(sorted(ranges, key=lambda row: row["first"]["committed_id"]), evidence)
-
-
-def verified(log: "DataFrame") -> "DataFrame":
-    """One row for each range of the log: where it begins and ends, and what is wrong inside."""
-    return log.mapInArrow(_verify_range, RANGE_DDL)
-
-
-def joined(ranges: "list[Row]", evidence: Evidence) -> Verdict:
-    """Join ranges in their order and look at the end."""
+def check(evidence: Evidence, ranges: "Sequence[Range]") -> Verdict:
+    """Verify the entries of ranges."""
     head = evidence.head
     found: list[tuple[int, Finding]] = []
-    link = _Link((GENESIS_DIGEST,), 0, 0)
     examined = total = 0
+    last = head.committed_id
+    end: _Link | None = _Link((evidence.digest_at(last) or b"",), last, 0)
     for each in ranges:
-        first = each["first"]
-        _, problem = _follow(link, tuple(first[name] for name in _WITHOUT_CONTENT))
-        if problem:
-            found.append((first["committed_id"], _finding(first["committed_id"], CHAIN, problem)))
-        found += [(f["at"], _finding(f["at"], f["rule"], f["text"])) for f in each["findings"]]
-        examined += each["entries"]
-        total += each["found"] + bool(problem)
-        link = _Link(tuple(each["digests"]), each["last"], each["last_at"])
-    if problem := _end_problem(link, head.digest, head.committed_id, head.committed_at):
-        found.append((head.committed_id + 1, Finding(HEAD, "head row", problem)))
+        before = GENESIS_DIGEST if not each.after else evidence.digest_at(each.after)
+        link = None if before is None else _Link((before,), each.after, 0)
+        for piece in _pieces(evidence, each):
+            first = piece["first"]
+            at = first["committed_id"]
+            _, problem = _follow(link, tuple(first[name] for name in _WITHOUT_CONTENT))
+            if problem:
+                found.append((at, _finding(at, CHAIN, problem)))
+            found += [(f["at"], _finding(f["at"], f["rule"], f["text"])) for f in piece["findings"]]
+            examined += piece["entries"]
+            total += piece["found"] + bool(problem)
+            link = _Link(tuple(piece["digests"]), piece["last"], piece["last_at"])
+        if each.through == head.committed_id:
+            end = link
+    if problem := _end_problem(end, head.digest, head.committed_id, head.committed_at):
+        found.append((head.committed_id + 1, Finding(HEAD, "head row", problem, head.committed_id)))
         total += 1
     named = [finding for _, finding in sorted(found)][:FIRST_FINDINGS]
-    return Verdict(NAME, head.committed_id, examined, tuple(named), total)
+    return Verdict(NAME, head.committed_id, examined, tuple(named), total, ranges=tuple(ranges))
 
 
-def _end_problem(link: _Link, digest: bytes, committed_id: int, committed_at: int) -> str | None:
-    if link.at != committed_id:
-        return f"says {committed_id}, the log ends at {link.at}"
+def _pieces(evidence: Evidence, wanted: "Range") -> "Iterable[Row | dict[str, Any]]":
+    """One row for each piece of a range, in order: where it begins and ends, what is wrong."""
+    tables = evidence.log_tables([wanted], COLUMNS)
+    if not evidence.log_files:
+        return [row for t in tables for row in _verified(t.to_batches()).to_pylist()]
+
+    files, columns = evidence.log_files, list(COLUMNS)
+    after, through = wanted
+
+    def verify(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyarrow import dataset
+
+        inside = (dataset.field("committed_id") > after) & (
+            dataset.field("committed_id") <= through
+        )
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                rows = dataset.dataset(files[number], format="parquet").to_batches(
+                    columns=columns, filter=inside, batch_size=4096, batch_readahead=2
+                )
+                yield _verified(rows)
+
+    numbers = evidence.spark.range(0, len(files), 1, len(files))
+    pieces = numbers.mapInArrow(verify, RANGE_DDL).collect()
+    return sorted(pieces, key=lambda row: row["first"]["committed_id"])
+
+
+def _end_problem(
+    link: _Link | None, digest: bytes, committed_id: int, committed_at: int
+) -> str | None:
+    if link is None or link.at != committed_id:
+        return f"says {committed_id}, the log ends at {link.at if link else '?'}"
     if digest not in link.digests:
         return "its digest is not that of the last entry"
     if committed_at < link.committed_at:
@@ -100,7 +126,7 @@ def _end_problem(link: _Link, digest: bytes, committed_id: int, committed_at: in
 
 
 def _finding(at: int, rule: str, text: str) -> Finding:
-    return Finding(rule, f"entry {at}", text)
+    return Finding(rule, f"entry {at}", text, at)
 
 
 def _follow(link: _Link | None, row: tuple[Any, ...]) -> tuple[_Link, str | None]:
@@ -119,7 +145,8 @@ def _follow(link: _Link | None, row: tuple[Any, ...]) -> tuple[_Link, str | None
     return _Link((digest, expected[0]), at, committed_at), "does not follow the entry before it"
 
 
-def _verify_range(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _verified(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Entries in order as one row of `RANGE_DDL`; none, if there are none."""
     link: _Link | None = None
     first: dict[str, Any] | None = None
     findings: list[dict[str, Any]] = []
@@ -141,8 +168,9 @@ def _verify_range(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
                 found += 1
                 if len(findings) < FIRST_FINDINGS:
                     findings.append({"at": row[0], "rule": rule, "text": text})
+    summary: list[dict[str, Any]] = []
     if link is not None:
-        summary = {
+        piece = {
             "first": first,
             "last": link.at,
             "digests": list(link.digests),
@@ -151,7 +179,8 @@ def _verify_range(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             "found": found,
             "findings": findings,
         }
-        yield pa.RecordBatch.from_pylist([summary], schema=_RANGE_SCHEMA)
+        summary.append(piece)
+    return pa.RecordBatch.from_pylist(summary, schema=_RANGE_SCHEMA)
 
 
 _TYPES = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}

@@ -1,99 +1,308 @@
-"""What the checks look at: the store at one moment, and the log up to the head it had then.
+"""What the checks look at: one reading of the store, which all of them share.
 
-Entries never change but for their content, so the log may be read later than the relations, by
-many tasks, up to the same head. Content may go meanwhile, by retention: a finding on a store that
-is being written to counts only if a second look still shows it (`confirmed`).
+The entries of the wanted ranges are read once, in pages, up to the head that the log had when the
+checks began; the rows beside the log in pages too, each a transaction of its own. Whatever was read
+is kept in memory while it is little, else in files that go when the checks are done.
+
+If all of the log is wanted, all of each relation is read. Else the rows that belong to the wanted
+entries are looked up by their keys; and since a row that belongs to no entry is found by no key,
+some rows of each relation are read in its own order from a place that nobody can foresee, and the
+entries that they name are looked up. `Evidence.entries_beside` has those as well: of every entry
+there, all that concerns it was read.
+
+Pages are of different moments, so a finding on a store that is being written to counts only if a
+second look still shows it: at what was found, and nothing else (`second_look`).
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import random
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidelog.pipeline.checks.finding import Verdict
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.source.spark_source import log_frame
+from tidelog.pipeline.checks.beside import LOOKED_AT, Gathered, Ref
+from tidelog.pipeline.checks.extent import Range, merged
+from tidelog.pipeline.checks.spool import BESIDE, ENTRIES, RELATIONS, Relation, Spool
+from tidelog.pipeline.lake.parquet_file import write_parquet
+from tidelog.pipeline.source.spark_source import ROWS_PER_PARTITION, id_ranges, is_read_here
 from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-_ARROW = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+EVENTS_MOST = 50_000
+"""Events that are looked up to make states of partitions again: they may be anywhere in the log."""
 
-RELATIONS: dict[str, str] = {
-    "entries": "entries bigint",
-    "outside": "committed_id bigint",
-    "channels": "stream string, history_floor bigint",
-    "channel_messages": "message bigint, stream string, history_serial bigint, through bigint",
-    "channel_versions": "message bigint, committed_id bigint",
-    "event_partitions": "partition string, committed_id bigint",
-    "archived_events": "committed_id bigint",
-    "emptied_events": "committed_id bigint",
-    "snapshots": (
-        "partition string, state binary, committed_id bigint, model_version bigint, digest binary"
-    ),
-    "keys": (
-        "scope string, key string, committed_id bigint, available bigint, first_seen_at bigint, "
-        "outcome binary"
-    ),
-    "deliveries": (
-        "broker_message_id string, recipient_pubkey string, channel string, endpoint_id string, "
-        "mesh_id string, status string, created_at bigint"
-    ),
-    "mentions": "broker_message_id string, mentioned_pubkey string, mesh_id string",
-    "tombstones": "broker_message_id string, mesh_id string",
-    "meshes": "id string, dedupe_retention_mode string, dedupe_retention_days bigint",
-}
-"""Relations of the store that checks read, with their columns; the query of `name` is
-`check_{name}`."""
+CHUNK_ROWS = 20_000
+"""Entries whose rows are looked up together: what the driver holds at once."""
+
+FOLDER = "_checks"
+"""Where in the lake files are kept while checks run."""
 
 
-class Evidence(NamedTuple):
-    """The store as it was at one moment."""
+class Evidence:
+    """The store as one reading of it found it."""
 
-    spark: "SparkSession"
-    address: StoreAddress
-    head: StoreHead
-    tables: dict[str, pa.Table]
-    """The relations that were asked for."""
+    def __init__(
+        self,
+        spark: "SparkSession",
+        address: StoreAddress,
+        head: StoreHead,
+        ranges: Iterable[Range],
+        folder: Path,
+        *,
+        seed: int = 0,
+        refs: Sequence[Ref] = (),
+    ) -> None:
+        """Nothing is read before it is asked for.
 
-    def relation(self, name: str) -> "DataFrame":
-        """A relation as a frame."""
-        return frame_of_rows(self.spark, self.tables[name], RELATIONS[name])
+        Args:
+            spark: Reads much at once.
+            address: The store.
+            head: Where the log ends, for these checks.
+            ranges: Entries that are wanted.
+            folder: For files; all of the cluster sees it.
+            seed: Decides where relations are read in their own order.
+            refs: What is to be looked at again; then relations are not read in their own order.
+        """
+        self.spark = spark
+        self.address = address
+        self.head = head
+        self.ranges = merged(ranges)
+        self.seed = seed
+        self._refs = refs
+        self.folder = folder
+        self._lock = threading.RLock()
+        self._relations: dict[str, Spool] = {}
 
     @property
-    def entries(self) -> int:
-        """How many entries the store had, if that was asked for."""
-        [count] = self.tables["entries"]["entries"].to_pylist()
-        return int(count)
+    def is_whole(self) -> bool:
+        """Whether all of the log is wanted, and so all of each relation."""
+        return not self._refs and self.ranges in ((Range(0, self.head.committed_id),), ())
 
-    def log(self, *columns: str) -> "DataFrame":
-        """The entries of the log up to the head, with these columns."""
-        return log_frame(self.spark, self.address, columns, self.head.committed_id)
+    def has(self, ranges: Sequence[Range]) -> bool:
+        """Whether some ranges are among those that are wanted."""
+        return merged((*self.ranges, *ranges)) == self.ranges
+
+    def again(self, refs: Sequence[Ref]) -> "Evidence":
+        """Another reading, of what was found and what belongs to it."""
+        folder = self.folder / uuid4().hex
+        return Evidence(self.spark, self.address, self.head, (), folder, refs=refs)
+
+    # Entries.
+
+    def log(self, *columns: str, ranges: Sequence[Range] | None = None) -> "DataFrame":
+        """The wanted entries, or those of some ranges among them."""
+        frame = self._log_frame
+        if ranges is not None and merged(ranges) != self.ranges:
+            frame = frame.where(within(ranges))
+        return frame.select(*columns) if columns else frame
+
+    def entries(self, wanted: Range) -> int:
+        """How many entries of a range were read."""
+        if not wanted.entries:
+            return 0
+        at = pc.field("committed_id")
+        inside = (at > wanted.after) & (at <= wanted.through)
+        return int(self._log.scan().count_rows(filter=inside))
+
+    def digest_at(self, position: int) -> bytes | None:
+        """The digest of an entry, as it was read if it was."""
+        if self.entries(Range(position - 1, position)) == 0:
+            return self.address.entry_digest_at(position)
+        at = pc.field("committed_id") == position
+        return bytes(self._log.scan().to_table(["digest"], filter=at)["digest"][0].as_py())
+
+    @property
+    def log_files(self) -> list[str]:
+        """Files in each of which entries are in order and none is left out; none: all in memory."""
+        return self._log.files
+
+    def log_tables(self, ranges: Sequence[Range], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Entries of ranges in order, a bounded number at a time."""
+        at = pc.field("committed_id")
+        for each in ranges:
+            for chunk in id_ranges(each.after, each.through, CHUNK_ROWS):
+                inside = (at > chunk.after) & (at <= chunk.through)
+                yield (
+                    self._log.scan().to_table(list(columns), filter=inside).sort_by("committed_id")
+                )
+
+    @cached_property
+    def _log_frame(self) -> "DataFrame":
+        return self._log.frame(self.spark)
+
+    @property
+    def _log(self) -> Spool:
+        with self._lock:
+            if "log" not in self._relations:
+                self._relations["log"] = self._read_log()
+            return self._relations["log"]
+
+    def _read_first(self) -> None:
+        """Entries are read before anything else."""
+        assert self._log is not None  # noqa: S101 - reading it is the point
+
+    def _read_log(self) -> Spool:
+        spool = self._spool(ENTRIES)
+        if is_read_here(self.spark, sum(each.entries for each in self.ranges)):
+            for each in self.ranges:
+                for page in self.address.entries(each.after, each.through, query="check_log"):
+                    spool.add(page)
+            spool.settle()
+        else:
+            spool.add_files(_read_by_tasks(self.spark, self.address, self.ranges, self.folder))
+        return spool
+
+    @cached_property
+    def outside(self) -> list[int]:
+        """Positions of the first entries before the beginning or after the head of the log."""
+        pages = self.address.pages("check_outside", ("committed_id",), ())
+        found: list[int] = next(pages, ENTRIES.schema.empty_table())["committed_id"].to_pylist()
+        return found
+
+    def serials_before(self, first: Iterable[tuple[str, int]], after: int) -> dict[str, int]:
+        """Of streams with their first serial after a position: the last serial before it.
+
+        That is 0 if there is none, and the first serial itself if it was there before.
+        """
+        named = ((stream, serial, after) for stream, serial in first)
+        return {
+            row["stream"]: row["before"] or 0
+            for page in self.address.named("check_serials_before", named)
+            for row in page.to_pylist()
+        }
+
+    # Relations.
+
+    def relation(self, name: str) -> "DataFrame":
+        """A relation: all of it if all of the log is wanted, else what is of `entries_beside`."""
+        return self.spooled(name).frame(self.spark)
+
+    def spooled(self, name: str) -> Spool:
+        """The same as it was read: after the entries, so what an entry needs was there."""
+        with self._lock:
+            if name not in self._relations:
+                self._read_first()
+                if self.is_whole or name not in BESIDE:
+                    self._relations[name] = self._read_whole(name)
+                else:
+                    self._relations |= self._gathered.rows
+            return self._relations[name]
+
+    def entries_beside(self, *columns: str) -> "DataFrame":
+        """Wanted entries and those that rows of relations name."""
+        wanted = self.log(*columns)
+        if self.is_whole:
+            return wanted
+        with self._lock:
+            more = self._gathered.entries.frame(self.spark)
+        return wanted.unionByName(more.select(*columns) if columns else more)
+
+    def _read_whole(self, name: str) -> Spool:
+        relation = RELATIONS[name]
+        spool = self._spool(relation)
+        for page in self.address.pages(f"check_{name}", relation.key, relation.lowest):
+            spool.add(page)
+        return spool
+
+    @cached_property
+    def _gathered(self) -> Gathered:
+        gathered = Gathered(self.address, self.head, self.ranges, self.folder)
+        for entries in self.log_tables(self.ranges, LOOKED_AT):
+            gathered.follow_entries(entries)
+        if self._refs:
+            gathered.look_again(self._refs)
+        else:
+            gathered.read_on(random.Random(self.seed))  # noqa: S311 - a sample, no secret
+        return gathered
+
+    def events_of(self, partitions: Sequence[str], through: int) -> tuple[list[str], Spool, Spool]:
+        """The events of as many of some partitions as `EVENTS_MOST` allows, by chance.
+
+        The store's index tells which they are, up to a position.
+
+        Returns:
+            The partitions, which events are in them, and the entries of these.
+        """
+        chance = random.Random(self.seed)  # noqa: S311 - a sample, no secret
+        chosen, positions = list[str](), set[int]()
+        index, entries = self._spool(RELATIONS["event_partitions"]), self._spool(ENTRIES)
+        for partition in chance.sample(partitions, len(partitions)):
+            pages, found = list[pa.Table](), set[int]()
+            for page in self.address.pages(
+                "check_events_of_partition",
+                ("committed_id",),
+                (0,),
+                of=(partition,),
+                until=(through,),
+            ):
+                pages.append(page)
+                found.update(page["committed_id"].to_pylist())
+                if len(positions) + len(found) > EVENTS_MOST:
+                    break
+            if len(positions) + len(found) <= EVENTS_MOST:
+                chosen.append(partition)
+                positions |= found
+                for page in pages:
+                    index.add(page)
+        for page in self.address.named("check_log_at", sorted(positions)):
+            entries.add(page)
+        return chosen, index, entries
+
+    def _spool(self, relation: Relation) -> Spool:
+        return Spool(self.folder, relation)
+
+    def now(self) -> "Evidence":
+        """Another reading, of all of each relation, that begins now."""
+        folder = self.folder / uuid4().hex
+        return Evidence(self.spark, self.address, self.head, (), folder, seed=self.seed)
+
+    def snapshot_states(self, partitions: Iterable[str]) -> Iterator[pa.Table]:
+        """Stored snapshots of partitions with their states, some at a time."""
+        return self.address.named("check_snapshot_states", partitions)
 
 
-def take(spark: "SparkSession", address: StoreAddress, names: Sequence[str]) -> Evidence:
-    """Look at the store once: these relations and the head, all as of one moment."""
-    head, tables = address.relations({name: f"check_{name}" for name in names})
-    typed = {}
-    for name, table in tables.items():
-        columns = [column.split(" ") for column in RELATIONS[name].split(", ")]
-        schema = pa.schema([(column, _ARROW[kind]) for column, kind in columns])
-        typed[name] = table.select(schema.names).cast(schema)
-    return Evidence(spark, address, head, typed)
+def within(ranges: Sequence[Range], column: str = "committed_id") -> "Column":
+    """Whether the position of a row is in one of some ranges."""
+    from pyspark.sql import functions as sql
+
+    at, inside = sql.col(column), sql.lit(False)
+    for each in ranges:
+        inside = inside | ((at > each.after) & (at <= each.through))
+    return inside
 
 
-def confirmed(look: Callable[[], Verdict]) -> Verdict:
-    """The verdict of a look at a store, whose findings a second look has confirmed.
+def _read_by_tasks(
+    spark: "SparkSession", address: StoreAddress, ranges: Sequence[Range], folder: Path
+) -> list[tuple[str, int]]:
+    """Entries read and written by Spark's processes; returns files with their rows."""
+    parts = [
+        part for each in ranges for part in id_ranges(each.after, each.through, ROWS_PER_PARTITION)
+    ]
+    schema = ENTRIES.schema
 
-    Retention may remove something between two reads of the same look; a second look then finds
-    nothing there. What is really damaged stays so.
-    """
-    verdict = look()
-    if verdict.is_sound:
-        return verdict
-    again = look()
-    if verdict.total > len(verdict.findings):  # more than could be compared: it is no coincidence
-        return again
-    both = tuple(finding for finding in again.findings if finding in set(verdict.findings))
-    return again._replace(findings=both, total=len(both))
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                part = parts[number]
+                file = folder / f"log-{part.after + 1:020d}-{uuid4().hex}.parquet"
+                pages = address.entries(part.after, part.through, query="check_log")
+                tables = (page.select(schema.names).cast(schema) for page in pages)
+                write_parquet(file, schema, (each for t in tables for each in t.to_batches()))
+                yield pa.RecordBatch.from_pydict({"file": [str(file)], "rows": [_rows(file)]})
+
+    numbers = spark.range(0, len(parts), 1, len(parts))
+    found = numbers.mapInArrow(read, "file string, rows bigint").collect()
+    return sorted((row["file"], row["rows"]) for row in found)
+
+
+def _rows(file: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(file).num_rows)

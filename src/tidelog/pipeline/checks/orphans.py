@@ -3,24 +3,27 @@
 Reads the store. Everything that concerns one entry, or one message of a mesh, is brought to one
 place by a single shuffle, as facts under a key; there the rules are looked at one by one. The
 server's own orphan check reads the same relations with SQL; this one shares nothing with it.
+
+Of ranges of the log, the facts about their entries are looked up, and those about the entries that
+some other rows name: see `Evidence`. Each finding says how it is found again, for a second look.
 """
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.pipeline.checks import continuity
+from tidelog.pipeline.checks.beside import Ref
 from tidelog.pipeline.checks.evidence import Evidence
-from tidelog.pipeline.checks.finding import Verdict, first_of
+from tidelog.pipeline.checks.extent import Range
+from tidelog.pipeline.checks.finding import Finding, Verdict, first_of
+from tidelog.pipeline.checks.spool import BESIDE
+from tidelog.pipeline.frames import frame_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NAME = "orphans"
-NEEDS = (
-    "entries",
-    *("channel_messages", "channel_versions", "event_partitions", "archived_events", "keys"),
-    *("deliveries", "mentions", "tombstones", "meshes"),
-)
 
 FAN_OUT_MS = 600_000
 """An unfinished delivery that is younger is no matter of rule 5 yet (mesh 6.5)."""
@@ -59,31 +62,96 @@ FACT_DDL = (
 """Something about an entry (`key` = `c:{committed_id}`) or a message of a mesh (`m:{id}`)."""
 
 
-def check(evidence: Evidence, now_ms: int | None = None) -> Verdict:
-    """Look at all relations. `now_ms` decides what has expired."""
+def check(evidence: Evidence, ranges: Sequence[Range], now_ms: int | None = None) -> Verdict:
+    """Look at entries and what is beside them. `now_ms` decides what has expired."""
+    head = evidence.head.committed_id
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    log = evidence.log(
+    facts = _without_later(evidence, _facts(evidence, now_ms))
+    findings = broken(facts, is_whole=evidence.is_whole)
+    for each in ranges:
+        if _has_sends(evidence, each):
+            findings = findings.unionByName(mesh_breaks(evidence, each))
+    named, total = first_of(findings)
+    beside = sum(evidence.spooled(name).rows for name in BESIDE)
+    examined = sum(evidence.entries(each) for each in ranges) + beside
+    return Verdict(NAME, head, examined, named, total, ranges=tuple(ranges))
+
+
+def _without_later(evidence: Evidence, facts: "DataFrame") -> "DataFrame":
+    """Without those about entries that came after the head, while relations were read.
+
+    Their rows are there, and the entries were not read: the next check examines both. A row after
+    the end that the log has now is of no such entry.
+    """
+    from pyspark.sql import functions as sql
+
+    head, now = evidence.head.committed_id, evidence.address.head().committed_id
+    if now <= head:
+        return facts
+    is_later = sql.expr("key LIKE 'c:%'") & sql.expr(
+        "try_cast(substring(key, 3) AS BIGINT)"
+    ).between(head + 1, now)
+    pages = evidence.address.entries(head, now, surface="mesh", with_content=False)
+    sent = [(f"m:{each}",) for page in pages for each in page["entity"].to_pylist()]
+    later = frame_of_rows(evidence.spark, sent, "key string")
+    return facts.where(~is_later).join(later, "key", "left_anti")
+
+
+def confirmed(evidence: Evidence, verdict: Verdict, now_ms: int) -> Verdict:
+    """The verdict without findings that a second look at what they concern does not show.
+
+    Relations are read page by page, and retention may take something in between. What is really
+    damaged stays so. If there are more findings than are named, they are no coincidence.
+    """
+    if not (refs := refs_of(verdict.findings)):
+        return verdict
+    again = evidence.again(refs)
+    found = broken(_facts(again, now_ms), is_whole=False).select("rule", "where").collect()
+    there = {(row["rule"], row["where"]) for row in found}
+    return verdict.without(
+        [f for f in verdict.findings if f.ref and (f.rule, f.where) not in there]
+    )
+
+
+def refs_of(findings: Sequence[Finding]) -> list[Ref]:
+    """What is to be looked at again."""
+    return [
+        Ref(
+            kind, tuple(int(part) if _is_position(kind, n) else part for n, part in enumerate(name))
+        )
+        for kind, *name in (finding.ref for finding in findings if finding.ref)
+    ]
+
+
+def _is_position(kind: str, number: int) -> bool:
+    """Whether a part of the name of what was found is a position."""
+    return kind in ("entry", "version") or (kind == "partition" and number == 1)
+
+
+def _facts(evidence: Evidence, now_ms: int) -> "DataFrame":
+    log = evidence.entries_beside(
         *("committed_id", "stream", "stream_serial", "surface", "kind", "entity", "ref"),
         *("committed_at", "body"),
     )
-    facts = facts_of(_Relations.of(evidence), log, now_ms)
-    positions = evidence.log("stream", "stream_serial", "surface", "committed_id")
-    findings = broken(facts).unionByName(mesh_breaks(positions))
-    named, total = first_of(findings)
-    beside = sum(evidence.tables[name].num_rows for name in _Relations._fields)
-    examined = evidence.entries + beside
-    return Verdict(NAME, evidence.head.committed_id, examined, named, total)
+    return facts_of(_Relations.of(evidence), log, now_ms)
 
 
-def mesh_breaks(log: "DataFrame") -> "DataFrame":
+def _has_sends(evidence: Evidence, wanted: Range) -> bool:
+    sends = evidence.log("committed_id", "surface", ranges=[wanted]).where("surface = 'mesh'")
+    return not sends.isEmpty()
+
+
+def mesh_breaks(evidence: Evidence, wanted: Range) -> "DataFrame":
     """Rule 7: gaps and duplicates of the histories of meshes."""
     from pyspark.sql import functions as sql
 
-    sends = log.where("surface = 'mesh'").select(
-        "stream", "stream_serial", sql.lit(1).cast("bigint").alias("committed_id")
+    columns = ("committed_id", "stream", "stream_serial", "surface")
+    sends = evidence.log(*columns, ranges=[wanted]).where("surface = 'mesh'").drop("surface")
+    before = continuity.streams_before(evidence, wanted, sends)
+    found = continuity.breaks(sends, wanted, before).where("rule = 'stream_serial'")
+    return found.withColumns(
+        {"rule": sql.lit("mesh 7"), "ref": sql.lit(None).cast("array<string>")}
     )
-    found = continuity.breaks(sends, 0).where("rule = 'stream_serial'")
-    return found.withColumn("rule", sql.lit("mesh 7"))
 
 
 class _Relations(NamedTuple):
@@ -209,6 +277,7 @@ def _log_facts(log: "DataFrame", meshes: "DataFrame", now_ms: int) -> "DataFrame
             "place",
             stream=sql.col("stream"),
             name=sql.col("said.client_message_id"),
+            other=sql.col("committed_id"),
             number=sql.col("stream_serial"),
             at=sql.when(has_expired, 1).otherwise(0),
             flag=has_body,
@@ -306,15 +375,21 @@ def _mesh_facts(relations: _Relations, now_ms: int) -> "DataFrame":
     return deliveries.unionByName(mentions).unionByName(tombstones)
 
 
-def broken(facts: "DataFrame") -> "DataFrame":
-    """The rules that facts break, as findings; `facts` has the columns of `FACT_DDL`."""
+def broken(facts: "DataFrame", *, is_whole: bool = True) -> "DataFrame":
+    """The rules that facts break, as findings.
+
+    Args:
+        facts: Rows with the columns of `FACT_DDL`.
+        is_whole: Whether they are all there are; else the id of a message whose content is gone
+            cannot be looked up.
+    """
     from pyspark.sql import functions as sql
 
     kinds = {
         "entry": "surface, stream, name, number, at, flag, names",
         "operation": "stream, name",
         "content": "number",
-        "place": "stream, name, number, at, flag",
+        "place": "stream, name, other, number, at, flag",
         "accepted": "name, number, at, flag, names",
         "version": "number",
         "chain": "number",
@@ -351,24 +426,36 @@ def broken(facts: "DataFrame") -> "DataFrame":
         "size(filter(delivery_, d -> d.other = 'webhook')) AS to_webhooks",
     )
     found = alone.select(
-        "key", sql.explode(sql.filter(sql.flatten(sql.array(*_rules())), lambda f: f.isNotNull()))
+        "key",
+        sql.expr("CASE WHEN key LIKE 'c:%' THEN id ELSE get(place_, 0).other END").alias(
+            "position"
+        ),
+        sql.explode(
+            sql.filter(sql.flatten(sql.array(*_rules(is_whole=is_whole))), lambda f: f.isNotNull())
+        ),
     )
     return found.selectExpr(
-        "CASE WHEN key LIKE 'c:%' THEN CAST(substring(key, 3) AS BIGINT) END AS at",
+        "CAST(position AS BIGINT) AS at",
         "col.rule AS rule",
         "col.where AS where",
         "col.text AS text",
+        "coalesce(col.ref, CASE WHEN position IS NOT NULL THEN array('entry', position) "
+        "ELSE array('message', substring(key, 3)) END) AS ref",
     )
 
 
-def _rules() -> "list[Column]":
+def _rules(*, is_whole: bool) -> "list[Column]":
     """Each an array of findings about one group of facts."""
     from pyspark.sql import functions as sql
 
-    def each(facts: str, rule: str, condition: str, where: str, text: str) -> "Column":
+    def each(
+        facts: str, rule: str, condition: str, where: str, text: str, ref: str = ""
+    ) -> "Column":
         """A finding for each of some facts `f` for which a condition holds."""
+        named = f"array({ref})" if ref else "CAST(NULL AS ARRAY<STRING>)"
         finding = (
-            f"named_struct('rule', '{rule}', 'where', concat({where}), 'text', concat({text}))"
+            f"named_struct('rule', '{rule}', 'where', concat({where}), 'text', concat({text}), "
+            f"'ref', {named})"
         )
         return sql.expr(f"transform(filter({facts}, f -> {condition}), f -> {finding})")
 
@@ -385,6 +472,7 @@ def _rules() -> "list[Column]":
             "'version ', id, ' of message ', f.number",
             f"CASE WHEN {is_of} = 'channels' AND {is_content} THEN 'is one of another message' "
             "ELSE 'there is no such entry, or it has no content' END",
+            "'version', CAST(f.number AS STRING), id",
         ),
         once(
             "channels entry",
@@ -420,6 +508,7 @@ def _rules() -> "list[Column]":
             f"{is_of} != 'sync' OR NOT coalesce(array_contains(entry.names, f.name), true)",
             "'event ', id, ' in ', f.name",
             "'there is no such event, or it names other partitions'",
+            "'partition', f.name, id",
         ),
         once(
             "sync event",
@@ -449,6 +538,7 @@ def _rules() -> "list[Column]":
             "'key ', f.name, ' in ', f.stream",
             "CASE WHEN entry IS NULL THEN concat('there is no entry ', id) "
             "ELSE concat('entry ', id, ' is not the one it was written with, or has ended') END",
+            _KEY,
         ),
         each(
             "id_",
@@ -459,6 +549,7 @@ def _rules() -> "list[Column]":
             "WHEN f.flag AND NOT has_message THEN concat('message ', id, ' is not there') "
             "WHEN has_message THEN concat('message ', id, ' is there, the id says it is gone') "
             "ELSE concat('message ', id, ' is gone without a tombstone') END",
+            _KEY,
         ),
         each(
             "id_",
@@ -467,6 +558,7 @@ def _rules() -> "list[Column]":
             "'id ', f.name, ' in ', f.stream",
             "'message ', id, ' has no place ', coalesce(CAST(f.number AS STRING), '?'), "
             "' in the history'",
+            _KEY,
         ),
         each(
             "place_",
@@ -485,7 +577,7 @@ def _rules() -> "list[Column]":
         each(
             "delivery_",
             "mesh 5",
-            "f.flag AND size(id_) = 0",
+            "f.flag AND size(id_) = 0" + ("" if is_whole else _IS_LOOKED_UP),
             "'delivery of ', id, ' to ', f.name",
             "'its message has no id'",
         ),
@@ -520,10 +612,17 @@ def _rules() -> "list[Column]":
         sql.expr(
             "flatten(transform(accepted_, f -> transform(array_except(coalesce(f.names, array()), "
             "transform(mention_, m -> m.name)), name -> named_struct('rule', 'mesh 9', 'where', "
-            "concat('mention of ', name, ' in ', id), 'text', 'is not there'))))"
+            "concat('mention of ', name, ' in ', id), 'text', 'is not there', "
+            "'ref', CAST(NULL AS ARRAY<STRING>)))))"
         ),
     ]
 
+
+_KEY = "'key', f.stream, f.name"
+"""How a key `f` is found again."""
+
+_IS_LOOKED_UP = " AND (has_message OR size(place_) = 0)"
+"""Of a message: its id would be known if it were there."""
 
 _HAS_RECIPIENT = "exists(delivery_, d -> d.name = concat(f.name, '/push/'))"
 """Of a send `f` to one recipient: its delivery is there."""
@@ -532,6 +631,7 @@ _HAS_RECIPIENT = "exists(delivery_, d -> d.name = concat(f.name, '/push/'))"
 _WRITTEN_WITH_ENTRY = (
     "entry IS NOT NULL AND entry.at = f.at AND CASE entry.surface "
     "WHEN 'channels' THEN entry.flag AND (f.stream = entry.stream "
+    "OR f.stream = concat(entry.stream, '//runs') "
     "OR f.stream LIKE concat(entry.stream, '/', entry.name, '/%')) "
     "WHEN 'sync' THEN f.stream = 'sync' AND f.name = entry.name "
     "ELSE f.stream = entry.stream END"

@@ -2,20 +2,26 @@
 
 Reads the store. The server decides by its index of partitions; here the partitions that an event
 itself names count as well. What is pruned must be in the archive, which sync reads too (sync D57).
+
+Whether an event is pruned and archived is read in one moment, and the snapshots after that: they
+only ever go on, so what was covered then is covered now.
 """
 
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from tidelog.pipeline.checks.evidence import Evidence
+from tidelog.pipeline.checks.evidence import Evidence, within
 from tidelog.pipeline.checks.finding import FINDING_DDL, Verdict, first_of
 from tidelog.pipeline.frames import frame_of_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame
 
+    from tidelog.pipeline.checks.extent import Range
+
 NAME = "retention"
-NEEDS = ("event_partitions", "archived_events", "emptied_events", "snapshots")
 
 RULES = {
     "pruned": "an event that was pruned is covered by a snapshot of each of its partitions",
@@ -25,34 +31,41 @@ RULES = {
 }
 
 
-def check(evidence: Evidence) -> Verdict:
-    """Look at all events, their partitions and the snapshots."""
+MOST_FOUND = 10_000
+"""Damaged snapshots that are counted: a store that has more has lost everything."""
+
+
+def check(evidence: Evidence, ranges: "Sequence[Range]") -> Verdict:
+    """Look at the events of ranges, their partitions and the snapshots that are as of there."""
     from pyspark.sql import functions as sql
 
+    head, wanted = evidence.head.committed_id, tuple(ranges)
+    columns = ("committed_id", "surface", "body", "is_emptied", "is_archived")
+    log = evidence.log(*columns, ranges=ranges).where("surface = 'sync'")
     # Counted apart: Spark leaves a branch without rows out, and what it observes there with it.
-    examined = evidence.log("committed_id", "surface").where("surface = 'sync'").count()
-    events = (
-        evidence.log("committed_id", "surface", "body")
-        .where("surface = 'sync'")
-        .select(
+    examined = log.count()
+    found = _snapshot_findings(evidence, ranges)
+    if examined:
+        events = log.select(
             "committed_id",
             sql.from_json(sql.col("body").cast("string"), "partitions array<string>")
             .getField("partitions")
             .alias("named"),
         )
-    )
-    snapshots = evidence.relation("snapshots").select(
-        "partition", sql.col("committed_id").alias("covered")
-    )
-    findings = uncovered(
-        events,
-        evidence.relation("event_partitions"),
-        evidence.relation("emptied_events"),
-        evidence.relation("archived_events"),
-        snapshots,
-    ).unionByName(_snapshot_findings(evidence))
-    named, total = first_of(findings)
-    return Verdict(NAME, evidence.head.committed_id, examined, named, total)
+        snapshots = evidence.relation("snapshots").select(
+            "partition", sql.col("committed_id").alias("covered")
+        )
+        found = found.unionByName(
+            uncovered(
+                events,
+                evidence.relation("event_partitions").where(within(ranges)),
+                log.where("is_emptied != 0").select("committed_id"),
+                log.where("is_archived != 0").select("committed_id"),
+                snapshots,
+            )
+        )
+    named, total = first_of(found)
+    return Verdict(NAME, head, examined, named, total, ranges=wanted)
 
 
 def uncovered(
@@ -140,13 +153,26 @@ def _finding(rule: str, text: "Column") -> "Column":
     return sql.struct(sql.lit(rule).alias("rule"), text.alias("text"))
 
 
-def _snapshot_findings(evidence: Evidence) -> "DataFrame":
+def chosen_snapshots(evidence: Evidence, ranges: "Sequence[Range]") -> list[str]:
+    """Partitions whose stored snapshot is as of a position in ranges, or of one after the log."""
+    head, stored = evidence.head.committed_id, evidence.spooled("snapshots").scan().to_table()
+    pairs = zip(stored["partition"].to_pylist(), stored["committed_id"].to_pylist(), strict=True)
+    is_whole = any(not each.after and each.through == head for each in ranges)
+    return [
+        partition
+        for partition, at in pairs
+        if is_whole or at > head or any(each.after < at <= each.through for each in ranges)
+    ]
+
+
+def _snapshot_findings(evidence: Evidence, ranges: "Sequence[Range]") -> "DataFrame":
     found = []
-    for row in evidence.tables["snapshots"].to_pylist():
-        where = f"snapshot of {row['partition']}"
-        if row["committed_id"] > evidence.head.committed_id:
-            text = f"is as of {row['committed_id']}, the log ends at {evidence.head.committed_id}"
-            found.append((row["committed_id"], "snapshot", where, text))
-        if blake2b(row["state"], digest_size=16).digest() != row["digest"]:
-            found.append((row["committed_id"], "snapshot", where, "is not what was stored"))
-    return frame_of_rows(evidence.spark, found, FINDING_DDL)
+    for page in evidence.snapshot_states(chosen_snapshots(evidence, ranges)):
+        for row in page.to_pylist():
+            where, at = f"snapshot of {row['partition']}", row["committed_id"]
+            if at > evidence.head.committed_id:
+                text = f"is as of {at}, the log ends at {evidence.head.committed_id}"
+                found.append((at, "snapshot", where, text))
+            if blake2b(row["state"], digest_size=16).digest() != row["digest"]:
+                found.append((at, "snapshot", where, "is not what was stored"))
+    return frame_of_rows(evidence.spark, found[:MOST_FOUND], FINDING_DDL)

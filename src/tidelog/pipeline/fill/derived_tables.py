@@ -4,34 +4,45 @@ Every table says through which position of the log it is complete, and changes i
 that position. So whatever dies in between, the next run sees where each table is and goes on from
 there; a table never has half of a step.
 
-What the log alone decides is built from the entries above that position. Relations of the store
-change without an entry, so what is made of them is compared with the store each time.
+What the log alone decides is built from the entries after that position. Relations of the store
+change without an entry. The store numbers such alterations, and a table that is made of a relation
+says through which of them it is complete, in the same commit.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
+from tidelog.pipeline.fill.alterations import slices
+from tidelog.pipeline.fill.freshness import is_current
 from tidelog.pipeline.fill.ingest import settled
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake.lake import Lake, LakeError
-from tidelog.pipeline.source.relations import Moment, read_relations
+from tidelog.pipeline.fill.message_files import fold_files
+from tidelog.pipeline.fill.message_growth import follow, with_purged
+from tidelog.pipeline.fill.mirrors import Mode, mirror
+from tidelog.pipeline.fill.relation_files import relation_files, relation_rows
+from tidelog.pipeline.fill.sync_model import model_source
+from tidelog.pipeline.fill.version_files import write_versions
+from tidelog.pipeline.frames import arrow_schema, frame_of_rows
+from tidelog.pipeline.lake.lake import ALTERATIONS, MODEL, Lake, LakeError, frame_of
+from tidelog.pipeline.lake.replacing import Gone, files_in_minutes, files_with
+from tidelog.pipeline.source.relations import Moment, read_relations, relation_frame
+from tidelog.pipeline.source.store_address import AlterationNumbers
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 from tidelog.pipeline.transforms.activity import MINUTE_MS, activity
 from tidelog.pipeline.transforms.audit import audit
+from tidelog.pipeline.transforms.changes import changes
 from tidelog.pipeline.transforms.events import events, forgotten_index, without_body
-from tidelog.pipeline.transforms.messages import PURGED, fold, mark_purged, message_versions
-from tidelog.pipeline.transforms.sends import (
-    deliveries,
-    mentions,
-    newly_ended,
-    remembered_keys,
-    sends,
-)
-from tidelog.pipeline.transforms.snapshots import ModelSource, snapshots
+from tidelog.pipeline.transforms.latency import latencies
+from tidelog.pipeline.transforms.sends import newly_ended, sends
+from tidelog.pipeline.transforms.shape import minute_of
+from tidelog.pipeline.transforms.snapshots import snapshots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,15 +50,16 @@ if TYPE_CHECKING:
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.sync.protocol.profiles import Model
 
-Mode = Literal["full", "new", "current"]
-"""`full`: all of it was made. `new`: what had changed. `current`: nothing had."""
-
-MODEL_VERSION = "model_version"
-"""The setting of the sync surface that says which model version is in use."""
-
 
 _SHOWN = 5
 """Partitions that a note names."""
+
+REFOLD_ENTRIES = 500_000
+"""More new entries than this, and more than there are old ones: then all messages are folded again,
+which Spark does faster."""
+
+NOTE_ALTERATIONS = 20_000
+"""A table that has none of so many alterations notes that: they are not looked at again."""
 
 TABLES_AT_ONCE = 2
 """A table is many small steps, of which some wait for one processor; two fill a small machine, and
@@ -74,12 +86,19 @@ class Steps(NamedTuple):
     spark: "SparkSession"
     lake: Lake
     store: "StoreAddress"
-    moment: Moment
+    altered: AlterationNumbers
+    """What the store can tell of its relations; read before any of them."""
+    settings: Moment
     model: "Model | None"
     start: int
     """Position through which the table is complete; 0 if all of it is to be made."""
     target: int
     """Position through which it shall be complete."""
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """What a table notes that has everything."""
+        return {ALTERATIONS: self.altered.last}
 
     @property
     def is_full(self) -> bool:
@@ -90,13 +109,19 @@ class Steps(NamedTuple):
         """A table of the lake."""
         return self.lake.frame(self.spark, name)
 
-    def relation(self, name: str) -> "DataFrame":
-        """A relation of the store."""
-        return self.moment.frame(self.spark, name)
-
     def new(self, name: str) -> "DataFrame":
-        """The rows of a table that lie after `start`."""
-        return self.frame(name).filter(sql.col("committed_id") > self.start)
+        """The rows of a table that lie after `start`; files without any are not opened."""
+        return self.lake.frame_from(self.spark, name, "committed_id", self.start + 1)
+
+    def has_new(self, surface: str) -> bool:
+        """Whether an entry after `start` is of a surface."""
+        surfaces = self.lake.between("log", ["surface"], self.start, self.target)["surface"]
+        return bool(pc.any(pc.equal(surfaces, surface)).as_py())
+
+    def noted(self, name: str) -> int | None:
+        """The last alteration that a table has, if what came after it can be told."""
+        noted = self.lake.noted(name, ALTERATIONS)
+        return noted if noted is not None and self.altered.has_after(noted) else None
 
 
 def build(
@@ -129,24 +154,43 @@ def build(
     wanted = _with_inputs(named)
     with lake.writing():
         target = settled(lake, store)[0].committed_id
-        lake.vacuum("log")
-        needed = sorted({relation for table in wanted for relation in table.relations})
-        moment = read_relations(store, needed)
+        lake.tidy("log")
+        _, altered = store.now()
+        settings = read_relations(store, ["sync_setting"])
 
         def build_one(table: Table) -> Built:
             begun = time.monotonic()
-            has = lake.through(table.name)
-            is_full = full and table.name in named
-            steps = Steps(spark, lake, store, moment, model, 0 if is_full else has, target)
+            has = 0 if full and table.name in named else lake.through(table.name)
+            steps = Steps(spark, lake, store, altered, settings, model, has, target)
             rows, mode = _run(table, steps)
             if mode != "current":
-                lake.compact(table.name)
-                lake.vacuum(table.name)
+                lake.tidy(table.name)
             through = lake.through(table.name)
-            notes = _without_snapshot(lake) if table.name == "snapshot" else ()
+            is_told = table.name == "snapshot" and mode != "current"
+            notes = _without_snapshot(lake, has, target) if is_told else ()
             return Built(table.name, rows, time.monotonic() - begun, through, mode, notes)
 
         return _in_order(wanted, build_one, progress)
+
+
+def unchanged(
+    lake: Lake,
+    store: "StoreAddress",
+    names: Iterable[str] | None = None,
+    *,
+    model: "Model | None" = None,
+) -> list[Built] | None:
+    """What `build` would return if it had nothing to do, decided without Spark; None if it has."""
+    target = lake.through("log")
+    head, altered = store.now()
+    version = model_source(read_relations(store, ["sync_setting"]), model).model_version
+    tables = _with_inputs(_named(names))
+    place = (target, altered, version)
+    if not target or target != head.committed_id:
+        return None
+    if not all(is_current(lake, store, table, *place) for table in tables):
+        return None
+    return [Built(table.name, 0, 0.0, target, "current") for table in tables]
 
 
 def _in_order(
@@ -179,6 +223,20 @@ def buildable() -> tuple[str, ...]:
     return tuple(table.name for table in TABLES if table.name in _BUILDERS)
 
 
+def told_by_the_log() -> tuple[str, ...]:
+    """The tables that `build` makes of the log alone."""
+    return tuple(
+        name
+        for name in buildable()
+        if BY_NAME[name].inputs == ("log",) and not BY_NAME[name].relations
+    )
+
+
+def build_whole(name: str, steps: Steps) -> int:
+    """Make all of a table, whatever else is stale; returns its rows."""
+    return _BUILDERS[name](name, steps)[0]
+
+
 def planned(names: Iterable[str] | None) -> tuple[str, ...]:
     """The tables that a build of these looks at, in its order.
 
@@ -186,11 +244,6 @@ def planned(names: Iterable[str] | None) -> tuple[str, ...]:
         LakeError: one of them is not a table that is built.
     """
     return tuple(table.name for table in _with_inputs(_named(names)))
-
-
-def model_in_use(store: "StoreAddress", model: "Model | None") -> ModelSource:
-    """A model in the version that the store says is in use."""
-    return _model_source(read_relations(store, ["sync_setting"]), model)
 
 
 def _named(names: Iterable[str] | None) -> frozenset[str]:
@@ -214,14 +267,13 @@ def _with_inputs(names: frozenset[str]) -> list[Table]:
     return [table for table in TABLES if table.name in wanted]
 
 
-def _is_told_by_the_log(table: Table) -> bool:
-    """Whether it cannot change unless the log grows."""
-    return not table.relations and all(_is_told_by_the_log(BY_NAME[name]) for name in table.inputs)
-
-
 def _run(table: Table, steps: Steps) -> tuple[int, Mode]:
-    is_stale = steps.is_full or steps.start < steps.target
-    if not is_stale and _is_told_by_the_log(table):
+    version = model_source(steps.settings, steps.model).model_version
+    place = (steps.lake, steps.store, table, steps.target, steps.altered, version)
+    if not steps.is_full and is_current(*place):
+        noted = steps.noted(table.name) or 0
+        if table.relations and steps.altered.last - noted > NOTE_ALTERATIONS:
+            steps.lake.replace(table.name, steps.target, [], notes=steps.notes)
         return 0, "current"
     return _BUILDERS[table.name](table.name, steps)
 
@@ -243,19 +295,26 @@ def _growing(make: "Callable[[DataFrame], DataFrame]") -> Builder:
     return grow
 
 
-def _mirroring(make: "Callable[[DataFrame], DataFrame]") -> Builder:
+def _versions(name: str, steps: Steps) -> tuple[int, Mode]:
+    folder = steps.lake.new_folder(name)
+    log = steps.lake.files("log", after=steps.start)
+    files = write_versions(steps.spark, log, steps.start, steps.target, folder)
+    if steps.is_full:
+        return steps.lake.overwrite_files(name, files, steps.target), "full"
+    return steps.lake.append_files(name, files, steps.target, {}, lambda: None), "new"
+
+
+def _mirror(name: str, steps: Steps) -> tuple[int, Mode]:
     """A table that is a relation of the store as it is now."""
-
-    def mirror(name: str, steps: Steps) -> tuple[int, Mode]:
-        frame = make(steps.relation(name))
-        return steps.lake.overwrite(name, frame, steps.moment.head.committed_id), "full"
-
-    return mirror
+    place = (steps.start, steps.target)
+    return mirror(name, steps.spark, steps.lake, steps.store, steps.altered, *place)
 
 
 def _events(name: str, steps: Steps) -> tuple[int, Mode]:
+    if not steps.is_full and not steps.has_new("sync"):
+        return steps.lake.replace(name, steps.target, []), "new"
     log = steps.frame("log") if steps.is_full else steps.new("log")
-    index = partition_index(steps.spark, steps.lake, steps.store, log)
+    index = partition_index(steps.spark, steps.lake, steps.store, log, steps.start, steps.target)
     made = events(log, index)
     if steps.is_full:
         return steps.lake.overwrite(name, made, steps.target), "full"
@@ -263,14 +322,28 @@ def _events(name: str, steps: Steps) -> tuple[int, Mode]:
 
 
 def partition_index(
-    spark: "SparkSession", lake: Lake, store: "StoreAddress", log: "DataFrame"
+    spark: "SparkSession",
+    lake: Lake,
+    store: "StoreAddress",
+    log: "DataFrame",
+    after: int,
+    through: int,
 ) -> "DataFrame | None":
-    """The partitions of the events in some rows of `log` that do not tell them; None: all do."""
+    """The partitions of the events in some rows of `log` that do not tell them; None: all do.
+
+    Args:
+        spark: Asks the rows.
+        lake: Tells what was forgotten.
+        store: Tells the rest.
+        log: The rows.
+        after: All of them lie after this position.
+        through: And none after this one.
+    """
     if without_body(log).isEmpty():
         return None
     # It may be read at another moment: what is in it never changes.
     relation = "sync_event_partition"
-    index = read_relations(store, [relation]).frame(spark, relation)
+    index = relation_frame(spark, relation, relation_rows(store, relation, after, through))
     if lake.files("forgotten"):
         told = forgotten_index(log, lake.frame(spark, "forgotten"))
         index = index.unionByName(told).distinct()
@@ -278,68 +351,112 @@ def partition_index(
 
 
 def _messages(name: str, steps: Steps) -> tuple[int, Mode]:
-    stored = steps.relation("channel_message")
-    if steps.is_full:
-        messages = fold(steps.frame("message_version"))
-        if _is_anything_purged(steps):
-            messages = messages.transform(mark_purged, stored)
-        return steps.lake.overwrite(name, messages, steps.target), "full"
-    key = list(BY_NAME[name].key)
-    known = steps.frame(name)
-    new = steps.new("message_version").persist()
-    try:
-        touched = new.select(*key).distinct()
-        changed = fold(new, known.join(touched, key, "left_semi"))
-        if _is_anything_purged(steps):
-            gone = known.filter(sql.col("state") != PURGED).join(
-                stored.select(sql.col("message").alias("first_committed_id")),
-                "first_committed_id",
-                "left_anti",
-            )
-            changed = changed.unionByName(gone.join(touched, key, "left_anti"))
-            changed = changed.transform(mark_purged, stored)
-        return _put_changes(name, steps, changed)
-    finally:
-        new.unpersist()
-
-
-def _is_anything_purged(steps: Steps) -> bool:
-    """Whether the server lacks any message; where nothing is purged, this saves several joins."""
-    import pyarrow.compute as pc
-
-    there = steps.moment.tables["channel_message"]["message"]
-    is_new = [("committed_id", ">", steps.start), ("action", "in", ["create", "event"])]
-    begun = [steps.lake.arrow("message_version", ["committed_id"], is_new)["committed_id"]]
-    if not steps.is_full:
-        known = steps.lake.arrow("message", ["first_committed_id"])
-        begun.append(known["first_committed_id"])
-    return any(pc.all(pc.is_in(numbers, there)).as_py() is False for numbers in begun)
+    lake, new = steps.lake, steps.target - steps.start
+    is_much = new > max(steps.start, REFOLD_ENTRIES)
+    if steps.is_full or is_much or steps.noted(name) is None:
+        folder = lake.new_folder(name)
+        mark = partial(with_purged, steps.store)
+        files = fold_files(steps.spark, lake.files("message_version"), folder, mark)
+        return lake.overwrite_files(name, files, steps.target, steps.notes), "full"
+    return follow(lake, steps.store, steps.altered, steps.start, steps.target), "new"
 
 
 def _sends(name: str, steps: Steps) -> tuple[int, Mode]:
-    ends = steps.relation("tombstone")
-    if steps.is_full:
-        frame = sends(steps.frame("log"), ends)
-        return steps.lake.overwrite(name, frame, steps.target), "full"
-    new = sends(steps.new("log"), ends)
-    known_ends = steps.lake.arrow(name, ["deleted_at"])["deleted_at"]
-    if steps.moment.tables["tombstone"].num_rows > len(known_ends) - known_ends.null_count:
-        new = new.unionByName(newly_ended(steps.frame(name), ends))
-    elif steps.start < steps.target:
-        return steps.lake.append(name, new, steps.target), "new"
-    return _put_changes(name, steps, new)
+    """Sends of new entries, and those that retention took since."""
+    lake, store, noted = steps.lake, steps.store, steps.noted(name)
+    is_full = steps.is_full or noted is None
+    start = 0 if is_full else steps.start
+    folder = lake.new_folder(name)
+    ends = relation_files(
+        steps.spark, store, "tombstone", start, steps.target, folder, lambda page: page
+    )
+    frame = sends(
+        steps.frame("log") if is_full else steps.new("log"),
+        relation_frame(steps.spark, "tombstone", ends),
+    )
+    if is_full:
+        return lake.overwrite(name, frame, steps.target, notes=steps.notes), "full"
+    rows = 0
+    assert noted is not None  # noqa: S101 - else it is full
+    for part in slices(store, "tombstone", noted, steps.altered.last, start):
+        if part.rows.num_rows:
+            gone = Gone(part.rows.select(["broker_message_id"]))
+            ended = newly_ended(lake.named(name, gone), part.rows)
+            rows += lake.replace(name, start, [gone], ended, notes={ALTERATIONS: part.number})
+    if steps.has_new("mesh"):
+        rows += lake.append(name, frame, steps.target, notes=steps.notes)
+    else:
+        lake.replace(name, steps.target, [], notes=steps.notes)
+    return rows, "new"
 
 
 def _activity(name: str, steps: Steps) -> tuple[int, Mode]:
-    log = steps.frame("log")
     if steps.is_full:
-        return steps.lake.overwrite(name, activity(log), steps.target), "full"
+        return steps.lake.overwrite(name, activity(steps.frame("log")), steps.target), "full"
     # Times never decrease, so minutes before that of the first new entry are over.
-    new = steps.lake.arrow("log", ["committed_at"], [("committed_id", "=", steps.start + 1)])
+    begin = _minute_after(steps)
+    log = steps.lake.frame_from(steps.spark, "log", "committed_at", begin)
+    return steps.lake.upsert(name, activity(log), steps.target), "new"
+
+
+def _minute_after(steps: Steps) -> int:
+    """The minute of the first new entry, in milliseconds since 1970."""
+    new = steps.lake.between("log", ["committed_at"], steps.start, steps.start + 1)
     [first] = new["committed_at"].to_pylist()
-    begin = first - first % MINUTE_MS
-    changed = activity(log.filter(sql.col("committed_at") >= begin))
-    return steps.lake.upsert(name, changed, steps.target), "new"
+    return int(first - first % MINUTE_MS)
+
+
+def _latency(name: str, steps: Steps) -> tuple[int, Mode]:
+    """The minutes of new messages, and those of messages of which a delivery has changed."""
+    lake, noted = steps.lake, steps.noted(name)
+    if steps.is_full or noted is None:
+        made = latencies(steps.frame("delivery"))
+        through = steps.target
+        rows = lake.overwrite(name, made, through, made_of="delivery", notes=steps.notes)
+        return rows, "full"
+    times = [
+        at
+        for page in steps.store.related("delivery_times", noted, steps.altered.last)
+        for at in page["committed_at"].to_pylist()
+    ]
+    minutes = {at - at % MINUTE_MS for at in times}
+    if steps.start < steps.target:
+        minutes.update(_minutes_of_sends(steps))
+    rows = 0
+    if minutes:
+        named = _minute_table(minutes)
+        deliveries = deliveries_of(steps.spark, lake, named)
+        made = latencies(deliveries).toArrow().cast(arrow_schema(BY_NAME[name]))
+        rows = lake.replace(
+            name, steps.target, [Gone(named)], made, made_of="delivery", notes=steps.notes
+        )
+    else:
+        lake.replace(name, steps.target, [], made_of="delivery", notes=steps.notes)
+    return rows, "new"
+
+
+def _minutes_of_sends(steps: Steps) -> set[int]:
+    """The minutes in which new messages of meshes were committed."""
+    new = steps.lake.between("log", ["committed_at", "surface"], steps.start, steps.target)
+    times = new.filter(pc.equal(new["surface"], "mesh"))["committed_at"].unique().to_pylist()
+    return {at - at % MINUTE_MS for at in times}
+
+
+def _minute_table(minutes: "Iterable[int]") -> pa.Table:
+    times = pa.array([minute * 1000 for minute in sorted(minutes)], pa.int64())
+    return pa.table({"minute": times.cast(pa.timestamp("us", "UTC"))})
+
+
+def deliveries_of(spark: "SparkSession", lake: Lake, minutes: pa.Table) -> "DataFrame":
+    """The rows of `delivery` whose messages were committed in some minutes."""
+    files = files_in_minutes(lake.files("delivery"), "created_at", minutes["minute"].to_pylist())
+    wanted = frame_of_rows(spark, minutes, "minute timestamp")
+    stored = frame_of(spark, BY_NAME["delivery"], files)
+    return (
+        stored.withColumn("minute", minute_of("created_at"))
+        .join(sql.broadcast(wanted), "minute", "left_semi")
+        .drop("minute")
+    )
 
 
 def _whole(name: str, steps: Steps) -> tuple[int, Mode]:
@@ -351,47 +468,48 @@ def _whole(name: str, steps: Steps) -> tuple[int, Mode]:
 
 
 def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
-    source = _model_source(steps.moment, steps.model)
-    before = steps.frame(name)
-    if steps.is_full or _has_other_model(steps, source.model_version):
-        none = before.limit(0)
+    lake, source = steps.lake, model_source(steps.settings, steps.model)
+    notes = {MODEL: source.model_version}
+    if steps.is_full or _has_other_model(lake, source.model_version):
+        none = steps.frame(name).limit(0)
         made = snapshots(_events_of(steps), none, steps.frame("log"), source)
-        return steps.lake.overwrite(name, made, steps.target), "full"
+        return lake.overwrite(name, made, steps.target, notes=notes), "full"
     if steps.start >= steps.target:
         return 0, "current"
-    known_events = _events_of(steps)
-    needed = known_events.filter(sql.col("committed_id") > steps.start)
-    if begun := _partitions_without_state(steps):
+    touched = lake.between("event", ["partition"], steps.start, steps.target)["partition"].unique()
+    if not len(touched):
+        return lake.replace(name, steps.target, [], notes=notes), "new"
+    files = files_with(lake.files(name), "partition", touched.to_pylist())
+    before = frame_of(steps.spark, BY_NAME[name], files)
+    needed = tellable_events(steps.spark, lake, steps.new("event"))
+    if begun := _partitions_without_state(files, touched):
         # Without a state to continue, all events of a partition are needed.
-        earlier = known_events.filter(sql.col("committed_id") <= steps.start)
+        earlier = _events_of(steps).filter(sql.col("committed_id") <= steps.start)
         names = frame_of_rows(steps.spark, [(each,) for each in begun], "partition string")
         needed = needed.unionByName(earlier.join(names, "partition", "left_semi"))
     made = snapshots(needed, before, steps.new("log"), source)
-    return steps.lake.upsert(name, made, steps.target), "new"
+    return lake.upsert(name, made, steps.target, notes=notes), "new"
 
 
 def _events_of(steps: Steps) -> "DataFrame":
     return tellable_events(steps.spark, steps.lake, steps.frame("event"))
 
 
-def _partitions_without_state(steps: Steps) -> list[str]:
-    """The partitions that have a new event and no snapshot yet."""
-    import pyarrow.compute as pc
+def _partitions_without_state(files: Sequence[str], touched: pa.Array) -> list[str]:
+    """Those of some partitions that none of the files has a snapshot of."""
+    known = {
+        partition
+        for file in files
+        for partition in pq.read_table(file, columns=["partition"])["partition"].to_pylist()
+    }
+    return [partition for partition in touched.to_pylist() if partition not in known]
 
-    is_new = [("committed_id", ">", steps.start)]
-    touched = steps.lake.arrow("event", ["partition"], is_new)["partition"].unique()
-    known = steps.lake.arrow("snapshot", ["partition"])["partition"]
-    begun: list[str] = touched.filter(pc.invert(pc.is_in(touched, known))).to_pylist()
-    return begun
 
-
-def _without_snapshot(lake: Lake) -> tuple[str, ...]:
-    """Says which partitions have events and no snapshot."""
-    import pyarrow.compute as pc
-
-    named = lake.arrow("event", ["partition"])["partition"].unique()
-    known = lake.arrow("snapshot", ["partition"])["partition"]
-    lacking: list[str] = sorted(named.filter(pc.invert(pc.is_in(named, known))).to_pylist())
+def _without_snapshot(lake: Lake, after: int, through: int) -> tuple[str, ...]:
+    """Says which partitions have events in a range of positions and no snapshot."""
+    named = lake.between("event", ["partition"], after, through)["partition"].unique()
+    files = files_with(lake.files("snapshot"), "partition", named.to_pylist())
+    lacking = sorted(_partitions_without_state(files, named))
     if not lacking:
         return ()
     more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
@@ -402,9 +520,11 @@ def _without_snapshot(lake: Lake) -> tuple[str, ...]:
     return (note,)
 
 
-def _has_other_model(steps: Steps, model_version: int) -> bool:
-    made_with = steps.lake.arrow("snapshot", ["model_version"])["model_version"].unique()
-    return made_with.to_pylist() not in ([], [model_version])
+def _has_other_model(lake: Lake, model_version: int) -> bool:
+    if (made_with := lake.noted("snapshot", MODEL)) is not None:
+        return made_with != model_version
+    found = lake.arrow("snapshot", ["model_version"])["model_version"].unique()
+    return found.to_pylist() not in ([], [model_version])
 
 
 def tellable_events(spark: "SparkSession", lake: Lake, events: "DataFrame") -> "DataFrame":
@@ -415,35 +535,18 @@ def tellable_events(spark: "SparkSession", lake: Lake, events: "DataFrame") -> "
     return events.join(gone, "partition", "left_anti")
 
 
-def _model_source(moment: Moment, model: "Model | None") -> ModelSource:
-    settings = moment.tables["sync_setting"].to_pylist()
-    stored = {row["name"]: row["value"] for row in settings}.get(MODEL_VERSION)
-    configured = 1 if model is None else model.model_version
-    targets = {} if model is None else model.targets
-    return ModelSource.of(targets, configured if stored is None else stored)
-
-
-def _put_changes(name: str, steps: Steps, changed: "DataFrame") -> tuple[int, Mode]:
-    """Write the rows that are new or other than before, if there are any or the log has grown."""
-    changed = changed.persist()
-    try:
-        if steps.start >= steps.target and changed.isEmpty():
-            return 0, "current"
-        return steps.lake.upsert(name, changed, steps.target), "new"
-    finally:
-        changed.unpersist()
-
-
 _BUILDERS: dict[str, Builder] = {
-    "message_version": _growing(message_versions),
+    "message_version": _versions,
     "message": _messages,
     "event": _events,
     "send": _sends,
-    "delivery": _mirroring(deliveries),
-    "mention": _mirroring(mentions),
-    "dedupe": _mirroring(remembered_keys),
+    "delivery": _mirror,
+    "mention": _mirror,
+    "dedupe": _mirror,
     "activity": _activity,
     "audit": _growing(audit),
+    "changes": _growing(changes),
     "snapshot": _snapshots,
     **{table.name: _whole for table in TABLES if table.made_by},
+    "latency": _latency,
 }

@@ -5,29 +5,29 @@ says how far to bring it, and what is written is what it lacks of that: so a bat
 again, whatever died in between.
 
 A following ingest is a streaming query, whose batch is committed twice: to the table, and then to
-Spark's checkpoint. The process may die between the two, and Spark then runs the batch again. The
-table is the truth, the checkpoint only saves looking: one that is gone or is ahead of the table is
-started again where the table ends.
+Spark's checkpoint. The table is the truth: a query begins where the table ends, whatever an earlier
+one left in its checkpoint, and a batch that Spark runs again adds what the table lacks of it.
 """
 
+import contextlib
+import fcntl
 import functools
 import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.fill.entry_files import write_entries
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.frames import spark_path
+from tidelog.pipeline.lake.lake import LOG_ID, Lake, LakeError, LakeLocked
 from tidelog.pipeline.search.index import outdate_index
 from tidelog.pipeline.source.spark_source import (
     LOCAL_ROWS,
     log_frame,
     offset_of,
-    position_of,
     register_source,
 )
 from tidelog.pipeline.source.store_address import GENESIS_DIGEST, Position, StoreAddress, StoreHead
@@ -49,13 +49,10 @@ FOLLOW_SECONDS = 1
 """How often a following ingest looks at the head. A look costs a millisecond, a batch about a
 second, and a commit is to be in the lake within five."""
 
-LOG_ID = "tidelog.log_id"
-"""Property of the table: which log it was made from."""
-
 INCARNATION = "tidelog.incarnation"
 """Property of the table: which continuation of that log its last entry was read in."""
 
-CHANGED_IN_PLACE = ("message", "send")
+CHANGED_IN_PLACE = ("message", "send", "delivery", "mention", "dedupe", "latency")
 """Tables in which an earlier state of the store's relations stays: a store that went back in time
 may have again what they say is gone, so in another incarnation they are rebuilt."""
 
@@ -117,31 +114,62 @@ def ingest(
         StoreUnavailable: the store cannot be read.
         LakeLocked: another process writes to the lake.
     """
+    if follow:
+        with _only_follower(lake):
+            return _follow(spark, address, lake, stop or threading.Event(), batch_rows, progress)
     with lake.writing():
         known, head = settled(lake, address)
         batches = _Batches(spark, lake, address, known)
-        if not follow:
-            _bring_to(batches, head.committed_id, batch_rows, progress)
-            return lake.through("log")
-        if _checkpoint_position(batches.checkpoint) > known.committed_id:
-            shutil.rmtree(batches.checkpoint)
+        _bring_to(batches, head.committed_id, batch_rows, progress)
+        return lake.through("log")
+
+
+def _follow(
+    spark: "SparkSession",
+    address: StoreAddress,
+    lake: Lake,
+    stop: threading.Event,
+    batch_rows: int,
+    progress: Callable[[Progress], None],
+) -> int:
+    with lake.writing():
+        known, _ = settled(lake, address)
+        shutil.rmtree(lake.checkpoint("log"), ignore_errors=True)
+    batches = _Batches(spark, lake, address, known)
     register_source(spark)
     query = (
         spark.readStream.format("tidelog")
         .option("store", address.location)
+        .option("rows", "ranges")
         .option("maxRowsPerTrigger", batch_rows)
         .option("startingOffset", json.dumps(offset_of(known)))
         .load()
         .writeStream.queryName("tidelog-ingest")
-        .option("checkpointLocation", str(batches.checkpoint))
+        .option("checkpointLocation", spark_path(lake.checkpoint("log")))
         .foreachBatch(batches.write)
         .trigger(processingTime=f"{FOLLOW_SECONDS} seconds")
     )
     try:
-        _run(query, progress, stop or threading.Event())
+        _run(query, progress, stop)
     except Exception as error:
         raise _explained(error, batches.failure) from error
     return lake.through("log")
+
+
+@contextlib.contextmanager
+def _only_follower(lake: Lake) -> Iterator[None]:
+    """The right to follow; two queries would disturb each other's checkpoint."""
+    folder = lake.checkpoint("log").parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LakeLocked(
+                f"another process follows the log into the lake {lake.root} already. Let it do so, "
+                "or stop it first."
+            ) from None
+        yield
 
 
 def catch_up(address: StoreAddress, lake: Lake) -> bool:
@@ -266,7 +294,6 @@ class _Batches:
         self._address = address
         self._known = known
         """Where the table ended before the batch."""
-        self.checkpoint = lake.checkpoint("log")
         self.failure: Exception | None = None
         """Why a batch failed: Spark would only tell what Java makes of it."""
 
@@ -275,12 +302,12 @@ class _Batches:
         """Position through which the table is complete."""
         return self._lake.through("log")
 
-    def write(self, _batch: "DataFrame", number: int) -> None:
-        """What Spark calls; the entries are not taken from its frame, see `write_entries`."""
+    def write(self, batch: "DataFrame", _number: int) -> None:
+        """What Spark calls with the ranges of a batch; for the entries see `write_entries`."""
         try:
-            end = _planned(self.checkpoint, number)
+            end = max((row["through"] for row in batch.collect()), default=0)
             with self._lake.writing(wait_seconds=LOCK_SECONDS):
-                self.bring(end.committed_id)
+                self.bring(end)
         except Exception as error:
             self.failure = error
             raise
@@ -293,6 +320,7 @@ class _Batches:
         through = min(through, head.committed_id)
         if through <= has:
             return Progress(has, has, 0, 0.0)
+        rows = through - has
         identity = {LOG_ID: self._known.log_id, INCARNATION: self._known.incarnation}
         if self._lake.files("forgotten"):
             # What is forgotten must be in no file, also not for the moment until it is erased.
@@ -302,9 +330,8 @@ class _Batches:
         else:
             folder = self._lake.new_folder("log")
             files = write_entries(self._spark, self._address, has, through, folder)
-            self._lake.append_files("log", files, through, identity, self._confirm)
-        self._lake.compact("log")
-        rows = through - has
+            self._lake.append_files("log", files, through, identity, self._confirm, rows)
+        self._lake.tidy("log")
         return Progress(through, through, rows, rows / (time.monotonic() - began))
 
     def _confirm(self) -> None:
@@ -323,18 +350,6 @@ class _Batches:
         columns = [column.name for column in LOG.columns]
         entries = log_frame(spark, self._address, columns, through, after)
         return erased("log", entries, self._lake.frame(spark, "forgotten"))
-
-
-def _planned(checkpoint: Path, number: int) -> Position:
-    """Where a batch ends: Spark writes that down before it runs the batch."""
-    lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
-    return position_of(json.loads(lines[-1]))
-
-
-def _checkpoint_position(checkpoint: Path) -> int:
-    """Through where a checkpoint believes the table to be complete."""
-    commits = [int(file.name) for file in checkpoint.glob("commits/*") if file.name.isdecimal()]
-    return _planned(checkpoint, max(commits)).committed_id if commits else 0
 
 
 def _bring_to(
@@ -395,7 +410,7 @@ def _watch(
 
 
 def _progress_of(told: "StreamingQueryProgress") -> Progress:
-    """What Spark says of a batch. It counts no rows: they are not taken from its frame."""
+    """What Spark says of a batch. It counts ranges, not entries."""
     source = told.sources[0]
     start, end, latest = (
         json.loads(text or "null")

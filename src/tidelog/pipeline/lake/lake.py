@@ -11,15 +11,19 @@ application transaction. That is what makes a repeated batch harmless and tells 
 
 import contextlib
 import fcntl
+import math
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Schema
@@ -27,13 +31,25 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.pipeline.frames import empty_frame
-from tidelog.pipeline.lake.parquet_file import write_parquet
+from tidelog.pipeline.frames import arrow_schema, empty_frame, spark_path
+from tidelog.pipeline.lake.compaction import AT_ONCE, LARGE_BYTES, joins, weight
+from tidelog.pipeline.lake.open_tables import FOLLOWED_RETENTION, RETENTION, OpenTables
+from tidelog.pipeline.lake.parquet_file import GROUP_BYTES, SORTED_GROUP_BYTES, write_parquet
+from tidelog.pipeline.lake.replacing import (
+    Gone,
+    common,
+    files_from,
+    holding,
+    others,
+    rewritten,
+    written,
+)
 from tidelog.pipeline.lake.seal import is_as_written, seal_of, sealed_files
-from tidelog.pipeline.tables import BY_NAME, Table
+from tidelog.pipeline.lake.statistics import sought_columns, statistics_of
+from tidelog.pipeline.tables import BY_NAME, LOG, Table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyarrow.dataset import Dataset
     from pyspark.sql import DataFrame, SparkSession
 
 APPLICATION = "tidelog"
@@ -42,19 +58,36 @@ APPLICATION = "tidelog"
 SEAL = "tidelog.seal"
 """Whose transaction version is the seal of a table's files."""
 
+LOG_ID = "tidelog.log_id"
+"""Property of the table `log`: which log it was made from."""
+
 INPUT = "tidelog.input"
 """Whose transaction version is the seal of the table that this one was made of, if it says so."""
+
+_STATISTICS = "delta.dataSkippingStatsColumns"
+
+REBUILD = "tidelog.rebuild"
+"""Whose transaction version counts how often all rows of a table were replaced."""
+
+ALTERATIONS = "tidelog.alterations"
+"""Whose transaction version is the number of the last alteration that a table has."""
+
+MODEL = "tidelog.model"
+"""Whose transaction version is that of the model that states were made with."""
+
+NOTHING: Mapping[str, int] = {}
 
 FILE_ROWS = 2_000_000
 """Rows of one file at most: some hundred megabytes, what one executor can hold and one reader
 wants to skip."""
 
-COMPACT_ABOVE_FILES = 32
-"""A table of more files is compacted: `--follow` adds one every few seconds, and each costs a
-reader an open."""
+CHANGING_ROWS = 50_000
+"""The same of a table whose rows change, as Spark writes it."""
 
-COMPACT_BYTES = 100 * 1024 * 1024
-"""What small files become when they are joined; a larger file is left as it is."""
+PARTS = 128
+PART_ROWS = 4096
+"""A table whose rows change is in about so many files, of at least so many rows: who changes a few
+neighbours writes one of them again."""
 
 _COMPACT_ROWS = 4096
 """Rows that are read at once for that: few, since the content of an entry may be large."""
@@ -63,10 +96,16 @@ VACUUM_AFTER = timedelta(hours=1)
 """Files that no version needs are kept so long: whoever opened the table before they were
 replaced is still reading them, and an unfinished write has not committed its own."""
 
+_VACUUM_EVERY_SECONDS = 1800.0
+"""How often one process looks for them: it lists all files of a table."""
 
-WAIT_SECONDS = 3.0
+WAIT_SECONDS = 60.0
 """How long a writer waits for another one. A following ingest writes for a moment about every
-second, and a command must come in between; for one that builds tables nobody should sit waiting."""
+second, a round of a service takes some ten, and a command must come in between; for a build of
+everything nobody should sit waiting."""
+
+_TOLD_AFTER_SECONDS = 1.0
+"""A writer that waits longer says so."""
 
 _LOOK_SECONDS = 0.05
 
@@ -93,6 +132,13 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._is_writing = False
+        self._is_changed = False
+        """Whether a table has changed since whoever writes now began to."""
+        self._tables = OpenTables()
+        self.waiting: Callable[[], None] = lambda: None
+        """Called once by a writer that waits for another one."""
+        self._vacuumed: dict[str, float] = {}
+        """When each table was last looked through for files to delete."""
 
     @contextlib.contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
@@ -110,7 +156,8 @@ class Lake:
             yield
             return
         self.root.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
+        began, is_told = time.monotonic(), False
+        deadline = began + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
         with (self.root / "_lock").open("a") as file:
             while True:
                 try:
@@ -122,12 +169,19 @@ class Lake:
                             f"another process writes to the lake {self.root}. "
                             "Wait for it, or stop it."
                         ) from None
+                if not is_told and time.monotonic() > began + _TOLD_AFTER_SECONDS:
+                    self.waiting()
+                    is_told = True
                 time.sleep(_LOOK_SECONDS)
             self._is_writing = True
             try:
                 yield
+                if self._is_changed:
+                    from tidelog.pipeline.lake.iceberg import describe_again
+
+                    describe_again(self)
             finally:
-                self._is_writing = False
+                self._is_writing = self._is_changed = False
 
     def path(self, name: str) -> Path:
         """Where a table is."""
@@ -140,7 +194,7 @@ class Lake:
     def delta(self, name: str) -> DeltaTable | None:
         """The table as delta-rs knows it, or None if nothing was written to it yet."""
         try:
-            table = DeltaTable(self.path(name))
+            table = self._tables.at(self.path(name))
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
@@ -171,15 +225,30 @@ class Lake:
 
     def made_of(self, name: str) -> int | None:
         """The seal of what a table was made of, if it was noted."""
-        table = self.delta(name)
-        return None if table is None else table.transaction_version(INPUT)
+        return self.noted(name, INPUT)
 
-    def written_elsewhere(self, name: str) -> list[str]:
-        """What shows that something else than the pipeline has written a table, in words."""
+    def noted(self, name: str, what: str) -> int | None:
+        """A number that was noted with the newest commit that had one of this kind."""
+        table = self.delta(name)
+        return None if table is None else table.transaction_version(what)
+
+    def rebuilds(self, name: str) -> int:
+        """How often all rows of a table were replaced."""
+        table = self.delta(name)
+        return 0 if table is None else table.transaction_version(REBUILD) or 0
+
+    def written_elsewhere(self, name: str, only: Container[str] | None = None) -> list[str]:
+        """What shows that something else than the pipeline has written a table, in words.
+
+        Args:
+            name: The table.
+            only: Of the files themselves, only these are read; all if None.
+        """
         files, known = self.relative_files(name), self.seal(name)
         wrong = [
             f"file {file} is not what was written"
             for file in files
+            if only is None or str(self.path(name) / file) in only
             if not is_as_written(self.path(name) / file)
         ]
         if known is not None and known != seal_of(files):
@@ -188,9 +257,16 @@ class Lake:
 
     def rows(self, name: str) -> int:
         """Number of rows of a table."""
-        import pyarrow.parquet as pq
+        return sum(self._rows(name).values())
 
-        return sum(pq.read_metadata(file).num_rows for file in self.files(name))
+    def _rows(self, name: str) -> dict[str, int]:
+        """Number of rows of each file of a table, as its log says."""
+        table = self.delta(name)
+        if table is None:
+            return {}
+        told = pa.table(table.get_add_actions())
+        files = (str(self.path(name) / path) for path in told["path"].to_pylist())
+        return dict(zip(files, told["num_records"].to_pylist(), strict=True))
 
     def relative_files(self, name: str) -> list[str]:
         """Files of a table's newest version, in order, as seen from the table."""
@@ -210,21 +286,33 @@ class Lake:
         if table is not None:
             table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
-    def files(self, name: str) -> list[str]:
-        """Paths of the files of a table's newest version."""
+    def files(self, name: str, after: int = 0) -> list[str]:
+        """Paths of the files of a table's newest version; those that may have rows after a place.
+
+        Args:
+            name: The table.
+            after: A position of the log, for a table that has a row for each.
+        """
         table = self.delta(name)
-        return [] if table is None else _paths(table)
+        return [] if table is None else _paths(table, f"committed_id > {after}" if after else None)
 
     def frame(self, spark: "SparkSession", name: str) -> "DataFrame":
         """A table as it is now, for Spark; empty if there is none yet."""
         return frame_of(spark, BY_NAME[name], self.files(name))
+
+    def frame_from(self, spark: "SparkSession", name: str, column: str, value: Any) -> "DataFrame":
+        """The rows of a table that have a value or more in a column; other files are not opened."""
+        from pyspark.sql import functions as sql
+
+        files = files_from(self.files(name), column, value)
+        return frame_of(spark, BY_NAME[name], files).where(sql.col(column) >= sql.lit(value))
 
     def arrow(
         self,
         name: str,
         columns: Sequence[str] | None = None,
         where: Sequence[tuple[str, str, Any]] = (),
-    ) -> "pa.Table":
+    ) -> pa.Table:
         """A table as it is now, without Spark: rows that meet all of `where`."""
         table = self.delta(name)
         if table is None:
@@ -236,6 +324,54 @@ class Lake:
             filters=list(where) or None,
             filesystem=self._file_system(name),
         )
+
+    def batches(
+        self,
+        name: str,
+        columns: Sequence[str],
+        where: Sequence[tuple[str, str, Any]] = (),
+    ) -> Iterator[pa.RecordBatch]:
+        """The same, some rows at a time; none if there is no table yet."""
+        from pyarrow.parquet import filters_to_expression
+
+        rows = self.dataset(name)
+        if rows is not None:
+            yield from rows.to_batches(
+                columns=list(columns),
+                filter=filters_to_expression(list(where)) if where else None,
+                batch_readahead=2,
+                fragment_readahead=1,
+            )
+
+    def dataset(self, name: str) -> "Dataset | None":
+        """A table as it is now, to be read with Arrow; None if there is none yet."""
+        table = self.delta(name)
+        if table is None:
+            return None
+        return table.to_pyarrow_dataset(filesystem=self._file_system(name))
+
+    def named(self, name: str, gone: Gone) -> pa.Table:
+        """The rows of a table with certain names, without Spark; other files are not read."""
+        schema = arrow_schema(BY_NAME[name])
+        found = [
+            common(pq.read_table(file, columns=schema.names).cast(schema), held)
+            for file, held in holding(self.files(name), gone).items()
+        ]
+        return pa.concat_tables([schema.empty_table(), *found])
+
+    def between(self, name: str, columns: Sequence[str], after: int, through: int) -> pa.Table:
+        """Rows of entries in a range of positions, without Spark; other files are not read."""
+        from pyarrow.dataset import dataset, field
+
+        schema = pa.schema([arrow_schema(BY_NAME[name]).field(column) for column in columns])
+        files = files_from(self.files(name), "committed_id", after + 1)
+        if not files:
+            return schema.empty_table()
+        position = field("committed_id")
+        read = dataset(files, format="parquet").to_table(
+            columns=list(columns), filter=(position > after) & (position <= through)
+        )
+        return read.cast(schema)
 
     def _file_system(self, name: str) -> Any:
         """Reads the files of a table.
@@ -256,6 +392,7 @@ class Lake:
         through: int,
         properties: dict[str, str] | None = None,
         confirm: Callable[[], None] = lambda: None,
+        notes: Mapping[str, int] = NOTHING,
     ) -> int:
         """Add rows; returns how many. They are all rows that a table complete to `through` lacks.
 
@@ -265,9 +402,10 @@ class Lake:
             through: Position of the log through which the table is complete with them.
             properties: Noted with the table if it is created by this.
             confirm: Called when they are written and not yet committed; nothing is, if it raises.
+            notes: Numbers to note with the commit, see `noted`.
         """
         return self._commit(
-            name, frame, through, replaced=(), properties=properties, confirm=confirm
+            name, frame, through, replaced=(), properties=properties, confirm=confirm, notes=notes
         )
 
     def new_folder(self, name: str) -> Path:
@@ -281,12 +419,24 @@ class Lake:
         through: int,
         properties: dict[str, str],
         confirm: Callable[[], None],
+        expected: int | None = None,
     ) -> int:
-        """Add the rows of Parquet files in a folder from `new_folder`; else as `append`."""
-        return self._put(name, files, through, properties=properties, confirm=confirm)
+        """Add the rows of Parquet files in a folder from `new_folder`; else as `append`.
+
+        Raises:
+            LakeError: they are not `expected`, if that is given.
+        """
+        return self._put(
+            name, files, through, expected=expected, properties=properties, confirm=confirm
+        )
 
     def overwrite(
-        self, name: str, frame: "DataFrame", through: int, made_of: str | None = None
+        self,
+        name: str,
+        frame: "DataFrame",
+        through: int,
+        made_of: str | None = None,
+        notes: Mapping[str, int] = NOTHING,
     ) -> int:
         """Replace all rows; returns how many there are now.
 
@@ -295,37 +445,90 @@ class Lake:
             frame: The rows.
             through: Position of the log through which the table is complete with them.
             made_of: A table whose files, as they are now, are all that the rows are made of.
+            notes: Numbers to note with the commit, see `noted`.
         """
-        return self._commit(name, frame, through, replaced=self.files(name), made_of=made_of)
+        return self._commit(
+            name,
+            frame,
+            through,
+            replaced=self.files(name),
+            made_of=made_of,
+            is_rebuild=True,
+            notes=notes,
+        )
 
-    def upsert(self, name: str, frame: "DataFrame", through: int) -> int:
+    def overwrite_files(
+        self, name: str, files: Sequence[Path], through: int, notes: Mapping[str, int] = NOTHING
+    ) -> int:
+        """Replace all rows by those of files in a folder from `new_folder`; else as `overwrite`."""
+        return self._put(
+            name, files, through, replaced=self.files(name), is_rebuild=True, notes=notes
+        )
+
+    def upsert(
+        self,
+        name: str,
+        frame: "DataFrame",
+        through: int,
+        made_of: str | None = None,
+        notes: Mapping[str, int] = NOTHING,
+    ) -> int:
         """Replace the rows that share a key with `frame`, add the others; returns how many.
 
-        Only files that hold such a row are rewritten.
+        They go to new files. Only files that hold a row which is replaced are written again.
         """
-        from pyspark.sql import functions as sql
-
         table = BY_NAME[name]
-        files = self.files(name)
-        if not files:
-            return self.append(name, frame, through)
-        key = list(table.key)
-        frame = frame.persist()
-        try:
-            stored = frame_of(frame.sparkSession, table, files).withColumn(
-                "_file", sql.col("_metadata.file_path")
-            )
-            hit = stored.join(frame.select(key), key, "left_semi").select("_file").distinct()
-            touched = {_local(row["_file"]) for row in hit.collect()}
-            if touched:
-                kept = frame_of(frame.sparkSession, table, sorted(touched))
-                kept = kept.join(frame.select(key), key, "left_anti")
-                frame_and_kept = frame.unionByName(kept)
-            else:
-                frame_and_kept = frame
-            return self._commit(name, frame_and_kept, through, replaced=sorted(touched))
-        finally:
-            frame.unpersist()
+        files, expected = self._written(table, frame)
+        first = (table.order,) if table.order in table.key else ()
+        key = [*first, *(column for column in table.key if column not in first)]
+        names = pq.read_table([str(file) for file in files], columns=key) if files else None
+        gone = [] if names is None else [Gone(names)]
+        if expected != (found := 0 if names is None else names.num_rows):
+            raise self._incomplete(name, expected, found)
+        return self.replace(name, through, gone, files=files, made_of=made_of, notes=notes)
+
+    def replace(
+        self,
+        name: str,
+        through: int,
+        gone: Sequence[Gone],
+        rows: pa.Table | None = None,
+        files: Sequence[Path] = (),
+        made_of: str | None = None,
+        notes: Mapping[str, int] = NOTHING,
+    ) -> int:
+        """Take rows away and add others; returns how many were written.
+
+        Args:
+            name: The table.
+            through: Position of the log through which the table is complete afterwards.
+            gone: Rows that go. Only files that hold such a row are written again.
+            rows: Rows that come: where those of the same name were, else in files of their own.
+            files: Files in a folder from `new_folder` with more rows that come.
+            made_of: A table whose files, as they are now, are all that the rows are made of.
+            notes: Numbers to note with the commit, see `noted`.
+        """
+        table, known, folder = BY_NAME[name], self.files(name), self.new_folder(name)
+        rows = arrow_schema(table).empty_table() if rows is None else rows
+        found = [holding(known, each) for each in gone]
+        touched = sorted({file for each in found for file in each})
+        changed = list(files)
+        for file in touched:
+            instead = [common(rows, each[file]) for each in found if rows.num_rows and file in each]
+            for each in found:
+                if rows.num_rows and file in each:
+                    rows = others(rows, each[file])
+            part = pa.concat_tables(instead) if instead else rows.slice(0, 0)
+            changed += rewritten(file, gone, part, table.order, folder)
+        changed += written(rows, table.order, folder, self.part_rows(name))
+        return self._put(name, changed, through, replaced=touched, made_of=made_of, notes=notes)
+
+    def part_rows(self, name: str, rows: int | None = None) -> int:
+        """Rows that a file of a table has at most, if the table has so many."""
+        if not BY_NAME[name].is_changing:
+            return FILE_ROWS
+        rows = self.rows(name) if rows is None else rows
+        return min(FILE_ROWS, max(PART_ROWS, rows // PARTS))
 
     def rewrite(
         self,
@@ -366,28 +569,45 @@ class Lake:
         replaced: Sequence[str],
         properties: dict[str, str] | None = None,
         made_of: str | None = None,
+        is_rebuild: bool = False,
         confirm: Callable[[], None] = lambda: None,
+        notes: Mapping[str, int] = NOTHING,
     ) -> int:
-        _check(BY_NAME[name], frame)
-        folder = self.new_folder(name)
-        (
-            frame.write.option("compression", "zstd")
-            .option("maxRecordsPerFile", FILE_ROWS)
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            .parquet(str(folder))
-        )
-        for checksum in folder.glob(".*.crc"):  # Hadoop's; Parquet pages have their own
-            checksum.unlink()
-        files = sorted(folder.glob("*.parquet"))
+        files, rows = self._written(BY_NAME[name], frame)
         return self._put(
             name,
             files,
             through,
+            expected=rows,
             replaced=replaced,
             properties=properties,
             made_of=made_of,
+            is_rebuild=is_rebuild,
             confirm=confirm,
+            notes=notes,
         )
+
+    def _written(self, table: Table, frame: "DataFrame") -> tuple[list[Path], int]:
+        """The rows of a frame as files of a new folder, and how many rows there were."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as sql
+
+        _check(table, frame)
+        folder = self.new_folder(table.name)
+        counted = Observation()
+        if order := table.sorted_by:
+            frame = frame.sortWithinPartitions(*order)
+        (
+            frame.observe(counted, sql.count(sql.lit(1)).alias("rows"))
+            .write.option("compression", "zstd")
+            .option("maxRecordsPerFile", CHANGING_ROWS if table.is_changing else FILE_ROWS)
+            .option("parquet.block.size", SORTED_GROUP_BYTES if order else GROUP_BYTES)
+            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            .parquet(spark_path(folder))
+        )
+        for checksum in folder.glob(".*.crc"):  # Hadoop's; Parquet pages have their own
+            checksum.unlink()
+        return sorted(folder.glob("*.parquet")), counted.get.get("rows", 0)
 
     def _put(
         self,
@@ -395,51 +615,62 @@ class Lake:
         files: Sequence[Path],
         through: int,
         *,
+        expected: int | None = None,
         replaced: Sequence[str] = (),
         properties: dict[str, str] | None = None,
         made_of: str | None = None,
         is_change: bool = True,
+        is_rebuild: bool = False,
         confirm: Callable[[], None] = lambda: None,
+        notes: Mapping[str, int] = NOTHING,
     ) -> int:
-        """Add files and take others away; whether the rows change by it is `is_change`."""
+        """Add files and take others away; whether the rows change by it is `is_change`.
+
+        Raises:
+            LakeError: they have not as many rows as were written, which is `expected`.
+        """
         table, root = BY_NAME[name], self.path(name)
-        added, rows = _added(root, files, is_change=is_change)
+        added, rows = _added(table, root, files, is_change=is_change)
+        if expected is not None and rows != expected:
+            raise self._incomplete(name, expected, rows)
         confirm()
         reach(FaultPoint.LAKE_WRITTEN)
-        if not DeltaTable.is_deltatable(str(root)):
+        kept = FOLLOWED_RETENTION if table is LOG else RETENTION
+        wanted = {**_skipping(table), **kept}
+        known = self.delta(name)
+        if known is None:
             DeltaTable.create(
                 root,
                 _delta_schema(table),
                 mode="ignore",
                 name=name,
                 description=table.meaning,
-                configuration={
-                    "tidelog.layer": table.layer,
-                    # No smallest and largest values in the table's log, where nothing of what is
-                    # forgotten may stay; the files have their own.
-                    "delta.dataSkippingNumIndexedCols": "0",
-                    **(properties or {}),
-                },
+                configuration={"tidelog.layer": table.layer, **wanted, **(properties or {})},
                 raise_if_key_not_exists=False,
             )
+        elif wanted.items() - known.metadata().configuration.items():  # of an earlier version
+            self.note(name, wanted)
         now_ms = int(time.time() * 1000)
         removed = [
             RemoveAction(path, is_change, now_ms, (root / path).stat().st_size)
             for path in self._relative(name, replaced)
         ]
-        notes = [
-            Transaction(APPLICATION, through),
-            Transaction(SEAL, self._seal(name, added, removed)),
-        ]
+        noted = {
+            **notes,
+            APPLICATION: through,
+            SEAL: self._seal(name, added, removed),
+        }
         if made_of is not None and (seal := self.seal(made_of)) is not None:
-            notes.append(Transaction(INPUT, seal))
+            noted[INPUT] = seal
+        if is_rebuild:
+            noted[REBUILD] = self.rebuilds(name) + 1
         try:
-            DeltaTable(root).create_write_transaction(
+            self._tables.at(root).create_write_transaction(
                 [*added, *removed],
                 "append",
                 _delta_schema(table),
                 commit_properties=CommitProperties(
-                    app_transactions=notes,
+                    app_transactions=[Transaction(*each) for each in noted.items()],
                     custom_metadata={"tidelog.through": str(through), "tidelog.rows": str(rows)},
                 ),
             )
@@ -447,8 +678,15 @@ class Lake:
             raise LakeLocked(
                 f"table {name} in {self.root} was changed by another process: {error}. Try again."
             ) from error
+        self._is_changed = True
         reach(FaultPoint.LAKE_COMMITTED)
         return rows
+
+    def _incomplete(self, name: str, expected: int, rows: int) -> LakeError:
+        return LakeError(
+            f"of {expected} rows for table {name}, {rows} are in {self.path(name)}; nothing was "
+            f"committed. {self.root} must be one directory for the driver and all workers."
+        )
 
     def _seal(self, name: str, added: Sequence[AddAction], removed: Sequence[RemoveAction]) -> int:
         """The seal of a table after a commit."""
@@ -469,7 +707,6 @@ class Lake:
     def cut(self, name: str, through: int) -> None:
         """Take away the rows after a position from a table that has a row for each."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         def last_in(file: str) -> int:
             positions = pq.read_table(file, columns=["committed_id"])["committed_id"]
@@ -481,26 +718,46 @@ class Lake:
         self._put(name, [rest], through, replaced=touched)
 
     def compact(self, name: str) -> bool:
-        """Join the small files of a table that has too many; returns whether it had."""
-        files = self.files(name)
-        if len(files) <= COMPACT_ABOVE_FILES:
+        """Join small files of a table that has many of a size; returns whether it had."""
+        if BY_NAME[name].is_changing:
+            return self._compact_parts(name)
+        found = {file: Path(file).stat() for file in self.files(name)}
+        as_written = sorted(found, key=lambda file: (found[file].st_mtime_ns, file))
+        rows = self._rows(name)
+        groups = joins((file, weight(found[file].st_size, rows[file])) for file in as_written)
+        if not groups:
             return False
-        small = {file: Path(file).stat() for file in files}
-        small = {file: stat for file, stat in small.items() if stat.st_size < COMPACT_BYTES}
-        if len(small) < 2:
-            return False
-        bins, size = [list[str]()], 0
-        for file in sorted(small, key=lambda file: (small[file].st_mtime_ns, file)):  # as written
-            if size >= COMPACT_BYTES:
-                bins.append([])
-                size = 0
-            bins[-1].append(file)
-            size += small[file].st_size
         folder = self.new_folder(name)
-        joined = [folder / f"{number}.parquet" for number in range(len(bins))]
-        for target, parts in zip(joined, bins, strict=True):
+        joined = [folder / f"{number}.parquet" for number in range(len(groups))]
+        for target, parts in zip(joined, groups, strict=True):
             self._join(name, parts, target)
-        self._put(name, joined, self.through(name), replaced=sorted(small), is_change=False)
+        replaced = sorted(file for parts in groups for file in parts)
+        self._put(name, joined, self.through(name), replaced=replaced, is_change=False)
+        return True
+
+    def _compact_parts(self, name: str) -> bool:
+        """Join the smallest files of a table whose rows change, in the order of its rows.
+
+        What comes of them is no larger than its other files: a change writes one again.
+        """
+        counts = self._rows(name)
+        most = self.part_rows(name, sum(counts.values()))
+        small = sorted((file for file in counts if 2 * counts[file] < most), key=counts.__getitem__)
+        if len(small) < AT_ONCE:
+            return False
+        joined, size = list[str](), 0
+        for file in small:
+            size += Path(file).stat().st_size
+            if size > LARGE_BYTES and len(joined) > 1:
+                break
+            joined.append(file)
+        table = BY_NAME[name]
+        schema = arrow_schema(table)
+        rows = pa.concat_tables(
+            [pq.read_table(file, columns=schema.names).cast(schema) for file in joined]
+        )
+        files = written(rows, table.order, self.new_folder(name), most)
+        self._put(name, files, self.through(name), replaced=joined, is_change=False)
         return True
 
     def _join(
@@ -512,8 +769,8 @@ class Lake:
         table = self.delta(name)
         assert table is not None  # noqa: S101 - it has files
         whole = table.to_pyarrow_dataset(filesystem=self._file_system(name))
-        wanted = set(self._relative(name, parts))
-        fragments = [each for each in whole.get_fragments() if each.path in wanted]
+        known = {each.path: each for each in whole.get_fragments()}
+        fragments = [known[path] for path in self._relative(name, parts)]
         rows = FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
         read = rows.to_batches(
             batch_size=_COMPACT_ROWS,
@@ -521,7 +778,16 @@ class Lake:
             fragment_readahead=1,
             filter=None if through is None else field("committed_id") <= through,
         )
-        write_parquet(file, whole.schema, read)
+        write_parquet(file, whole.schema, read, BY_NAME[name].sorted_by)
+
+    def tidy(self, name: str) -> None:
+        """Join small files of a table, and now and then delete what nobody needs any more."""
+        self.compact(name)
+        now = time.monotonic()
+        if now - self._vacuumed.get(name, -math.inf) < _VACUUM_EVERY_SECONDS:
+            return
+        self._vacuumed[name] = now
+        self.vacuum(name)
 
     def vacuum(self, name: str, keep: timedelta = VACUUM_AFTER) -> int:
         """Delete the files that no version younger than `keep` needs; returns how many.
@@ -537,14 +803,25 @@ class Lake:
             enforce_retention_duration=False,
             full=True,  # also what a killed write left, which the Delta log does not know
         )
+        self._sweep(name, keep)
         return len(gone)
+
+    def _sweep(self, name: str, keep: timedelta) -> None:
+        """Remove folders of writes of which no file is left; delta-rs deletes files alone.
+
+        It also leaves what a killed write of Spark has in a folder of its own there.
+        """
+        before = time.time() - keep.total_seconds()
+        for folder in self.path(name).glob("part-*"):
+            if folder.stat().st_mtime <= before and not any(folder.glob("*.parquet")):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def frame_of(spark: "SparkSession", table: Table, files: Sequence[str]) -> "DataFrame":
     """The rows of some files of a table."""
     if not files:
         return empty_frame(spark, table.ddl)
-    return spark.read.schema(table.ddl).parquet(*files)
+    return spark.read.schema(table.ddl).parquet(*map(spark_path, files))
 
 
 def forgotten_partitions(lake: Lake, through: int | None = None) -> set[str]:
@@ -561,8 +838,8 @@ def forgotten_partitions(lake: Lake, through: int | None = None) -> set[str]:
     return {partition for each in lists for partition in each or ()}
 
 
-def _paths(table: DeltaTable) -> list[str]:
-    return sorted(_local(uri) for uri in table.file_uris())
+def _paths(table: DeltaTable, predicate: str | None = None) -> list[str]:
+    return sorted(_local(uri) for uri in table.file_uris(file_pruning_predicate=predicate))
 
 
 def _first_line(error: Exception) -> str:
@@ -605,14 +882,23 @@ def _check(table: Table, frame: "DataFrame") -> None:
         raise SchemaDrift(f"rows for table {table.name} have columns {found}, not {wanted}")
 
 
-def _added(root: Path, files: Sequence[Path], *, is_change: bool) -> tuple[list[AddAction], int]:
-    """What was written, in the words of the Delta log; empty files are left to the vacuum."""
-    import pyarrow.parquet as pq
+def _skipping(table: Table) -> dict[str, str]:
+    """Of which columns the table's log says the smallest and largest values: see `statistics`.
 
-    counts = {file: pq.read_metadata(file).num_rows for file in files}
-    full = {file: count for file, count in counts.items() if count}
+    For a reader that does not know the list, of none.
+    """
+    columns = ",".join(sought_columns(table))
+    return {_STATISTICS: columns, "delta.dataSkippingNumIndexedCols": "0"}
+
+
+def _added(
+    table: Table, root: Path, files: Sequence[Path], *, is_change: bool
+) -> tuple[list[AddAction], int]:
+    """What was written, in the words of the Delta log; empty files are left to the vacuum."""
+    feet = {file: pq.read_metadata(file) for file in files}
+    full = {file: foot for file, foot in feet.items() if foot.num_rows}
     actions = []
-    for file, count in zip(sealed_files(list(full)), full.values(), strict=True):
+    for file, foot in zip(sealed_files(list(full)), full.values(), strict=True):
         stat = file.stat()
         actions.append(
             AddAction(
@@ -621,7 +907,7 @@ def _added(root: Path, files: Sequence[Path], *, is_change: bool) -> tuple[list[
                 {},
                 int(stat.st_mtime * 1000),
                 is_change,
-                orjson.dumps({"numRecords": count}).decode(),
+                statistics_of(table, foot),
             )
         )
-    return actions, sum(full.values())
+    return actions, sum(foot.num_rows for foot in full.values())

@@ -1,18 +1,23 @@
-"""What the report shows, read from the tables of the lake with Arrow.
+"""What the report shows, read from the aggregates of the lake with Arrow, some rows at a time.
 
-Times are put into buckets here, so that a page of a year has as many points as one of an hour.
+Times are put into buckets here, so that a page of a year has as many points as one of an hour. Only
+gold tables are read as a whole. What messages are now is counted file by file, and a count is kept
+as long as its file is part of the table.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.errors import TidelogError
 from tidelog.channels.protocol.verbs import VERBS
+from tidelog.pipeline.report.message_states import message_states
 from tidelog.pipeline.search.index import NoIndex, index_root, read_manifest
-from tidelog.pipeline.tables import TABLES
+from tidelog.pipeline.tables import ACTION_COUNTS, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from tidelog.pipeline.lake.lake import Lake
     from tidelog.pipeline.source.store_address import StoreAddress
@@ -28,7 +33,7 @@ _WIDTHS = ("1min", "5min", "15min", "1h", "3h", "6h", "12h", "1D", "7D", "30D", 
 SURFACES = ("channels", "sync", "mesh")
 ACTIONS = (*VERBS, "event")
 STATES = ("visible", "deleted", "purged")
-PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+PERCENTILES = ("p50", "p95", "p99")
 
 
 class Bars(NamedTuple):
@@ -93,12 +98,24 @@ class Figures(NamedTuple):
     checks: tuple[CheckFacts, ...]
 
 
-def gather(lake: "Lake", store: "StoreAddress") -> Figures:
+STEPS = ("log", "activity", "latency", "message", "tables", "checks")
+"""What is read one after the other."""
+
+
+def gather(
+    lake: "Lake", store: "StoreAddress", told: Callable[[str], None] = lambda _step: None
+) -> Figures:
     """Read all of it.
+
+    Args:
+        lake: What it is about.
+        store: Asked where the log ends.
+        told: Called with each of `STEPS` when it begins.
 
     Raises:
         LakeError: nothing was ingested yet, or a table has other columns.
     """
+    told("log")
     head = head_at = None
     try:
         known = store.head()
@@ -108,43 +125,38 @@ def gather(lake: "Lake", store: "StoreAddress") -> Figures:
     through = lake.through("log")
     times = lake.arrow("log", ["committed_at"], [("committed_id", "=", through)])
     last = times["committed_at"].to_pylist()
-    by_stream = _by_stream(lake)
-    changes = _frame(lake, "message_version", ["committed_at", "action"])
-    actions = changes["action"].value_counts()
-    states = _frame(lake, "message", ["state"])["state"].value_counts()
-    delivered = _frame(lake, "delivery", ["created_at", "delivered_at"]).dropna()
+    told("activity")
+    by_minute, streams = _activity(lake)
+    actions = _actions(by_minute)
+    told("latency")
+    latency = _latency(lake)
+    told("message")
+    states = message_states(lake)
+    told("tables")
+    tables = _tables(lake)
+    told("checks")
     return Figures(
         made_at=datetime.now(UTC),
         head=head,
         head_at=head_at,
         through=through,
         last_at=_moment(last[0]) if last else None,
-        activity=_activity(lake),
-        latency=_latency(delivered),
-        changes=_counted(changes, "committed_at", "action", ACTIONS),
-        actions=tuple(Bars(name, int(actions.get(name, 0))) for name in ACTIONS),
-        states=tuple(Bars(name, int(states.get(name, 0))) for name in STATES),
-        streams=by_stream[:TOP_STREAMS],
-        stream_count=len(by_stream),
-        deliveries=len(delivered),
+        activity=_by_surface(by_minute),
+        latency=_percentiles(latency),
+        changes=_in_time(actions),
+        actions=tuple(Bars(name, _total(actions, name)) for name in ACTIONS),
+        states=tuple(Bars(name, states.get(name, 0)) for name in STATES),
+        streams=_largest(streams),
+        stream_count=streams.num_rows,
+        deliveries=int(latency["deliveries"].sum()),
         documents=_documents(lake),
-        tables=_tables(lake),
+        tables=tables,
         checks=_checks(lake),
     )
 
 
 def _moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _frame(lake: "Lake", name: str, columns: list[str]) -> "pd.DataFrame":
-    """Columns of a table; no rows if it was not built yet."""
-    import pandas as pd
-
-    if lake.delta(name) is None:
-        return pd.DataFrame({column: pd.Series(dtype="object") for column in columns})
-    frame: pd.DataFrame = lake.arrow(name, columns).to_pandas()
-    return frame
 
 
 def bucket_width(first: datetime, last: datetime) -> str:
@@ -158,52 +170,96 @@ def bucket_width(first: datetime, last: datetime) -> str:
     return _WIDTHS[-1]
 
 
-def _in_buckets(times: "pd.Series[pd.Timestamp]") -> "tuple[pd.Series[pd.Timestamp], str]":
-    width = bucket_width(times.min(), times.max())
-    return times.dt.floor(width), width
+def _activity(lake: "Lake") -> "tuple[pd.DataFrame, pa.Table]":
+    """Sums of the table `activity` by surface and minute, and by stream."""
+    import pyarrow as pa
+
+    minutes, streams = list[pa.Table](), list[pa.Table]()
+    counts = [*ACTION_COUNTS, "writes"]
+    columns = ["stream", "surface", "minute", "bytes", *counts]
+    for batch in lake.batches("activity", columns):
+        rows = pa.Table.from_batches([batch])
+        minutes.append(_summed(rows, ["surface", "minute"], counts))
+        streams.append(_summed(rows, ["stream"], ["writes", "bytes"]))
+    if not minutes:
+        kinds = {"stream": pa.string(), "surface": pa.string(), "minute": pa.timestamp("us", "UTC")}
+        rows = pa.table({name: pa.array([], kinds.get(name, pa.int64())) for name in columns})
+        minutes, streams = [rows.drop(["stream", "bytes"])], [rows.drop(["surface", "minute"])]
+    by_minute = _summed(pa.concat_tables(minutes), ["surface", "minute"], counts)
+    return by_minute.to_pandas(), _summed(
+        pa.concat_tables(streams), ["stream"], ["writes", "bytes"]
+    )
 
 
-def _activity(lake: "Lake") -> "pd.DataFrame":
-    rows = _frame(lake, "activity", ["surface", "minute", "writes"])
-    others = sorted(set(rows["surface"]).difference(SURFACES))
-    return _counted(rows, "minute", "surface", (*SURFACES, *others), "writes")
+def _summed(rows: "pa.Table", keys: list[str], numbers: list[str]) -> "pa.Table":
+    sums = rows.group_by(keys).aggregate([(number, "sum") for number in numbers])
+    return sums.rename_columns({f"{number}_sum": number for number in numbers})
 
 
-def _counted(
-    rows: "pd.DataFrame", time: str, what: str, names: tuple[str, ...], number: str | None = None
-) -> "pd.DataFrame":
-    """How many of each there are in each bucket; also in those in which nothing happened."""
+def _by_surface(by_minute: "pd.DataFrame") -> "pd.DataFrame":
+    others = sorted(set(by_minute["surface"]).difference(SURFACES))
+    wide = by_minute.pivot_table("writes", "minute", "surface", aggfunc="sum", fill_value=0)
+    return _in_time(wide.reindex(columns=[*SURFACES, *others], fill_value=0))
+
+
+def _actions(by_minute: "pd.DataFrame") -> "pd.DataFrame":
+    """Versions of messages by action, minute by minute; what is none of the others is an event."""
+    own = by_minute[by_minute["surface"] == "channels"].set_index("minute")
+    named = own.rename(columns=ACTION_COUNTS)
+    named["event"] = named["writes"] - named[list(ACTION_COUNTS.values())].sum(axis=1)
+    return named[list(ACTIONS)]
+
+
+def _total(rows: "pd.DataFrame", column: str) -> int:
+    return int(rows[column].sum())
+
+
+def _in_time(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Sums by bucket of rows that have minutes as their index; also where nothing happened."""
     import pandas as pd
 
     if rows.empty:
         return pd.DataFrame()
-    buckets, width = _in_buckets(rows[time])
-    grouped = rows.groupby([buckets, rows[what]])
-    counts = (grouped.size() if number is None else grouped[number].sum()).unstack(fill_value=0)
-    every = pd.date_range(counts.index.min(), counts.index.max(), freq=width)
-    return counts.reindex(index=every, columns=list(names), fill_value=0).astype("int64")
+    width = bucket_width(rows.index.min(), rows.index.max())
+    sums = rows.groupby(rows.index.floor(width)).sum()
+    every = pd.date_range(sums.index.min(), sums.index.max(), freq=width)
+    return sums.reindex(every, fill_value=0).astype("int64")
 
 
-def _latency(delivered: "pd.DataFrame") -> "pd.DataFrame":
+def _latency(lake: "Lake") -> "pd.DataFrame":
+    """The table `latency`; no rows if it was not built yet."""
+    import pyarrow as pa
+
+    columns = ["minute", "deliveries", *(f"{name}_ms" for name in PERCENTILES)]
+    found = list(lake.batches("latency", columns))
+    if not found:
+        return pa.table({name: pa.array([], pa.int64()) for name in columns}).to_pandas()
+    return pa.Table.from_batches(found).to_pandas()
+
+
+def _percentiles(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Of each bucket the mean of its minutes' percentiles, weighted by their deliveries."""
     import pandas as pd
 
-    if delivered.empty:
+    if rows.empty:
         return pd.DataFrame()
-    took = (delivered["delivered_at"] - delivered["created_at"]) / pd.Timedelta(milliseconds=1)
-    buckets, width = _in_buckets(delivered["created_at"])
-    grouped = took.clip(lower=0).groupby(buckets)
-    made = pd.DataFrame({name: grouped.quantile(share) for name, share in PERCENTILES.items()})
+    width = bucket_width(rows["minute"].min(), rows["minute"].max())
+    buckets, weights = rows["minute"].dt.floor(width), rows["deliveries"]
+    total = weights.groupby(buckets).sum()
+    made = pd.DataFrame(
+        {
+            name: (rows[f"{name}_ms"].clip(lower=0) * weights).groupby(buckets).sum() / total
+            for name in PERCENTILES
+        }
+    )
     return made.reindex(pd.date_range(made.index.min(), made.index.max(), freq=width))
 
 
-def _by_stream(lake: "Lake") -> tuple[Bars, ...]:
-    rows = _frame(lake, "activity", ["stream", "writes", "bytes"])
-    if rows.empty:
-        return ()
-    sums = rows.groupby("stream").sum().sort_values("writes", ascending=False)
+def _largest(streams: "pa.Table") -> tuple[Bars, ...]:
+    rows = streams.sort_by([("writes", "descending"), ("stream", "ascending")])
     return tuple(
-        Bars(str(stream), int(writes), shown_bytes(int(size)))
-        for stream, writes, size in sums.itertuples()
+        Bars(row["stream"], row["writes"], shown_bytes(row["bytes"]))
+        for row in rows.slice(0, TOP_STREAMS).to_pylist()
     )
 
 

@@ -1,7 +1,7 @@
 """The page: everything in one file, nothing from elsewhere, right in light and in dark."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from html import escape
 from importlib.resources import files
@@ -33,18 +33,24 @@ _ACTION_SERIES = {"create": 1, "append": 2, "update": 3, "delete": 4}
 _STATE_SERIES = {"visible": 1, "deleted": 4, "purged": 5}
 
 
-def write_report(lake: "Lake", store: "StoreAddress", path: Path) -> int:
+def write_report(
+    lake: "Lake",
+    store: "StoreAddress",
+    path: Path,
+    told: Callable[[str], None] = lambda _step: None,
+) -> int:
     """Write the page about a lake; returns its size in bytes.
 
     Args:
         lake: what it is about.
         store: asked where the log ends; the page says so if it does not answer.
         path: the file; replaced as a whole.
+        told: called with what is being read; see `figures.STEPS`.
 
     Raises:
         LakeError: nothing was ingested yet.
     """
-    page = render(gather(lake, store), str(lake.root)).encode()
+    page = render(gather(lake, store, told), str(lake.root)).encode()
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh.write_bytes(page)
@@ -148,7 +154,12 @@ def _latency(figures: Figures) -> str:
         return _nothing("No delivery of a mesh has been acknowledged.")
     series = list(_PERCENTILES)
     label = f"Milliseconds from commit to acknowledgement, {figures.deliveries:,} deliveries"
-    return _legend(list(frame.columns), series) + plots.lines(frame, label, series)
+    note = "A point is the mean of its minutes, weighted by their deliveries."
+    return (
+        _legend(list(frame.columns), series)
+        + plots.lines(frame, label, series)
+        + f'<p class="note">{note}</p>'
+    )
 
 
 def _changes(figures: Figures) -> str:

@@ -19,7 +19,7 @@ from tidelog.base.errors import TidelogError
 if TYPE_CHECKING:
     import tantivy
 
-FORMAT = 1
+FORMAT = 2
 """Of the manifest and of the fields of a shard; an index of another format is rebuilt."""
 
 MAX_QUERY_CHARACTERS = 1000

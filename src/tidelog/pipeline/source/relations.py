@@ -4,19 +4,21 @@ They are read together and at one moment, see `StoreAddress.relations`. Each que
 relation is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.tables import Kind
+from tidelog.pipeline.frames import empty_frame, frame_of_rows, spark_path
+from tidelog.pipeline.tables import ColumnKind
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
 
-RELATIONS: dict[str, dict[str, Kind]] = {
+RELATIONS: dict[str, dict[str, ColumnKind]] = {
     "channel": {
         "stream": "string",
         "epoch": "bigint",
@@ -89,20 +91,36 @@ class Moment(NamedTuple):
 
     def frame(self, spark: "SparkSession", name: str) -> "DataFrame":
         """A relation for Spark."""
-        ddl = ", ".join(f"{column} {kind}" for column, kind in RELATIONS[name].items())
-        return frame_of_rows(spark, self.tables[name], ddl)
+        return relation_frame(spark, name, self.tables[name])
 
 
 def read_relations(store: "StoreAddress", names: Iterable[str]) -> Moment:
     """Relations of a store as they are now, all at the same moment."""
     head, tables = store.relations({name: name for name in names})
-    return Moment(head, {name: _typed(name, table) for name, table in tables.items()})
+    return Moment(head, {name: typed(name, table) for name, table in tables.items()})
 
 
-def _typed(name: str, table: "pa.Table") -> "pa.Table":
-    """A column in which no row has a value has no type of its own."""
+def relation_frame(
+    spark: "SparkSession", name: str, rows: "pa.Table | Sequence[Path]"
+) -> "DataFrame":
+    """Rows of a relation for Spark, or files of them."""
+    ddl = ", ".join(f"{column} {kind}" for column, kind in RELATIONS[name].items())
+    if not isinstance(rows, Sequence):
+        return frame_of_rows(spark, rows, ddl)
+    if not rows:
+        return empty_frame(spark, ddl)
+    return spark.read.schema(ddl).parquet(*map(spark_path, rows))
+
+
+def arrow_of(name: str) -> "pa.Schema":
+    """The columns of a relation in the words of Arrow."""
     import pyarrow as pa
 
     kinds = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-    wanted = pa.schema([(column, kinds[kind]) for column, kind in RELATIONS[name].items()])
+    return pa.schema([(column, kinds[kind]) for column, kind in RELATIONS[name].items()])
+
+
+def typed(name: str, table: "pa.Table") -> "pa.Table":
+    """Rows of a relation: a column in which no row has a value has no type of its own."""
+    wanted = arrow_of(name)
     return table.select(wanted.names).cast(wanted)

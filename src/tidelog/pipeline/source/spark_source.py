@@ -98,6 +98,21 @@ class Selection:
             yield from page.select(self.columns).cast(schema).to_batches()
 
 
+class RangesAlone:
+    """Nothing of the entries in a range of ids, only the range: one row that says which it is."""
+
+    schema = pa.schema(
+        [pa.field(name, pa.int64(), nullable=False) for name in ("after", "through")]
+    )
+    ddl = "after bigint NOT NULL, through bigint NOT NULL"
+
+    def read(self, _address: StoreAddress, ids: "IdRange") -> Iterator[pa.RecordBatch]:
+        """The range."""
+        yield pa.RecordBatch.from_pylist(
+            [{"after": ids.after, "through": ids.through}], self.schema
+        )
+
+
 @dataclass
 class IdRange(InputPartition):
     """The entries with `after < committed_id <= through`."""
@@ -172,7 +187,9 @@ class TidelogSource(DataSource):
     wanted ones with commas between them (content that is not wanted is not read); `surface` and
     `stream`, to read only theirs; `rowsPerPartition`. For a batch also `after` and `through`, to
     read only `after < committed_id <= through`; for a stream `maxRowsPerTrigger` and
-    `startingOffset`, the JSON of an offset at which a query without a checkpoint begins.
+    `startingOffset`, the JSON of an offset at which a query without a checkpoint begins. With
+    `rows` set to `ranges` a row is not an entry but a range of them, `after` and `through`: for
+    whoever reads the entries by other means.
 
     These are options and not conditions that Spark pushes down, because Spark 4.3 keeps what is
     pushed for one query with the frame: the next query on the same frame, with other conditions or
@@ -186,6 +203,8 @@ class TidelogSource(DataSource):
 
     def schema(self) -> str:
         """The wanted columns."""
+        if self._is_of_ranges():
+            return RangesAlone.ddl
         wanted = self.options.get("columns")
         names = [name.strip() for name in wanted.split(",")] if wanted else list(_KINDS)
         if unknown := [name for name in names if name not in _KINDS]:
@@ -221,7 +240,15 @@ class TidelogSource(DataSource):
             raise ConfigError('store: missing; .option("store", PATH_OR_URL) names the log')
         return StoreAddress(store)
 
-    def _selection(self, schema: "StructType") -> Selection:
+    def _is_of_ranges(self) -> bool:
+        rows = self.options.get("rows", "entries")
+        if rows not in ("entries", "ranges"):
+            raise ConfigError(f"rows: {rows!r}; must be entries or ranges")
+        return rows == "ranges"
+
+    def _selection(self, schema: "StructType") -> Selection | RangesAlone:
+        if self._is_of_ranges():
+            return RangesAlone()
         surface, stream = self.options.get("surface", ""), self.options.get("stream", "")
         return Selection(tuple(schema.names), surface, stream)
 
@@ -243,7 +270,7 @@ class BatchReader(DataSourceReader):
     def __init__(
         self,
         address: StoreAddress,
-        selection: Selection,
+        selection: Selection | RangesAlone,
         rows_per_partition: int,
         after: int,
         through: int | None,
@@ -274,7 +301,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self,
         address: StoreAddress,
-        selection: Selection,
+        selection: Selection | RangesAlone,
         rows_per_partition: int,
         max_rows: int | None,
         starting: Position | None,

@@ -9,9 +9,11 @@ two of them in one process take each other's file locks away. The pipeline is a 
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -29,6 +31,10 @@ PAGE_ROWS = 4000
 """Entries of one read: some ten milliseconds, too short to hold a checkpoint back, and enough that
 the cost of a query does not show."""
 
+WIDEST_PAGE = 64_000
+"""Positions that one read of rows beside the log looks at, where few have any: as many entries as
+SQLite passes over in some ten milliseconds."""
+
 PAGE_BYTES = 16 * 1024 * 1024
 """Content of one read, so that memory stays bounded however large entries are; one entry is always
 read."""
@@ -39,6 +45,13 @@ CONNECT_SECONDS = 5
 STATEMENT_MS = 60_000
 """A statement that takes longer is cancelled by PostgreSQL: a relation of millions of rows takes
 seconds."""
+
+PAGE_MS = 10_000
+"""No read of a page may take longer: a store in production is never held for more than that. A page
+takes some ten milliseconds."""
+
+NAMED_ROWS = 250
+"""Rows that are looked up at once."""
 
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
@@ -78,6 +91,19 @@ class StoreHead(NamedTuple):
         return Position(self.log_id, self.committed_id, self.digest, self.incarnation)
 
 
+class AlterationNumbers(NamedTuple):
+    """Which alterations beside the log a store can tell."""
+
+    first: int
+    """The first one that is kept; 0 if there was none."""
+    last: int
+    """The last one; 0 if there was none."""
+
+    def has_after(self, number: int) -> bool:
+        """Whether all alterations after a number are kept, so that a table can go on from there."""
+        return number <= self.last and (number >= self.first - 1 or not self.last)
+
+
 class Reading(Protocol):
     """An open connection."""
 
@@ -113,6 +139,12 @@ class StoreAddress:
         """Where the log ends now: every entry up to there is committed."""
         with self._reading() as reading:
             return _head(reading)
+
+    def now(self) -> tuple[StoreHead, AlterationNumbers]:
+        """Where the log ends and which alterations beside it there were, at one moment."""
+        with self._reading() as reading, reading.at_one_moment():
+            [numbers] = reading.table("alteration_numbers").to_pylist()
+            return _head(reading), AlterationNumbers(**numbers)
 
     def entry_digest_at(self, committed_id: int) -> bytes | None:
         """The digest of one entry, or None if there is no such entry."""
@@ -152,6 +184,67 @@ class StoreAddress:
             head = _head(reading)
             return head, {name: reading.whole(query) for name, query in queries.items()}
 
+    def alterations(self, after: int, through: int) -> Iterator[pa.Table]:
+        """Pages of the alterations beside the log with `after < number <= through`, in order."""
+        with self._reading() as reading:
+            while after < through:
+                page = reading.table("alterations", (after, through, PAGE_ROWS))
+                if not page.num_rows:
+                    return
+                yield page
+                after = page["number"][-1].as_py()
+
+    def altered_relations(self, after: int, through: int) -> set[str]:
+        """The relations that have an alteration with `after < number <= through`."""
+        with self._reading() as reading:
+            found = reading.table("altered_relations", (after, through))
+        return set(found["relation"].to_pylist())
+
+    def related(self, query: str, after: int, through: int, *values: int) -> Iterator[pa.Table]:
+        """Pages of rows beside the log, for a range of positions or of numbers of alterations.
+
+        A page has at most `PAGE_ROWS` rows, unless a single position or alteration has more.
+
+        Args:
+            query: a query that takes the range, and then `values`.
+            after: the range begins after it.
+            through: its end.
+            values: what else the query takes.
+        """
+        with self._reading() as reading:
+            width = PAGE_ROWS
+            while after < through:
+                upto = min(through, after + width)
+                page = None
+                with reading.at_one_moment():
+                    count = reading.count(query, (after, upto, *values))
+                    if count > PAGE_ROWS and upto > after + 1:
+                        width = (upto - after) // 2
+                        continue
+                    if count:
+                        page = reading.rows(query, (after, upto, *values), count)
+                if page is not None:
+                    yield page
+                after = upto
+                if count < PAGE_ROWS // 2:
+                    width = min(2 * width, WIDEST_PAGE)
+
+    def has_rows(self, relation: str) -> bool:
+        """Whether a relation has any."""
+        with self._reading() as reading:
+            return bool(reading.table(f"{relation}_exists")["exists"][0].as_py())
+
+    def keys_of_no_entry(self) -> Iterator[pa.Table]:
+        """Pages of the keys that stand for no entry."""
+        last = ("", "")
+        with self._reading() as reading:
+            while True:
+                page = reading.table("dedupe_of_no_entry", (*last, PAGE_ROWS))
+                if not page.num_rows:
+                    return
+                yield page
+                last = (page["scope"][-1].as_py(), page["key"][-1].as_py())
+
     def entries(
         self,
         after: int,
@@ -160,6 +253,7 @@ class StoreAddress:
         surface: str = "",
         stream: str = "",
         with_content: bool = True,
+        query: str = "",
     ) -> Iterator[pa.Table]:
         """Pages of the entries with `after < committed_id <= through`, in order.
 
@@ -169,14 +263,59 @@ class StoreAddress:
             surface: only entries of this surface.
             stream: only entries of this stream.
             with_content: whether `body` and `data` are among the columns.
+            query: one that returns more columns of the same entries.
         """
-        with self._reading() as reading:
+        with self._reading(PAGE_MS) as reading:
             if stream:
                 pages = _pages_of_stream(reading, after, through, stream, with_content=with_content)
                 for page in pages:
                     yield page.filter(pc.field("surface") == surface) if surface else page
             else:
-                yield from _pages(reading, after, through, surface, with_content=with_content)
+                named = query or ("entries" if with_content else "entries_without_content")
+                yield from _pages(
+                    reading, named, after, through, surface, with_content=with_content
+                )
+
+    def pages(
+        self,
+        query: str,
+        key: Sequence[str],
+        after: tuple[Any, ...],
+        *,
+        of: tuple[Any, ...] = (),
+        until: tuple[Any, ...] = (),
+    ) -> Iterator[pa.Table]:
+        """Pages of a relation in the order of its key, each as of a moment of its own.
+
+        Args:
+            query: Returns as many rows as its last parameter says.
+            key: Columns of the key.
+            after: The key to begin after: parameters of the query.
+            of: Parameters before these.
+            until: Parameters after these.
+        """
+        with self._reading(PAGE_MS) as reading:
+            while True:
+                page = reading.table(query, (*of, *after, *until, PAGE_ROWS))
+                if page.num_rows:
+                    after = tuple(page[column][-1].as_py() for column in key)
+                    yield page
+                if page.num_rows < PAGE_ROWS:
+                    return
+
+    def named(self, query: str, names: Iterable[Any]) -> Iterator[pa.Table]:
+        """The rows that a query finds for names: texts, numbers, or tuples of them; some at a time.
+
+        Args:
+            query: Its parameter is a JSON array of names.
+            names: Of any number.
+        """
+        rest = iter(names)
+        with self._reading(PAGE_MS) as reading:
+            while some := list(islice(rest, NAMED_ROWS)):
+                if self.engine == "postgresql":
+                    some = [_escaped(name) for name in some]
+                yield reading.whole(query, (json.dumps(some),))
 
     def _replaced(self, why: str, *, can_go_back: bool) -> LogReplaced:
         lead = f"the store {self.shown} is not the log that was ingested before: {why}. "
@@ -192,22 +331,22 @@ class StoreAddress:
         )
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator["_Reading"]:
+    def _reading(self, statement_ms: int = STATEMENT_MS) -> Iterator["_Reading"]:
         from adbc_driver_manager import Error
 
         try:
-            with self._connection() as connection:
+            with self._connection(statement_ms) as connection:
                 yield _Reading(connection, self.engine)
         except Error as error:
             raise self._unavailable(error) from None
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[Any]:
+    def _connection(self, statement_ms: int = STATEMENT_MS) -> Iterator[Any]:
         if self.engine == "postgresql":
             from adbc_driver_postgresql import dbapi as postgresql
 
             try:
-                url = _with_timeouts(self.location)
+                url = _with_timeouts(self.location, statement_ms)
             except ValueError:
                 raise _not_a_url() from None
             connection = postgresql.connect(url, autocommit=True)
@@ -258,13 +397,21 @@ class _Reading:
     def table(self, query: str, values: tuple[Any, ...] = ()) -> pa.Table:
         return self._table(self._queries[query], values, PAGE_ROWS)
 
-    def whole(self, query: str) -> pa.Table:
+    def whole(self, query: str, values: tuple[Any, ...] = ()) -> pa.Table:
         """Run a named query that returns any number of rows."""
-        text, most = self._queries[query], PAGE_ROWS
-        if self._engine == "sqlite":
-            count = f"SELECT count(*) AS rows FROM ({text.rstrip().removesuffix(';')})"
-            [most] = self._table(count, (), 1)["rows"].to_pylist()
-        return self._table(text, (), most)
+        most = self.count(query, values) if self._engine == "sqlite" else PAGE_ROWS
+        return self.rows(query, values, most)
+
+    def count(self, query: str, values: tuple[Any, ...] = ()) -> int:
+        """How many rows a named query returns."""
+        text = self._queries[query].rstrip().removesuffix(";")
+        counted = f"SELECT count(*) AS rows FROM ({text}) AS counted"
+        [number] = self._table(counted, values, 1)["rows"].to_pylist()
+        return int(number)
+
+    def rows(self, query: str, values: tuple[Any, ...], most: int) -> pa.Table:
+        """Run a named query that returns at most so many rows."""
+        return self._table(self._queries[query], values, most)
 
     def _table(self, text: str, values: tuple[Any, ...], most: int) -> pa.Table:
         """The result of a query that returns at most so many rows.
@@ -297,6 +444,13 @@ class _Reading:
             cursor.execute(self._queries[query])
 
 
+def _escaped(name: Any) -> Any:
+    """A name, or a tuple of them, as PostgreSQL keeps its texts."""
+    if isinstance(name, str):
+        return escape(name)
+    return [_escaped(part) for part in name] if isinstance(name, tuple) else name
+
+
 def _not_a_url() -> ConfigError:
     return ConfigError("store: not a valid postgresql:// URL; percent-encode special characters")
 
@@ -306,13 +460,13 @@ def _queries(engine: str) -> dict[str, str]:
     return load_queries(files("tidelog.pipeline.source") / "sql" / engine)
 
 
-def _with_timeouts(url: str) -> str:
+def _with_timeouts(url: str, statement_ms: int) -> str:
     parts = urlsplit(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     wanted = {
         "connect_timeout": str(CONNECT_SECONDS),
         "application_name": "tidelog pipeline",
-        "options": f"-c statement_timeout={STATEMENT_MS}",
+        "options": f"-c statement_timeout={statement_ms}",
     }
     query = urlencode({**wanted, **dict(given)}, quote_via=quote)
     return urlunsplit(parts._replace(query=query))
@@ -371,7 +525,7 @@ def _digest_at(reading: Reading, committed_id: int) -> bytes | None:
 
 
 def _pages(
-    reading: Reading, after: int, through: int, surface: str, *, with_content: bool
+    reading: Reading, query: str, after: int, through: int, surface: str, *, with_content: bool
 ) -> Iterator[pa.Table]:
     while after < through:
         upto = min(through, after + PAGE_ROWS)
@@ -380,9 +534,7 @@ def _pages(
             if size <= PAGE_BYTES:
                 break
             upto = (after + upto) // 2
-        yield reading.table(
-            "entries" if with_content else "entries_without_content", (after, upto, surface)
-        )
+        yield reading.table(query, (after, upto, surface))
         after = upto
 
 

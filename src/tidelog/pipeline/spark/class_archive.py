@@ -1,9 +1,9 @@
 """The class-data archive: Spark's classes as the JVM wants them, so that it starts faster.
 
 It is built once per Java and Spark, by a small job that is run for it alone, and kept in the cache
-directory. That costs more than it saves one start, so it is the second start that builds it: who
-tries the pipeline once does not wait for it. It only ever saves time: whatever goes wrong with it,
-Spark starts without.
+directory. That costs more than it saves one start, so it is built after the second command has done
+its work, by a process of its own for which nobody waits. It only ever saves time: whatever goes
+wrong with it, Spark starts without.
 """
 
 import contextlib
@@ -15,20 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.spark.jvm import Jvm, cache_directory
+from tidelog.pipeline.spark.jvm import Jvm, cache_directory, find_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BUILD_SECONDS = 240.0
-"""A build that takes longer is given up; it takes some fifteen seconds on two idle cores."""
+BUILD_SECONDS = 1800.0
+"""A build that takes longer is given up. It takes some fifteen seconds on two idle cores, but it
+has the lowest priority, and nobody waits for it."""
 
 RETRY_SECONDS = 24 * 3600.0
 """After a build that failed, starts go without for so long."""
@@ -39,21 +40,41 @@ KEPT = 3
 BUILDING_VARIABLE = "TIDELOG_TEST_CLASS_ARCHIVE_OPTIONS"
 """Set for the job that is run for the archive: the options its own JVM gets."""
 
+_NICENESS = 19
+"""Whatever else runs comes first."""
+
 _SILENT = "-Xshare:auto -Xlog:disable -Xlog:all=off"
 
 
-def options(jvm: Jvm, notice: Callable[[str], None]) -> list[str]:
-    """What the JVM is told so that it uses the archive, which is built if there is none.
-
-    Nothing at the first start, nor if another is building it just now or it could not be built.
-    """
+def options(jvm: Jvm) -> list[str]:
+    """What the JVM is told so that it uses the archive; nothing if there is none."""
     if BUILDING_VARIABLE in os.environ:
         return [os.environ[BUILDING_VARIABLE]]
     with contextlib.suppress(OSError, TidelogError):
         archive = _Archive(jvm)
-        if archive.is_there or archive.build(notice):
+        if archive.is_there:
             return archive.options
     return []
+
+
+def build_afterwards(jvm: Jvm) -> "subprocess.Popen[bytes] | None":
+    """Have the archive built, if this was not the first command and there is none yet.
+
+    To be called when the work is done. Returns the process that builds it, if there is one; it goes
+    on by itself when this one ends.
+    """
+    if BUILDING_VARIABLE in os.environ:
+        return None
+    with contextlib.suppress(OSError, TidelogError):
+        if _Archive(jvm).is_due():
+            return subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-m", __name__, "--build"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+    return None
 
 
 class _Archive:
@@ -73,7 +94,7 @@ class _Archive:
         self._base = None if own.exists() else folder / f"{name}.base.jsa"
         """The archive of Java's own classes, on which ours stands; some Javas come without it."""
         self._started = folder / f"{name}.started"
-        """Left by the first start."""
+        """Left by the first command."""
         self._failed = folder / f"{name}.failed"
         self._lock = folder / f"{name}.lock"
 
@@ -88,13 +109,19 @@ class _Archive:
         files = [self._top] if self._base is None else [self._base, self._top]
         return [f"-XX:SharedArchiveFile={':'.join(map(str, files))}", *_SILENT.split()]
 
-    def build(self, notice: Callable[[str], None]) -> bool:
-        """Whether it is there now."""
+    def is_due(self) -> bool:
+        """Whether it is to be built now; the first time this is asked, it is not."""
+        if self.is_there:
+            return False
         if not self._started.exists():
             self._started.touch()
             return False
-        if self._failed.exists() and time.time() - self._failed.stat().st_mtime < RETRY_SECONDS:
-            return False
+        if not self._failed.exists():
+            return True
+        return time.time() - self._failed.stat().st_mtime >= RETRY_SECONDS
+
+    def build(self) -> bool:
+        """Whether it is there now; not if another process is building it."""
         with self._lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +129,6 @@ class _Archive:
                 return False
             if self.is_there:
                 return True
-            notice("building the archive of Spark's classes, once; later starts take half the time")
             try:
                 if self._base is not None:
                     with _becoming(self._base) as file:
@@ -198,5 +224,15 @@ def _pass(batch: "DataFrame", _number: int) -> None:
     batch.mapInArrow(lambda batches: batches, "id bigint").collect()
 
 
+def main() -> None:
+    """Build the archive; or, in the process that was started for that, load what goes into it."""
+    if BUILDING_VARIABLE in os.environ:
+        run_for_archive()
+    else:
+        with contextlib.suppress(OSError):  # a sandbox may not allow it
+            os.nice(_NICENESS)
+        _Archive(find_jvm()).build()
+
+
 if __name__ == "__main__":
-    run_for_archive()
+    main()

@@ -9,7 +9,7 @@ make the text `"Infinity"` of `1e400`.
 This is a reading of the stored format of its own, and shares no code with the server's.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -74,34 +74,28 @@ def _flags(values: Iterable[Any]) -> pa.Array:
     return pa.array(values, pa.bool_())
 
 
-_COLUMNS: dict[str, tuple[str, Callable[[Iterable[Any]], pa.Array]]] = {
-    "message_id": ("string", _texts),
-    "history_serial": ("bigint", _numbers),
-    "name": ("string", _texts),
-    "data": ("string", _json),
-    "data_bytes": ("bigint", _numbers),
-    "extras": ("string", _json),
-    "tags": ("string", _json),
-    "creator": ("string", _texts),
-    "client_id": ("string", _texts),
-    "description": ("string", _texts),
-    "metadata": ("string", _json),
-    "kept": ("array<string>", _names),
-    "cleared": ("array<string>", _names),
-    "op_id": ("string", _texts),
-    "is_available": ("boolean", _flags),
+_COLUMNS: dict[str, Callable[[Iterable[Any]], pa.Array]] = {
+    "message_id": _texts,
+    "history_serial": _numbers,
+    "name": _texts,
+    "data": _json,
+    "data_bytes": _numbers,
+    "extras": _json,
+    "tags": _json,
+    "creator": _texts,
+    "client_id": _texts,
+    "description": _texts,
+    "metadata": _json,
+    "kept": _names,
+    "cleared": _names,
+    "op_id": _texts,
+    "is_available": _flags,
 }
 
-BODY_DDL = ", ".join(f"{name} {kind}" for name, (kind, _) in _COLUMNS.items())
-"""The columns that `read_bodies` adds, in the words of Spark SQL."""
 
-
-def read_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: replaces the last column, `body`, by what is in it."""
-    for batch in batches:
-        found = [_read(body) for body in batch.column("body").to_pylist()]
-        kept = batch.schema.names[:-1]
-        columns = [batch.column(name) for name in kept]
-        for name, (_, column) in _COLUMNS.items():
-            columns.append(column([getattr(each, name) for each in found]))
-        yield pa.RecordBatch.from_arrays(columns, [*kept, *_COLUMNS])
+def read_bodies(bodies: "Iterable[bytes | None]") -> dict[str, pa.Array]:
+    """What is in each of some bodies, a column for each field."""
+    found = [_read(body) for body in bodies]
+    return {
+        name: column([getattr(each, name) for each in found]) for name, column in _COLUMNS.items()
+    }

@@ -57,6 +57,7 @@ _CONTENT = {
     "message": _Content(
         _channel_stream, "message_serial", "last_committed_id", _BODY, "is_complete"
     ),
+    "changes": _Content(lambda: sql.col("stream"), "entity", "committed_id", ("change", "content")),
     "event": _Content(lambda: sql.lit("sync"), "event_id", "committed_id", ("event",)),
     "send": _Content(
         lambda: sql.concat_ws("/", sql.lit("mesh"), "mesh_id"),

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 
 from tidelog.pipeline.transforms.shape import moment, shaped
@@ -69,10 +71,19 @@ def sends(log: "DataFrame", tombstones: "DataFrame") -> "DataFrame":
     )
 
 
-def newly_ended(known: "DataFrame", tombstones: "DataFrame") -> "DataFrame":
-    """The rows of `send` that retention took since they were written, as they are now."""
-    kept = known.filter(sql.col("deleted_at").isNull()).drop("deleted_at", "deleted_reason")
-    return kept.join(_ends(tombstones), "broker_message_id").transform(shaped("send"))
+def newly_ended(known: pa.Table, tombstones: pa.Table) -> pa.Table:
+    """Rows of `send` that retention took, as they are now, over Arrow."""
+    at = pc.index_in(known["broker_message_id"], tombstones["broker_message_id"])
+    ended = {
+        "deleted_at": pc.cast(
+            pc.multiply(pc.take(tombstones["deleted_at"], at), 1000), pa.timestamp("us", "UTC")
+        ),
+        "deleted_reason": pc.take(tombstones["reason"], at),
+    }
+    for name, column in ended.items():
+        number = known.column_names.index(name)
+        known = known.set_column(number, known.schema.field(name), column)
+    return known
 
 
 def _ends(tombstones: "DataFrame") -> "DataFrame":
@@ -84,9 +95,15 @@ def _ends(tombstones: "DataFrame") -> "DataFrame":
 
 
 def deliveries(stored: "DataFrame") -> "DataFrame":
-    """Rows of `delivery`: the relation of that name."""
+    """Rows of `delivery`: the relation of that name, without leases, which end within seconds."""
+    is_leased = sql.col("status") == "claimed"
     return stored.withColumns(
-        {"created_at": moment("created_at"), "delivered_at": moment("delivered_at")}
+        {
+            "status": sql.when(is_leased, "pending").otherwise(sql.col("status")),
+            "attempts": sql.col("attempts") - is_leased.cast("bigint"),
+            "created_at": moment("created_at"),
+            "delivered_at": moment("delivered_at"),
+        }
     ).transform(shaped("delivery"))
 
 

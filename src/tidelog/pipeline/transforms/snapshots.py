@@ -2,7 +2,8 @@
 
 A state continues the one before it, so it costs as much as there are new events. Rows are sorted
 by partition and position and go through the reducer one by one: memory holds one partition's state,
-and a hundred thousand small partitions cost no more than their events.
+and a hundred thousand small partitions cost no more than their events. The reducer itself needs no
+Spark, so Spark is loaded only by what uses it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,10 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import functions as sql
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.transforms.shape import shaped
 from tidelog.sync.protocol.profiles import COMPATIBILITY, TREE_ACTIONS, Model, Target
 from tidelog.sync.protocol.tree import TreeState
 
@@ -70,6 +69,10 @@ def snapshots(
         log: rows of `log` with the entries of `events`; their digests tie a state to its log.
         source: the model.
     """
+    from pyspark.sql import functions as sql
+
+    from tidelog.pipeline.transforms.shape import shaped
+
     is_tree = sql.col("type").isin(*TREE_ACTIONS)
     new = events.select(
         "partition",
@@ -93,11 +96,36 @@ def snapshots(
         new.unionByName(old)
         .repartition("partition")
         .sortWithinPartitions("partition", "committed_id", sql.desc("is_state"))
-        .mapInArrow(_Reducer(source), _STATE)
+        .mapInArrow(Reducer(source), _STATE)
         .join(digests, "committed_id")
         .withColumn("model_version", sql.lit(source.model_version))
         .transform(shaped("snapshot"))
     )
+
+
+def state_of(events: pa.Table, source: ModelSource) -> dict[str, Any] | None:
+    """What a partition is after all of its events: partition, committed_id, events and state.
+
+    Args:
+        events: rows of `event` of one partition.
+        source: the model.
+    """
+    import pyarrow.compute as pc
+
+    rows = events.sort_by("committed_id")
+    is_tree = pc.is_in(rows["type"], value_set=pa.array(TREE_ACTIONS, pa.string()))
+    is_gone = pc.and_(pc.is_null(rows["event"]), is_tree)
+    steps = pa.table(
+        {
+            "partition": rows["partition"],
+            "committed_id": rows["committed_id"],
+            "is_state": pa.repeat(pa.scalar(value=False), len(rows)),
+            "events": pc.if_else(is_gone, pa.scalar(None, pa.int64()), pa.scalar(1, pa.int64())),
+            "text": pc.if_else(is_tree, rows["event"], pa.scalar(None, pa.string())),
+        }
+    )
+    made = [row for batch in Reducer(source)(steps.to_batches()) for row in batch.to_pylist()]
+    return made[0] if made else None
 
 
 class _Open:
@@ -139,13 +167,14 @@ class _Open:
             return None
 
 
-class _Reducer:
+class Reducer:
     """For `mapInArrow`: from sorted steps to states."""
 
     def __init__(self, source: ModelSource) -> None:
         self._source = source
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each partition whose state can be told."""
         done: list[dict[str, Any]] = []
         size = 0
         for row in self._states(batches):
