@@ -1,4 +1,4 @@
-"""`tidelog channels`: administer the channels surface of a running server."""
+"""`tidelog channels`: write and read messages of a running server, and administer them."""
 
 import json
 import time
@@ -10,10 +10,14 @@ from urllib.parse import urlencode
 import typer
 
 from tidelog.base.terminal import printable
+from tidelog.cli import channel_messages
 from tidelog.cli.shared.admin_api import UrlOption, ask
 from tidelog.cli.shared.options import ConfigOption, JsonOption
 
-app = typer.Typer(help="Administer the channels surface of a running server.", no_args_is_help=True)
+app = typer.Typer(
+    help="Write, read and watch messages of a running server, and administer them.",
+    no_args_is_help=True,
+)
 
 POLL_SECONDS = 0.5
 """Pause between two questions whether an erasure is complete."""
@@ -21,7 +25,10 @@ POLL_SECONDS = 0.5
 
 @app.callback()
 def channels() -> None:
-    """Administer the channels surface of a running server."""
+    """Write, read and watch messages of a running server, and administer them."""
+
+
+channel_messages.add_to(app)
 
 
 @app.command()

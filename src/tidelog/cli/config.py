@@ -2,22 +2,26 @@
 
 import json
 import os
-import sys
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings.reading import Shown, describe
+from tidelog.base.terminal import printable
 from tidelog.cli.shared.options import show_warnings
 from tidelog.config.credentials import credential_problems
 from tidelog.config.settings import load
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 app = typer.Typer(no_args_is_help=True)
+
+COLUMNS = 80
+"""Of the narrowest terminal that people use."""
+ORIGIN_COLUMN = 44
+"""Where comments begin, unless a value is longer."""
 
 
 @app.callback()
@@ -37,7 +41,7 @@ def check(
     ] = None,
     *,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+        bool, typer.Option("--json", help="Print one JSON object instead of lines.")
     ] = False,
 ) -> None:
     """Check the settings and show each value with its origin; secrets are masked.
@@ -64,21 +68,27 @@ def check(
         shown = {row.key: {"value": row.value, "origin": row.origin} for row in rows}
         typer.echo(json.dumps(shown, indent=2))
     else:
-        from rich.console import Console
-
-        Console(file=sys.stdout).print(_table(rows))
+        typer.echo("\n".join(_lines(rows)))
 
 
-def _table(rows: list[Shown]) -> "Table":
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    whole_key = Column("key", no_wrap=True, min_width=max(len(row.key) for row in rows))
-    table = Table(whole_key, "value", "origin", box=None, pad_edge=False)
+def _lines(rows: list[Shown]) -> Iterator[str]:
+    """The settings as they stand in a file, by section, each with where it comes from."""
+    yield "# What has no comment has its default."
+    sections: dict[str, list[Shown]] = {"": []}
     for row in rows:
-        # A setting as it stands in a file; Text, because a value may look like Rich's markup.
-        value = json.dumps(row.value, ensure_ascii=False)
-        table.add_row(
-            Text(row.key), Text(value, overflow="fold"), Text(row.origin, overflow="fold")
-        )
-    return table
+        sections.setdefault(row.key.rpartition(".")[0], []).append(row)
+    for section, members in sections.items():
+        if section:
+            yield "\n" + re.sub(r"(.+)\[\d+\]$", r"[\1]", section).join("[]")  # one of [[apps]]
+        for row in members:
+            name = row.key.rpartition(".")[2]
+            line = printable(f"{name} = {json.dumps(row.value, ensure_ascii=False)}")
+            if row.origin == "default":
+                yield line
+                continue
+            comment = f"# {printable(row.origin)}"
+            beside = f"{line:{ORIGIN_COLUMN}} {comment}"
+            if len(beside) <= COLUMNS:
+                yield beside
+            else:
+                yield from (comment, line)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog.base.errors import TidelogError
 from tidelog.base.terminal import printable
 from tidelog.cli.pipeline.workspace import require_libraries
 from tidelog.cli.shared.options import JsonOption
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from tidelog.demo.narration import Claim
+    from tidelog.demo.stage import Stage
     from tidelog.demo.tour import Summary
 
 
@@ -39,6 +41,10 @@ def demo(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port; a free one is chosen if it is taken.")
     ] = 8080,
+    pipeline: Annotated[
+        bool,
+        typer.Option("--pipeline/--no-pipeline", help="Whether Spark reads it all at the end."),
+    ] = True,
     seed: Annotated[
         int, typer.Option(help="Seed for the words and for when the broker is killed.")
     ] = 7,
@@ -46,13 +52,15 @@ def demo(
 ) -> None:
     """Show everything once: channels, sync, mesh and the Spark pipeline, on a real server.
 
-    Takes about a minute. Ends with a summary of what was counted and proved, and leaves the server
-    and its dashboard running until Ctrl-C, unless --exit is given. Exit code 1 if a promise did not
-    hold.
+    Takes about a minute, and a quarter of that without the pipeline, which is also all that needs
+    more than the core. Ends with a summary of what was counted and proved, and leaves the server,
+    its dashboard, two daemons and a little traffic until Ctrl-C, unless --exit is given. Exit code
+    1 if a promise did not hold.
 
-    Example: tidelog demo --exit --data-dir ./demo
+    Example: tidelog demo --no-pipeline --exit --data-dir ./demo
     """
-    require_libraries()
+    if pipeline:
+        _require_pipeline()
     from tidelog.demo.stage import Stage
 
     for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
@@ -65,23 +73,51 @@ def demo(
 
         with narrator:
             narrator.say(f"a server runs at {stage.url}; everything it writes is in {stage.home}")
-            summary = asyncio.run(run(stage, narrator, seed))
+            narrator.say(f"watch it in a browser while it works: {stage.dashboard}")
+            summary = asyncio.run(run(stage, narrator, seed, with_pipeline=pipeline))
         if as_json:
             typer.echo(json.dumps(_plain(summary)))
         else:
-            _show(summary, stays=not exit_)
+            _show(summary)
         if not exit_:
-            _stay(stage.url)
+            asyncio.run(_stay(stage))
         stage.server.terminate()
     if not summary.holds:
         raise typer.Exit(1)
 
 
-def _stay(url: str) -> None:
-    typer.echo(f"The server runs on at {url}. Press Ctrl-C to stop it.", err=True)
+def _require_pipeline() -> None:
+    try:
+        require_libraries()
+    except TidelogError as error:
+        raise TidelogError(f"{error}, or leave it out: tidelog demo --no-pipeline") from None
+
+
+async def _stay(stage: "Stage") -> None:
+    """Keep a little traffic going until the user has seen enough."""
+    from tidelog.demo.acts.mesh import AGENT, WORKER
+    from tidelog.demo.traffic import flow
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    program = Path(sys.executable).with_name("tidelog")
+    say(f"The server runs on at {stage.url}, with a little traffic to look at:")
+    say(f"  dashboard  {stage.dashboard}")
+    say(f"  outbox     {program} mesh outbox list --data-dir {stage.home / AGENT}")
+    say(f"  inbox      {program} daemon inbox --data-dir {stage.home / WORKER}")
+    say("Press Ctrl-C to stop everything.")
+    stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    signal.pause()
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    traffic = asyncio.create_task(flow(stage, say))
+    stop = asyncio.create_task(stopped.wait())
+    await asyncio.wait({traffic, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if traffic.done():
+        traffic.result()
+    await stop
+    traffic.cancel()
+    await asyncio.wait({traffic})
 
 
 def _plain(summary: "Summary") -> dict[str, object]:
@@ -93,7 +129,7 @@ def _plain(summary: "Summary") -> dict[str, object]:
     return {**plain, "holds": summary.holds}
 
 
-def _show(summary: "Summary", *, stays: bool) -> None:
+def _show(summary: "Summary") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -102,9 +138,12 @@ def _show(summary: "Summary", *, stays: bool) -> None:
     table = Table(title="What happened", title_justify="left")
     table.add_column("counted")
     table.add_column("in the log", justify="right")
-    table.add_column("in the lake", justify="right")
+    has_lake = summary.report is not None
+    if has_lake:
+        table.add_column("in the lake", justify="right")
     for figure in summary.figures:
-        table.add_row(figure.what, f"{figure.log:,}", f"{figure.lake:,}")
+        numbers = (figure.log, figure.lake) if has_lake else (figure.log,)
+        table.add_row(figure.what, *(f"{number:,}" for number in numbers))
     console.print(table)
     held = sum(claim.holds for claim in summary.claims)
     console.print(f"{held} of {len(summary.claims)} promises held, in {summary.seconds:.0f} s")
@@ -114,9 +153,8 @@ def _show(summary: "Summary", *, stays: bool) -> None:
     console.print()
     console.print(f"health     {summary.health}", soft_wrap=True)
     console.print(f"log head   {summary.head}")
-    if stays:
-        console.print(f"dashboard  {summary.dashboard}", soft_wrap=True)
-    console.print(f"report     {summary.report}", soft_wrap=True)
+    if has_lake:
+        console.print(f"report     {summary.report}", soft_wrap=True)
     program = Path(sys.executable).with_name("tidelog")
     console.print(f"log        {program} log stats --config {summary.config}", soft_wrap=True)
     console.print()
@@ -207,8 +245,10 @@ class _Screen:
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
-        """A spinner while it lasts."""
+        """A spinner while it lasts; where there is no terminal a line, which is no silence."""
         self._settle()
+        if not self._console.is_terminal:
+            self.say(f"{text} ...")
         with self._console.status(text):
             yield
 

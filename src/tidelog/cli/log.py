@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from tidelog.base.terminal import counted, printable, printable_lines
 from tidelog.cli.shared.options import (
@@ -29,6 +30,9 @@ app = typer.Typer(
 
 TAIL_ENTRIES = 20
 """Entries `tail` shows when it is not told where to begin."""
+
+BACK_ENTRIES = 500
+"""How far `tail` goes back at a time to find the last entries of a surface or stream."""
 
 POLL_SECONDS = 0.2
 """How often `tail --follow` looks at the head of an SQLite log; PostgreSQL wakes it."""
@@ -55,38 +59,68 @@ def tail(
     start: Annotated[
         int | None, typer.Option("--from", min=1, max=MAX_ID, help="Start at this committed_id.")
     ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("-n", "--count", min=1, help="So many entries, the last ones without --from."),
+    ] = None,
+    surface: Annotated[
+        str | None,
+        typer.Option("--surface", help="Only entries of this surface: channels, sync or mesh."),
+    ] = None,
+    stream: Annotated[
+        str | None,
+        typer.Option("--stream", help="Only entries of this stream, such as channels/app-id/room."),
+    ] = None,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print entries of the log in order; the last 20 unless --from is given.
+    """Print entries of the log in order; the last 20 unless --from or -n is given.
 
-    Example: tidelog log tail --follow --from 1 --json
+    Example: tidelog log tail -n 5 --surface channels --stream channels/app-id/room-7 --json
     """
     settings = settings_from(config, data_dir=data_dir, store=store)
+    wanted = Wanted(start, count, surface, stream)
     try:
-        asyncio.run(_tail(settings, start, follow=follow, as_json=as_json))
+        asyncio.run(_tail(settings, wanted, follow=follow, as_json=as_json))
     except (BrokenPipeError, KeyboardInterrupt):
         sys.stderr.close()  # whoever read us has gone; Python would complain about it at exit
 
 
-async def _tail(settings: "Settings", start: int | None, *, follow: bool, as_json: bool) -> None:
+class Wanted(Struct, frozen=True):
+    """Which entries `tail` shows."""
+
+    start: int | None
+    count: int | None
+    surface: str | None
+    stream: str | None
+
+    def has(self, entry: "Entry") -> bool:
+        """Whether an entry is one of them."""
+        return self.surface in (None, entry.surface) and self.stream in (None, entry.stream)
+
+
+async def _tail(settings: "Settings", wanted: Wanted, *, follow: bool, as_json: bool) -> None:
     store = await open_reader(settings)
     try:
         moved = asyncio.Event()
         if follow:
             store.watch_head(lambda _head: moved.set())
         head = (await store.head()).committed_id
-        at = max(0, head - TAIL_ENTRIES) if start is None else start - 1
-        if at >= head and not follow:
-            sys.stderr.write(f"tidelog: nothing to show, the log ends at {head}\n")
+        at, left = await _beginning(store, head, wanted)
+        shown = 0
         while True:
-            while page := await store.entries(at):
-                sys.stdout.writelines(_line(entry, as_json=as_json) for entry in page)
+            while left != 0 and (page := await store.entries(at)):
+                found = [entry for entry in page if wanted.has(entry)][:left]
+                sys.stdout.writelines(_line(entry, as_json=as_json) for entry in found)
                 sys.stdout.flush()
+                shown += len(found)
+                left = None if left is None else left - len(found)
                 at = page[-1].committed_id
-            if not follow:
+            if not follow or left == 0:
+                if not shown:
+                    sys.stderr.write(f"tidelog: nothing to show, the log ends at {head}\n")
                 return
             moved.clear()
             try:
@@ -96,6 +130,26 @@ async def _tail(settings: "Settings", start: int | None, *, follow: bool, as_jso
                 pass
     finally:
         await store.close()
+
+
+async def _beginning(store: "Store", head: int, wanted: Wanted) -> tuple[int, int | None]:
+    """The position after which to show entries, and how many; None for all that come."""
+    if wanted.start is not None:
+        return wanted.start - 1, wanted.count
+    count = TAIL_ENTRIES if wanted.count is None else wanted.count
+    if wanted.surface is None and wanted.stream is None:
+        return max(0, head - count), None
+    # Those wanted may be anywhere: the log is read from its end until there are enough of them.
+    before, found = head, 0
+    while before and found < count:
+        at = max(0, before - BACK_ENTRIES)
+        page = await store.entries(at, through=before, limit=BACK_ENTRIES)
+        matching = [entry.committed_id for entry in page if wanted.has(entry)]
+        found += len(matching)
+        if found >= count:
+            return matching[found - count] - 1, None
+        before = at
+    return 0, None
 
 
 def _line(entry: "Entry", *, as_json: bool) -> str:

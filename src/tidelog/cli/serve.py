@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
+from msgspec import structs
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.net.loopback import is_loopback
@@ -135,10 +136,12 @@ def _warn_of_development(settings: "Settings") -> None:
     public = [f"app {app.id} / {app.key} / {app.secret}" for app in _public_apps(settings)]
     if not settings.admin_token:
         public.append(f"the admin token {settings.administration_token}")
+    if not settings.sync.is_served:
+        public.append(f"the secret of sync's tokens ({settings.served_sync.jwt_secret})")
     first = settings.app
     logging.getLogger("tidelog").warning(
         "DEVELOPMENT MODE: everybody knows %s; never expose this port%s",
-        " and ".join(public) or "that durability is not required of PostgreSQL",
+        ", ".join(public) or "that durability is not required of PostgreSQL",
         f". The secret of app.secret (TIDELOG_APP_SECRET) is that of app {first.id} / {first.key}"
         if first.secret
         else "",
@@ -181,6 +184,7 @@ async def _run(
     ready = {
         "url": server.url,
         "dashboard": f"{server.url}/dashboard",
+        **({"playground": f"{server.url}/"} if settings.dev else {}),
         "log_id": head.log_id,
         "head": head.committed_id,
         "pid": os.getpid(),
@@ -188,8 +192,9 @@ async def _run(
     line = (
         json.dumps(ready)
         if as_json
-        else f"tidelog is ready at {server.url}, its dashboard at {ready['dashboard']} "
-        f"(log {head.log_id}, head {head.committed_id})"
+        else f"tidelog is ready at {server.url}, "
+        f"{f'its playground at {server.url}/, ' if settings.dev else ''}"
+        f"its dashboard at {ready['dashboard']} (log {head.log_id}, head {head.committed_id})"
     )
     leave_startup_out()
     loop = asyncio.get_running_loop()
@@ -248,12 +253,14 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
     extensions: list[Extension] = [DASHBOARD]
     if settings.served_apps:
         mounts.append(_mount_channels)
-    if settings.sync.is_served:
+    if settings.served_sync.is_served:
         mounts.append(_mount_sync)
     if settings.administration_token:
         mounts.append(_mount_mesh)
     if settings.pipeline.lake or _has_lake(settings):
         mounts.append(_mount_search)
+    if settings.dev:
+        mounts.append(_mount_playground)
     for mount, extension in ADDED:
         mounts.append(mount)
         extensions.append(extension)
@@ -288,13 +295,20 @@ async def _mount_channels(node: "Node") -> "Surface":
 async def _mount_sync(node: "Node") -> "Surface":
     from tidelog.sync.surface import SyncSurface
 
-    return await SyncSurface.open(node.committer, node.store, node.settings, node.clock)
+    settings = structs.replace(node.settings, sync=node.settings.served_sync)
+    return await SyncSurface.open(node.committer, node.store, settings, node.clock)
 
 
 async def _mount_mesh(node: "Node") -> "Surface":
     from tidelog.mesh.surface import MeshSurface
 
     return await MeshSurface.open(node.committer, node.store, node.settings, node.clock)
+
+
+async def _mount_playground(node: "Node") -> "Surface":
+    from tidelog.playground.surface import PlaygroundSurface
+
+    return PlaygroundSurface(node.settings)
 
 
 async def _mount_search(node: "Node") -> "Surface":

@@ -123,6 +123,11 @@ class Stage:
         return self.server.url
 
     @property
+    def dashboard(self) -> str:
+        """Of the server, for people."""
+        return f"{self.url}/dashboard"
+
+    @property
     def socket_url(self) -> str:
         """Of the server, for WebSockets."""
         return f"ws://127.0.0.1:{self.server.port}"

@@ -13,7 +13,7 @@ from tidelog.cli.shared.options import settings_from
 from tidelog.cli.shared.running_server import administration
 from tidelog.daemon.uplink.broker_http import call
 
-UrlOption = Annotated[
+BrokerUrlOption = Annotated[
     str | None, typer.Option("--url", help="URL of the broker; default from the settings.")
 ]
 SlugArgument = Annotated[str, typer.Argument(help="Slug of the mesh: a-z, 0-9, - and _.")]

@@ -11,7 +11,7 @@ from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.terminal import counted, printable
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.mesh import invites, topics
-from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, mesh_url
+from tidelog.cli.mesh.broker_call import BrokerUrlOption, SlugArgument, mesh_url
 from tidelog.cli.shared.options import (
     ConfigOption,
     DataDirOption,
@@ -42,7 +42,7 @@ app.add_typer(topics.queue, name="queue")
 def create(
     slug: SlugArgument,
     *,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,7 +61,7 @@ def create(
 def invite(
     slug: SlugArgument,
     *,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,7 +127,7 @@ def settings(
     rate_window_ms: Annotated[
         int | None, typer.Option(help="Length of that window, in milliseconds.")
     ] = None,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

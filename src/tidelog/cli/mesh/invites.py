@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.mesh.broker_call import SlugArgument, UrlOption, call_as_admin
+from tidelog.cli.mesh.broker_call import BrokerUrlOption, SlugArgument, call_as_admin
 from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 app = typer.Typer(help="List or withdraw invites that can still be used.", no_args_is_help=True)
@@ -16,7 +16,7 @@ app = typer.Typer(help="List or withdraw invites that can still be used.", no_ar
 def list_invites(
     slug: SlugArgument,
     *,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,7 +39,7 @@ def delete_invite(
     slug: SlugArgument,
     invite: Annotated[str, typer.Argument(help="Its id as listed, or the link itself.")],
     *,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tidelog.base.terminal import printable
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, daemon_dir
-from tidelog.cli.mesh.broker_call import UrlOption, call_as_admin, call_as_member
+from tidelog.cli.mesh.broker_call import BrokerUrlOption, call_as_admin, call_as_member
 from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 topic = typer.Typer(help="Topics: each message goes to every subscriber.", no_args_is_help=True)
@@ -67,7 +67,7 @@ def delete_topic(
     name: NameArgument,
     *,
     admin_of: AdminOption = None,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,
@@ -126,7 +126,7 @@ def delete_queue(
     name: NameArgument,
     *,
     admin_of: AdminOption = None,
-    url: UrlOption = None,
+    url: BrokerUrlOption = None,
     config: ConfigOption = None,
     data_dir: DaemonDirOption = None,
     mesh: MeshOption = None,

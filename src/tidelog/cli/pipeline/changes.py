@@ -16,6 +16,7 @@ from tidelog.cli.pipeline.workspace import (
     spark_for,
     workspace_at,
 )
+from tidelog.cli.shared.admin_api import UrlOption
 from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.shared.progress import progress_bar
 from tidelog.cli.shared.running_server import administration
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.cli.pipeline.workspace import Workspace
-
-UrlOption = Annotated[
-    str | None, typer.Option("--url", help="URL of the server; default from the settings.")
-]
-
 
 _NAME_IT = "name what to forget with --message ID or --actor NAME"
 
@@ -70,7 +66,7 @@ def forget(
     conf_pairs(conf)
     with workspace_at(config, data_dir, store, lake) as workspace:
         from tidelog.pipeline.forget import forget as run_forget
-        from tidelog.pipeline.forget import is_unfinished
+        from tidelog.pipeline.lake.forgetting import is_unfinished
 
         is_named = bool(messages or actors)
         erased = _erased_in_store(

@@ -1,17 +1,20 @@
 """`tidelog pipeline`: make tables of the log with Spark, check it, search it, look back."""
 
+import functools
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidelog.base.errors import ConfigError
-from tidelog.base.terminal import printable
-from tidelog.cli.pipeline import changes, views
+from tidelog.base.terminal import counted, printable
+from tidelog.cli.pipeline import changes, deliver, iceberg, rebuild, service, sql, views
 from tidelog.cli.pipeline.workspace import (
     AgainstOption,
     ConfOption,
@@ -145,7 +148,9 @@ def _stop_on_signal() -> Iterator[threading.Event]:
     """An event that an interrupt or a termination sets, instead of what they did before."""
     stop = threading.Event()
 
-    def handle(_number: int, _frame: object) -> None:
+    def handle(number: int, _frame: object) -> None:
+        if number == signal.SIGINT and stop.is_set():
+            raise KeyboardInterrupt  # whoever asks twice does not want to wait
         # On a thread of its own: the one that was interrupted may hold the lock of the event.
         threading.Thread(target=stop.set).start()
 
@@ -185,11 +190,15 @@ def build(
         head = workspace.store.head().committed_id
         with workspace.lake.writing():
             workspace.require_same_log()
-            with spark_for(master, conf, head) as spark:
-                built = _build(spark, workspace, names, full=full)
-                updated = None
-                if not tables or SEARCH in tables:
-                    updated = _index(spark, workspace, rebuild=full)
+            updated, is_indexed = None, not tables or SEARCH in tables
+            unchanged = None if full else workspace.unchanged(names, is_indexed=is_indexed)
+            if unchanged is not None:
+                built, updated = unchanged
+            else:
+                with spark_for(master, conf, head) as spark:
+                    built = _build(spark, workspace, names, full=full)
+                    if is_indexed:
+                        updated = _index(spark, workspace, rebuild=full)
     if as_json:
         print_json({"tables": [each._asdict() for each in built], "index": _plain_index(updated)})
         return
@@ -289,6 +298,15 @@ def check(
         ),
     ] = None,
     *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Examine everything, not only what is new.")
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", min=0, help="Examine the old entries that a check with this seed examined."
+        ),
+    ] = None,
     against: AgainstOption = None,
     data_dir: DataDirOption = None,
     store: StoreOption = None,
@@ -300,9 +318,10 @@ def check(
 ) -> None:
     """Check the store and the tables made from it; exit 1 and show the first rows that are wrong.
 
-    Also exits with 1 if a comparison that was asked for could not be made.
+    Examines what came since each check was last sound, and some old entries by chance; --full
+    examines everything. Also exits with 1 if a comparison that was asked for could not be made.
 
-    Example: tidelog pipeline check --against http://127.0.0.1:8080
+    Example: tidelog pipeline check --full --against http://127.0.0.1:8080
     """
     conf_pairs(conf)
     with workspace_at(config, data_dir, store, lake) as workspace:
@@ -312,7 +331,9 @@ def check(
             raise ConfigError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
         head = workspace.store.head().committed_id
         with workspace.lake.writing(), spark_for(master, conf, head) as spark:
-            verdicts = _check(spark, workspace, names or (), against, is_shown=not as_json)
+            verdicts = _check(
+                spark, workspace, names or (), against, full=full, seed=seed, is_shown=not as_json
+            )
     if as_json:
         print_json([_plain_verdict(verdict) for verdict in verdicts])
     if not all(verdict.is_sound for verdict in verdicts):
@@ -325,11 +346,14 @@ def _check(
     names: Sequence[str],
     against: str | None,
     *,
+    full: bool = False,
+    seed: int | None = None,
     is_shown: bool,
 ) -> list["Verdict"]:
     from tidelog.pipeline.checks.run import CHECKS, run_checks
 
     done = 0
+    seed = secrets.randbits(31) if seed is None else seed
     with progress_bar("checking") as show:
 
         def told(verdict: "Verdict") -> None:
@@ -341,26 +365,41 @@ def _check(
                     typer.echo(printable(line))
 
         show(0, len(names) or len(CHECKS))
-        return run_checks(
+        verdicts = run_checks(
             names,
             spark,
             workspace.store,
             workspace.lake,
             server=workspace.server(against),
             model=workspace.model_source(),
+            full=full,
+            seed=seed,
             told=told,
         )
+    if is_shown and any(len(verdict.ranges) > 1 for verdict in verdicts):
+        typer.echo(f"the old entries were chosen by --seed {seed}; --full examines all")
+    return verdicts
 
 
 def _plain_verdict(verdict: "Verdict") -> dict[str, Any]:
     plain = verdict._asdict()
-    plain["findings"] = [finding._asdict() for finding in verdict.findings]
+    plain["findings"] = [
+        {name: value for name, value in finding._asdict().items() if name != "ref"}
+        for finding in verdict.findings
+    ]
+    plain["ranges"] = [list(each) for each in verdict.ranges]
     return {**plain, "is_sound": verdict.is_sound}
 
 
 @app.command()
 def run(
     *,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="TIME", help="Go on: a round so often, such as 60s, 5m or 1h."
+        ),
+    ] = None,
     against: AgainstOption = None,
     output: views.OutputOption = None,
     data_dir: DataDirOption = None,
@@ -371,39 +410,71 @@ def run(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run everything once: ingest, build, index, check, report; exit 1 if a check found something.
+    """Run everything: ingest, build, index, check, report; exit 1 if a check found something.
 
-    Example: tidelog pipeline run --data-dir ./data
+    With --every it goes on until it is interrupted or terminated, which ends it after the step
+    under way. It then prints a line for each round, with --json also for those with nothing new. It
+    goes on after what may heal, such as a store that cannot be reached, and ends with 1 on what
+    somebody has to look at: a finding, another log, a damaged lake.
+
+    Example: tidelog pipeline run --every 60s --data-dir ./data
     """
-    conf_pairs(conf)
+    pairs = conf_pairs(conf)
+    every_seconds = None if every is None else service.seconds_of(every)
     with workspace_at(config, data_dir, store, lake) as workspace:
-        head = workspace.store.head().committed_id
-        with workspace.lake.writing():
-            workspace.require_same_log()
-            before, began = workspace.lake.through("log"), time.monotonic()
+        if every_seconds is not None:
+            rounds = service.Service(
+                workspace,
+                functools.partial(spark_for, master, conf),
+                pairs,
+                functools.partial(_steps, workspace=workspace, against=against),
+                functools.partial(views.write_page, workspace, output),
+                functools.partial(_tell_round, as_json=as_json, every=every_seconds),
+                lambda text: typer.echo(f"tidelog: {printable(text)}", err=True),
+            )
+            with _stop_on_signal() as stop:
+                is_sound = rounds.run(every_seconds, stop)
+        else:
+            is_sound = _run_once(workspace, master, conf, against, output, as_json=as_json)
+    if not is_sound:
+        raise typer.Exit(1)
+
+
+def _run_once(
+    workspace: Workspace,
+    master: str | None,
+    conf: Sequence[str] | None,
+    against: str | None,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> bool:
+    """All of it; returns whether the checks found nothing."""
+    head = workspace.store.head().committed_id
+    results: dict[str, Any] = {}
+    with workspace.lake.writing():
+        workspace.require_same_log()
+        started = began = time.monotonic()
+        nothing = None if against else workspace.nothing_new()
+        if nothing is not None:
+            results = nothing
+            if not as_json:
+                through = workspace.lake.through("log")
+                typer.echo(f"nothing is new since {through:,}; every check has passed there")
+        else:
             with spark_for(master, conf, head) as spark:
                 started = time.monotonic()
-                _ingest(spark, workspace)
-                ingested = _ingested(workspace, before, time.monotonic() - started)
-                if not as_json:
-                    typer.echo(f"{ingested['rows']:,} entries ingested")
-                built = _build(spark, workspace, _require_tables(None), full=False)
-                if not as_json:
-                    _show_built(built)
-                updated = _index(spark, workspace, rebuild=False)
-                if not as_json:
-                    _show_index(updated)
-                verdicts = _check(spark, workspace, (), against, is_shown=not as_json)
-        written = views.write_page(workspace, output)
-    is_sound = all(verdict.is_sound for verdict in verdicts)
+                for name, result in _steps(spark, workspace, against, is_shown=not as_json):
+                    results[name] = result
+                    if not as_json:
+                        _show_step(name, result)
+    written = views.write_page(workspace, output)
+    is_sound = all(verdict.is_sound for verdict in results["checks"])
     if as_json:
         print_json(
             {
                 "is_sound": is_sound,
-                "ingest": ingested,
-                "tables": [each._asdict() for each in built],
-                "checks": [_plain_verdict(verdict) for verdict in verdicts],
-                "index": _plain_index(updated),
+                **_plain_steps(results),
                 "report": written,
                 "start_seconds": round(started - began, 3),
                 "seconds": round(time.monotonic() - began, 3),
@@ -411,12 +482,81 @@ def run(
         )
     else:
         views.show_page(written)
-    if not is_sound:
-        raise typer.Exit(1)
+    return is_sound
 
 
+def _steps(
+    spark: "SparkSession", workspace: Workspace, against: str | None, *, is_shown: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Everything that `run` does with Spark, step by step, with what came of each."""
+    before, began = workspace.lake.through("log"), time.monotonic()
+    _ingest(spark, workspace)
+    yield "ingest", _ingested(workspace, before, time.monotonic() - began)
+    yield "tables", _build(spark, workspace, _require_tables(None), full=False)
+    yield "index", _index(spark, workspace, rebuild=False)
+    yield "checks", _check(spark, workspace, (), against, is_shown=is_shown)
+
+
+def _show_step(name: str, result: Any) -> None:
+    """What a step did; the checks have told it themselves."""
+    if name == "ingest":
+        typer.echo(f"{result['rows']:,} entries ingested")
+    elif name == "tables":
+        _show_built(result)
+    elif name == "index":
+        _show_index(result)
+
+
+def _plain_steps(results: dict[str, Any]) -> dict[str, Any]:
+    """What steps did, for JSON."""
+    plain = dict(results)
+    if "tables" in plain:
+        plain["tables"] = [each._asdict() for each in plain["tables"]]
+    if "index" in plain:
+        plain["index"] = _plain_index(plain["index"])
+    if "checks" in plain:
+        plain["checks"] = [_plain_verdict(verdict) for verdict in plain["checks"]]
+    return plain
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def _tell_round(done: "service.Round", *, as_json: bool, every: float) -> None:
+    """A line about a round; without JSON only if there is something to say."""
+    if done.error:
+        typer.echo(
+            f"tidelog: round {done.number} failed: {printable(done.error)} "
+            f"The next one begins in {max(0.0, every - done.seconds):.0f} s.",
+            err=True,
+        )
+    unsound = [verdict for verdict in done.verdicts if not verdict.is_sound]
+    if as_json:
+        plain = done._asdict()
+        del plain["results"]
+        print_json({**plain, "is_sound": not unsound, **_plain_steps(done.results)})
+        return
+    if done.is_idle or done.error:
+        return
+    entries = done.results.get("ingest", {}).get("rows", 0)
+    changed = [each.name for each in done.results.get("tables", ()) if each.mode != "current"]
+    judged = "sound" if done.verdicts and not unsound else "not sound" if unsound else "not run"
+    typer.echo(
+        f"{done.began_at} round {done.number}: {_entries(entries)}, "
+        f"{counted(len(changed), 'table')} changed, checks {judged}; {done.seconds:.1f} s"
+    )
+    for verdict in unsound:
+        for line in str(verdict).splitlines():
+            typer.echo(printable(line))
+
+
+app.command("rebuild")(rebuild.rebuild)
 app.command("search")(views.search)
 app.command("as-of")(views.as_of)
 app.command("report")(views.report)
+app.command("sql")(sql.sql)
+app.command("iceberg")(iceberg.iceberg)
 app.command("publish")(changes.publish)
 app.command("forget")(changes.forget)
+app.command("deliver")(deliver.deliver)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.errors import ConfigError
 from tidelog.base.terminal import printable
 from tidelog.cli.pipeline.workspace import (
     ConfOption,
@@ -16,11 +16,14 @@ from tidelog.cli.pipeline.workspace import (
     conf_pairs,
     print_json,
     spark_for,
+    waiting,
     workspace_at,
 )
 from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
+    from tidelog.pipeline.as_of import AsOf, Kind
+    from tidelog.pipeline.lake.lake import Lake
     from tidelog.pipeline.search.index import Hit
 
 OutputOption = Annotated[
@@ -65,7 +68,10 @@ def search(
 
         from tidelog.pipeline.search.index import search as find
 
-        found = find(workspace.lake.root, query, limit, app_id=app_id, channel=channel)
+        with waiting("searching", is_silent=as_json):
+            found = find(workspace.lake.root, query, limit, app_id=app_id, channel=channel)
+            if not found.total:
+                _require_places(workspace.lake, app_id, channel)
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
@@ -75,6 +81,19 @@ def search(
     for hit in found.hits:
         console.print(*_hit(hit), sep="  ", soft_wrap=True)
     typer.echo(f"{len(found.hits)} of {found.total:,} messages; the index is at {found.through:,}")
+
+
+def _require_places(lake: "Lake", app_id: str | None, channel: str | None) -> None:
+    """Make sure that there are such an app and such a channel."""
+    from tidelog.pipeline.lake.names import names_of, require_known
+
+    if app_id is not None:
+        require_known(lake, "app", app_id)
+    if channel is not None and not any(
+        name.endswith(f"/{channel}") and app_id in (None, name.partition("/")[0])
+        for name in names_of(lake, "channel")
+    ):
+        require_known(lake, "channel", f"{app_id}/{channel}" if app_id else channel)
 
 
 def _hit(hit: "Hit") -> tuple[Any, Any]:
@@ -112,18 +131,8 @@ def as_of(
     conf_pairs(conf)
     moment = _moment(at)
     with workspace_at(config, data_dir, store, lake) as workspace:
-        from tidelog.pipeline.as_of import as_of as look_back
-
-        through = workspace.lake.through("log")
-        if isinstance(moment, int) and not 0 <= moment <= through:
-            raise TidelogError(
-                f"position {moment} is not in the lake, which is complete through {through}. "
-                "Ingest first: `tidelog pipeline ingest`."
-            )
-        model = workspace.model_source() if kind == "partition" else None
-        with spark_for(master, conf, through) as spark:
-            state = look_back(spark, workspace.lake, moment, kind, name, model)
-            rows = [row.asDict() for row in state.rows.limit(limit).collect()]
+        state = _looked_back(workspace, moment, (kind, name), limit, as_json, (master, conf))
+    rows = state.rows.to_pylist()
     if as_json:
         described = {"kind": kind, "name": name, "committed_id": state.committed_id}
         print_json({**described, "counts": state.counts, "rows": rows})
@@ -131,6 +140,32 @@ def as_of(
     _show_rows(SHOWN[kind], rows)
     counts = ", ".join(f"{count:,} {printable(what)}" for what, count in state.counts.items())
     typer.echo(f"as of {state.committed_id:,}: {counts or 'nothing'}; {len(rows)} rows shown")
+
+
+def _looked_back(
+    workspace: Workspace,
+    moment: int | datetime,
+    what: "tuple[Kind, str]",
+    limit: int,
+    is_silent: bool,
+    spark: tuple[str | None, list[str] | None],
+) -> "AsOf":
+    """The state then, with Spark only if it takes that."""
+    from tidelog.pipeline.as_of import as_of as with_spark
+    from tidelog.pipeline.as_of import as_of_here, position_at
+
+    lake, (kind, name) = workspace.lake, what
+    with waiting(f"reading {kind} {printable(name)}", is_silent=is_silent):
+        position = position_at(lake, moment)
+        model = workspace.model_source() if kind == "partition" else None
+        state = as_of_here(lake, position, kind, name, model, limit)
+    if state is not None:
+        return state
+    with (
+        waiting(f"folding {kind} {printable(name)} with Spark", is_silent=is_silent),
+        spark_for(*spark, lake.through("log")) as session,
+    ):
+        return with_spark(session, lake, position, kind, name, model, limit)
 
 
 def _moment(text: str) -> int | datetime:
@@ -181,19 +216,29 @@ def report(
     Example: tidelog pipeline report --output /tmp/report.html
     """
     with workspace_at(config, data_dir, store, lake) as workspace:
-        written = write_page(workspace, output)
+        written = write_page(workspace, output, is_silent=as_json)
     if as_json:
         print_json(written)
     else:
         show_page(written)
 
 
-def write_page(workspace: Workspace, output: Path | None) -> dict[str, Any]:
+def write_page(
+    workspace: Workspace, output: Path | None, *, is_silent: bool = True
+) -> dict[str, Any]:
     """Write the page; returns where it is and its size."""
     from tidelog.pipeline.report import write_report
+    from tidelog.pipeline.report.figures import STEPS
 
     path = (output or workspace.lake.root / PAGE_NAME).absolute()
-    return {"path": str(path), "bytes": write_report(workspace.lake, workspace.store, path)}
+    with waiting("reading the tables", is_silent=is_silent) as show:
+        size = write_report(
+            workspace.lake,
+            workspace.store,
+            path,
+            lambda step: show(STEPS.index(step), len(STEPS)),
+        )
+    return {"path": str(path), "bytes": size}
 
 
 def show_page(written: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -16,19 +16,23 @@ import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.progress import progress_bar
+from tidelog.config.lake_location import lake_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.config.settings import Settings
     from tidelog.pipeline.checks.served import Server
+    from tidelog.pipeline.fill.derived_tables import Built
     from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.search.index_build import Updated
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
     from tidelog.sync.protocol.profiles import Model
 
 LakeOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--lake", help="Directory of the lake; default `lake` in the data directory."),
 ]
 MasterOption = Annotated[
@@ -46,7 +50,7 @@ AgainstOption = Annotated[
     typer.Option("--against", metavar="URL", help="Also compare with what this server returns."),
 ]
 
-_SILENCE = ("spark.log.level", "FATAL")
+_LOG_LEVEL = "FATAL"
 """What ends a command is told in one line; Spark would put its own traces before it, also when it
 only tries again."""
 
@@ -69,7 +73,7 @@ class Workspace(NamedTuple):
 
     def model_source(self) -> "ModelSource":
         """The model in the version the store says is in use."""
-        from tidelog.pipeline.fill.derived_tables import model_in_use
+        from tidelog.pipeline.fill.sync_model import model_in_use
 
         return model_in_use(self.store, self.model())
 
@@ -82,31 +86,66 @@ class Workspace(NamedTuple):
         apps = tuple(AppKey(app.id, app.key, app.secret) for app in self.settings.configured_apps)
         return Server(url, apps, self.settings.administration_token)
 
+    def is_anything_new(self) -> bool:
+        """Whether a run would change a table or check something that was not checked yet."""
+        return self.nothing_new() is None
+
+    def nothing_new(self) -> dict[str, Any] | None:
+        """What the steps of a run say that has nothing to do, without a JVM; None if it has."""
+        from tidelog.pipeline.checks.extent import CHECKS, checks_are_current
+        from tidelog.pipeline.checks.finding import Verdict
+
+        through = self.lake.through("log")
+        unchanged = self.unchanged(None, is_indexed=True)
+        if unchanged is None or not checks_are_current(self.lake, self.store.head()):
+            return None
+        rows = self.lake.arrow("verdict", ["check", "through", "examined"]).to_pylist()
+        kept = {row["check"]: Verdict(**row) for row in rows}
+        return {
+            "ingest": {"through": through, "rows": 0, "seconds": 0.0},
+            "tables": unchanged[0],
+            "index": unchanged[1],
+            "checks": [kept[name] for name in CHECKS],
+        }
+
+    def unchanged(
+        self, names: Sequence[str] | None, *, is_indexed: bool
+    ) -> "tuple[list[Built], Updated | None] | None":
+        """What a build says that has nothing to do, without a JVM; None if it has."""
+        from tidelog.pipeline.fill.derived_tables import unchanged
+        from tidelog.pipeline.fill.freshness import unchanged_index
+
+        built = unchanged(self.lake, self.store, names, model=self.model())
+        updated = unchanged_index(self.lake) if is_indexed else None
+        return None if built is None or (is_indexed and updated is None) else (built, updated)
+
     def require_same_log(self) -> None:
         """Fail before a JVM starts: another log, other columns, a store that is not there."""
         from tidelog.pipeline.fill.ingest import settled
-        from tidelog.pipeline.tables import TABLES
+        from tidelog.pipeline.tables import TABLES, VERDICT
 
         for table in TABLES:
-            self.lake.delta(table.name)
+            if table is not VERDICT:  # that of an earlier version is written anew by the checks
+                self.lake.delta(table.name)
         settled(self.lake, self.store)
 
 
 @contextlib.contextmanager
 def workspace_at(
-    config: Path | None, data_dir: str | None, store: str | None, lake: Path | None
+    config: Path | None, data_dir: str | None, store: str | None, lake: str | None
 ) -> Iterator[Workspace]:
     """The workspace that the options name; what goes wrong in the block is told in one line."""
     settings = settings_from(config, data_dir=data_dir, store=store)
+    root = settings.lake_path if lake is None else lake_directory(lake, "--lake")
     require_libraries()
     from tidelog.pipeline.lake.lake import Lake
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.spark.failure import explained
 
-    root = settings.lake_path if lake is None else lake
+    place = Lake(root.absolute())  # executors have other working directories
+    place.waiting = lambda: _notice(f"waiting for another process that writes to {place.root}")
     try:
-        # Executors have other working directories.
-        yield Workspace(settings, Lake(root.absolute()), StoreAddress(_absolute(settings)))
+        yield Workspace(settings, place, StoreAddress(_absolute(settings)))
     except Exception as error:
         meant = explained(error)
         if meant is None or meant is error:
@@ -143,18 +182,35 @@ def spark_for(
         conf: settings of Spark as they were given.
         rows: about how many entries are to be read, if that is known.
     """
-    settings = [_SILENCE, *conf_pairs(conf)]
+    settings = conf_pairs(conf)
     from pyspark.sql import SparkSession
 
-    from tidelog.pipeline.spark.session import spark_session
+    from tidelog.pipeline.spark.session import (
+        build_archive_afterwards,
+        refuse_connect,
+        spark_session,
+    )
 
+    refuse_connect(master, dict(settings))
     is_ours = SparkSession.getActiveSession() is None
-    session = spark_session(master, settings, rows=rows, notice=_notice)
+    session = spark_session(master, settings, rows=rows, log_level=_LOG_LEVEL, notice=_notice)
     try:
         yield session
     finally:
         if is_ours:
             session.stop()
+    if is_ours:
+        build_archive_afterwards()
+
+
+@contextlib.contextmanager
+def waiting(what: str, *, is_silent: bool) -> Iterator[Callable[[int, int | None], None]]:
+    """Says on a terminal what is being waited for; nothing where a program reads the result."""
+    if is_silent:
+        yield lambda _done, _total: None
+        return
+    with progress_bar(what) as show:
+        yield show
 
 
 def conf_pairs(conf: Sequence[str] | None) -> list[tuple[str, str]]:

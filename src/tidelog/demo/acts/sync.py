@@ -22,27 +22,27 @@ model = Model.parse(MODEL["tree_targets"], MODEL["schemas"], MODEL["model_versio
 async def play(stage: Stage, narrator: Narrator, random: Random) -> list[Claim]:
     """Play it; returns what was proved by comparing both lists with the server's."""
     narrator.act("Sync", "work without a network, then agree on one order")
-    async with _client(stage, "ada", online=True) as ada:
-        await _submit(ada, [_add(name) for name in SHARED], committed=True)
-    async with _client(stage, "bo", online=True) as bo:
+    async with client(stage, "ada", online=True) as ada:
+        await submit(ada, [_add(name) for name in SHARED], committed=True)
+    async with client(stage, "bo", online=True) as bo:
         await bo.sync()
     narrator.say(f"Ada and Bo both have {', '.join(SHARED)}; now the network is gone")
     made = 0
     drafts = {
-        "ada": [*map(_add, random.sample(OF_ADA, 2)), _finish(SHARED[0])],
-        "bo": [*map(_add, random.sample(OF_BO, 3)), _finish(SHARED[1]), _to_top(SHARED[2])],
+        "ada": [*map(_add, random.sample(OF_ADA, 2)), ticked(SHARED[0])],
+        "bo": [*map(_add, random.sample(OF_BO, 3)), ticked(SHARED[1]), _to_top(SHARED[2])],
     }
     panes = {}
     for name, events in drafts.items():
-        async with _client(stage, name, online=False) as client:
-            await _submit(client, events, committed=False)
-            panes[f"{name}, offline"] = _shown(client)
-            made += len(client.pending())
+        async with client(stage, name, online=False) as own:
+            await submit(own, events, committed=False)
+            panes[f"{name}, offline"] = _shown(own)
+            made += len(own.pending())
     narrator.show(panes)
     narrator.say(f"{made} changes wait on two disks; the network is back")
-    async with _client(stage, "ada", online=True) as ada:
+    async with client(stage, "ada", online=True) as ada:
         await until(lambda: _is_committed(ada))  # so that the order is the same every time
-        async with _client(stage, "bo", online=True) as bo:
+        async with client(stage, "bo", online=True) as bo:
             await until(lambda: _do_they_agree(ada, bo))
             return await _claims(stage, narrator, ada, bo)
 
@@ -67,7 +67,9 @@ async def _claims(stage: Stage, narrator: Narrator, ada: SyncClient, bo: SyncCli
     ]
 
 
-def _client(stage: Stage, name: str, *, online: bool) -> SyncClient:
+def client(stage: Stage, name: str, *, online: bool) -> SyncClient:
+    """The task list of a person, with or without a network."""
+
     async def token() -> str:
         claims = {"client_id": name, "exp": int(time.time()) + 3600}
         return jwt.encode(
@@ -84,11 +86,12 @@ def _client(stage: Stage, name: str, *, online: bool) -> SyncClient:
     )
 
 
-async def _submit(client: SyncClient, events: list[dict[str, Any]], *, committed: bool) -> None:
+async def submit(own: SyncClient, events: list[dict[str, Any]], *, committed: bool) -> None:
+    """Make changes; if asked to, wait until the server has committed each."""
     for event in events:
-        draft = await client.submit(partitions=[PARTITION], event=event)
+        draft = await own.submit(partitions=[PARTITION], event=event)
         if committed:
-            await client.wait(draft.id)
+            await own.wait(draft.id)
 
 
 def _key(text: str) -> str:
@@ -104,8 +107,9 @@ def _add(text: str) -> dict[str, Any]:
     return _change("treePush", value=value, options={"position": "last"})
 
 
-def _finish(text: str) -> dict[str, Any]:
-    return _change("treeUpdate", value={"done": True}, options={"id": _key(text)})
+def ticked(text: str, *, done: bool = True) -> dict[str, Any]:
+    """A task is done, or is not after all."""
+    return _change("treeUpdate", value={"done": done}, options={"id": _key(text)})
 
 
 def _to_top(text: str) -> dict[str, Any]:
