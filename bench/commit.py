@@ -35,7 +35,7 @@ from tidelog.base.clock import SystemClock
 from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
-from tidelog.base.sql.sqlitefile import connect
+from tidelog.base.sql.sqlitefile import connect, enable_seals
 from tidelog.config.schema import SCHEMA
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Answer, Failure, Names, View
@@ -177,6 +177,7 @@ def reference_sqlite(path: Path, work: Sequence[PutItem], batch: int) -> float:
     queries = WITH_PROBE.queries("sqlite")
     prepared = effects_of(work, batch)
     connection = connect(path)
+    enable_seals(connection)
     execute, executemany = connection.execute, connection.executemany
     started = time.perf_counter()
     for effects, item in zip(prepared, work[::batch], strict=True):

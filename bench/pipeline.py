@@ -1,21 +1,18 @@
-"""The pipeline: ingest, fold, checks and search a second, beside DuckDB and Polars; freshness.
+"""The pipeline by what is new: a first run, one with nothing new, one with a little; and rivals.
 
-The log is 2,000,000 entries of about 250 bytes (versions of channel messages, five to a message),
-and a tenth of that to see whether the cost of a row stays the same. It is made once and kept in
---folder. Prints one JSON document.
+The log is versions of channel messages of about 250 bytes, five to a message. Logs of each size are
+made once and kept in --folder. Prints one JSON document, and progress on standard error.
 
-  start      a session of Spark until it has answered its first query; told apart from the rest
-  cold       ingest and fold of the smaller log by a JVM that has done neither; all that follows
-             is warm, which is to say that it has done each of them once
-  ingest     the store to the table `log`
-  fold       the table `message_version` to the table `message`
-  checks     each of them over the whole log
-  search     the index of all visible messages, from nothing
-  rivals     DuckDB and Polars: the same rows to Parquet, and the same fold of the same files. They
-             run after Spark, in this process; their results are compared with Spark's
+  first      `tidelog pipeline run` on a log and no lake: ingest, tables, index, checks, report;
+             in a process of its own, with the start of the JVM, and how much memory it takes
+  nothing    the same again, with nothing new
+  new        the same after 1,000 new entries: an append to the newest message of each channel, then
+             new messages; and how much of `message` lay in files that were replaced by it
+  engines    ingest and fold (`message_version` to `message`) in one session of Spark, cold and
+             warm, and by DuckDB and Polars: the same rows, the same files
   freshness  from a commit of another process until the table `log` has the entry, in `--follow`
 
-Example: python bench/pipeline.py --quick
+Example: python bench/pipeline.py --entries 200000
 """
 
 import argparse
@@ -30,127 +27,106 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline_parts import rivals
-from pipeline_parts.logs import BODY_BYTES, VERSIONS, log_of
-from pipeline_parts.memory import peak_memory
-from tidelog.pipeline.checks.run import CHECKS, run_checks
-from tidelog.pipeline.fill.derived_tables import build
+from pipeline_parts.commands import files_of, rewritten_share, run_pipeline, told
+from pipeline_parts.logs import BODY_BYTES, VERSIONS, add_entries, log_of
 from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, ingest
 from tidelog.pipeline.lake.lake import Lake
-from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENTRIES = 2_000_000
-SMALL = ENTRIES // 10
-WRITER = Path(__file__).parent / "pipeline_parts" / "writer.py"
+SIZES = [200_000, 2_000_000, 10_000_000]
+NEW = 1000
+PARTS = Path(__file__).parent / "pipeline_parts"
 LOOK_SECONDS = 0.02
 """How often the lake is asked whether it has an entry."""
 FRESH_SECONDS = 120.0
 """After that an entry that is not in the lake is a failure."""
+AIMS = {
+    "nothing_over_first": 0.05,
+    "new_seconds_at_2000000": 20,
+    "new_share_of_message_rewritten": 0.02,
+    "over_duckdb_at_2000000": {"fold": 1.7, "cold_fold": 3.0, "ingest": 1.1},
+    "over_duckdb_at_200000": {"fold": 3},
+    "driver_memory": "the same at 2,000,000 and 10,000,000",
+    "freshness_max_seconds": 5,
+}
 
 
-class Bench:
-    """One run: a session, a folder, and what was measured."""
+def say(text: str) -> None:
+    """Progress, for whoever waits."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
-    def __init__(self, spark: "SparkSession", folder: Path, log: Path) -> None:
-        self._spark = spark
-        self._folder = folder
-        self._log = log
-        self._number = 0
 
-    def fresh(self, name: str) -> Path:
-        """A place that nobody has used."""
-        self._number += 1
-        return self._folder / f"{self._number}-{name}"
+def measure_size(kept: Path, folder: Path, entries: int, rounds: int) -> dict[str, Any]:
+    """Everything about a log of one size; in a folder that nobody else uses."""
+    say(f"{entries:,} entries: making the log, unless it was kept")
+    log = log_of(kept, entries)
+    store, lake = folder / "tidelog.db", folder / "lake"
+    shutil.copyfile(log, store)
+    runs = {}
+    for name in ("first", "nothing"):
+        say(f"{entries:,} entries: {name}")
+        runs[name] = run_pipeline(store, lake)
+    say(f"{entries:,} entries: new")
+    before = files_of(lake, "message")
+    through = add_entries(store, NEW)
+    runs["new"] = run_pipeline(store, lake)
+    tables = runs["new"].printed["tables"]
+    share = rewritten_share(before, files_of(lake, "message"))
+    say(f"{entries:,} entries: engines")
+    arguments = (PARTS / "engines.py", store, lake, folder / "engines", rounds)
+    printed = subprocess.check_output([sys.executable, *map(str, arguments)], text=True)
+    engines = json.loads(printed)
+    seconds = {name: ran.seconds for name, ran in runs.items()}
+    return {
+        **{name: told(ran) for name, ran in runs.items()},
+        "nothing_over_first": round(seconds["nothing"] / seconds["first"], 3),
+        "new_over_first": round(seconds["new"] / seconds["first"], 3),
+        "cpu_over_first": {
+            name: round(runs[name].cpu_seconds / runs["first"].cpu_seconds, 3)
+            for name in ("nothing", "new")
+        },
+        "new_share_of_message_rewritten": round(share, 4),
+        "not_complete_after_new": [each["name"] for each in tables if each["through"] < through],
+        "engines": engines,
+    }
 
-    def ingest(self, entries: int) -> tuple[Lake, dict[str, Any]]:
-        """A store into a lake of its own."""
-        lake = Lake(self.fresh("lake"))
-        address = StoreAddress(str(log_of(self._log, entries)))
-        seconds, megabytes, through = timed(ingest, self._spark, address, lake)
-        assert through == entries, through
-        return lake, rate(entries, seconds, "rows", megabytes)
 
-    def fold(self, lake: Lake, entries: int) -> dict[str, Any]:
-        """Versions and messages of a lake; only the messages are the fold."""
-        address = StoreAddress(str(log_of(self._log, entries)))
-        found = {}
-        for table in ("message_version", "message"):
-            seconds, megabytes, _ = timed(build, self._spark, lake, address, [table])
-            found[table] = rate(entries, seconds, "versions", megabytes)
-        return found
-
-    def checks(self, lake: Lake, entries: int) -> dict[str, Any]:
-        """Every check by itself."""
-        address = StoreAddress(str(log_of(self._log, entries)))
-        found = {}
-        for name in CHECKS:
-            with lake.writing():
-                seconds, megabytes, [verdict] = timed(
-                    run_checks, [name], self._spark, address, lake
-                )
-            measured = rate(entries, seconds, "rows", megabytes)
-            found[name] = {**measured, "examined": verdict.examined, "findings": verdict.total}
-        return found
-
-    def search(self, lake: Lake) -> dict[str, Any]:
-        """The index, from nothing."""
-        seconds, megabytes, made = timed(update_index, self._spark, lake)
-        return {"documents": made.documents, **rate(made.documents, seconds, "docs", megabytes)}
-
-    def rivals(self, lake: Lake, entries: int) -> dict[str, Any]:
-        """The same work by others."""
-        store, versions = log_of(self._log, entries), lake.files("message_version")
-        ours = rivals.summary(lake.files("message"))
-        found: dict[str, Any] = {}
-        for name, take, fold in (
-            ("duckdb", rivals.duckdb_ingest, rivals.duckdb_fold),
-            ("polars", rivals.polars_ingest, rivals.polars_fold),
-        ):
-            target = self.fresh(f"{name}.parquet")
-            seconds, megabytes, rows = timed(take, store, target)
-            assert rows == entries, (name, rows)
-            folded = self.fresh(f"{name}-fold.parquet")
-            fold_seconds, fold_megabytes, _ = timed(fold, versions, folded)
-            found[name] = {
-                "ingest": rate(entries, seconds, "rows", megabytes),
-                "fold": rate(entries, fold_seconds, "versions", fold_megabytes),
-                "is_equal_to_ours": rivals.summary([str(folded)]) == ours,
-            }
-        return found
-
-    def freshness(self, entries: int, commits: int) -> dict[str, Any]:
-        """How long entries take from their commit to the lake, while an ingest follows."""
-        store = self.fresh("fresh.db")
-        shutil.copyfile(log_of(self._log, entries), store)
-        lake, address = Lake(self.fresh("lake")), StoreAddress(str(store))
-        ingest(self._spark, address, lake)
+def freshness(kept: Path, folder: Path, entries: int, commits: int) -> dict[str, Any]:
+    """How long entries take from their commit to the lake, while an ingest follows."""
+    say(f"{entries:,} entries: freshness")
+    store = folder / "tidelog.db"
+    shutil.copyfile(log_of(kept, entries), store)
+    lake, address = Lake(folder / "lake"), StoreAddress(str(store))
+    spark = spark_session()
+    try:
+        ingest(spark, address, lake)
         with (
-            following(self._spark, address, lake),
+            following(spark, address, lake),
             subprocess.Popen(
-                [sys.executable, WRITER, str(store), str(commits), "1.3"],
+                [sys.executable, PARTS / "writer.py", str(store), str(commits), "1.3"],
                 stdout=subprocess.PIPE,
                 text=True,
             ) as writer,
         ):
             assert writer.stdout is not None
             waits = [lake_has(lake, number) - at for number, at in map(json.loads, writer.stdout)]
-        return {
-            "commits": len(waits),
-            "looks_every_seconds": FOLLOW_SECONDS,
-            "p50_seconds": round(statistics.median(waits), 2),
-            "max_seconds": round(max(waits), 2),
-        }
+    finally:
+        spark.stop()
+    return {
+        "commits": len(waits),
+        "looks_every_seconds": FOLLOW_SECONDS,
+        "p50_seconds": round(statistics.median(waits), 2),
+        "max_seconds": round(max(waits), 2),
+    }
 
 
 @contextmanager
@@ -175,81 +151,22 @@ def lake_has(lake: Lake, number: int) -> float:
     return time.time()
 
 
-def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, int, Any]:
-    """Seconds, most megabytes meanwhile, and what it answered."""
-    with peak_memory() as peak:
-        began = time.perf_counter()
-        answer = work(*arguments)
-        seconds = time.perf_counter() - began
-    return seconds, peak.megabytes, answer
-
-
-def rate(count: int, seconds: float, what: str, megabytes: int) -> dict[str, Any]:
-    """How fast that was."""
-    return {
-        "seconds": round(seconds, 2),
-        f"{what}_per_s": round(count / seconds),
-        "peak_mb": megabytes,
-    }
-
-
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Everything, in the order of the description."""
-    sizes = [SMALL] if options.quick else [SMALL, ENTRIES]
-    for size in sizes:
-        log_of(options.folder, size)
-    began = time.perf_counter()
-    spark = spark_session()
-    spark.range(1).count()
-    found: dict[str, Any] = {"start_seconds": round(time.perf_counter() - began, 2)}
-    try:
-        bench = Bench(spark, folder, options.folder)
-        lake, cold = bench.ingest(SMALL)
-        found["cold"] = {"ingest": cold, "fold": bench.fold(lake, SMALL)["message"]}
-        for size in sizes:
-            lake, warm = bench.ingest(size)
-            folds = bench.fold(lake, size)
-            part = {
-                "ingest": warm,
-                "versions": folds["message_version"],
-                "fold": folds["message"],
-                "checks": bench.checks(lake, size),
-                "search": bench.search(lake),
-                "rivals": bench.rivals(lake, size),
-            }
-            found[f"entries_{size}"] = {**part, "times_as_long_as": ratios(part)}
-        found["freshness"] = bench.freshness(SMALL, options.commits)
-    finally:
-        spark.stop()
-    if not options.quick:
-        found["row_costs_at_full_over_tenth"] = {
-            what: round(
-                found[f"entries_{ENTRIES}"][what]["seconds"]
-                / found[f"entries_{SMALL}"][what]["seconds"]
-                / (ENTRIES / SMALL),
-                2,
-            )
-            for what in ("ingest", "versions", "fold")
-        }
-    return found
-
-
-def ratios(part: dict[str, Any]) -> dict[str, float]:
-    """How many times as long as a rival Spark takes, start-up apart."""
-    return {
-        f"{name}_{what}": round(part[what]["seconds"] / rival[what]["seconds"], 2)
-        for name, rival in part["rivals"].items()
-        for what in ("ingest", "fold")
-    }
-
-
 def main(options: argparse.Namespace) -> None:
     """Measure and print."""
     load_before = [round(load, 2) for load in os.getloadavg()]
     began = time.perf_counter()
+    sizes = sorted(set(options.entries or (SIZES[:1] if options.quick else SIZES)))
     options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="lakes-", dir=options.folder) as directory:
-        found = measure(options, Path(directory))
+    found: dict[str, Any] = {}
+    for size in sizes:
+        loads = [round(os.getloadavg()[0], 2)]
+        with tempfile.TemporaryDirectory(prefix="lakes-", dir=options.folder) as folder:
+            part = measure_size(options.folder, Path(folder), size, options.rounds)
+        loads.append(round(os.getloadavg()[0], 2))
+        found[f"entries_{size}"] = {**part, "load_average_before_and_after": loads}
+    if options.commits:
+        with tempfile.TemporaryDirectory(prefix="lakes-", dir=options.folder) as folder:
+            found["freshness"] = freshness(options.folder, Path(folder), sizes[0], options.commits)
     libraries = ("pyspark", "deltalake", "pyarrow", "adbc-driver-sqlite", "tantivy")
     document = {
         "bench": "pipeline",
@@ -261,17 +178,14 @@ def main(options: argparse.Namespace) -> None:
             "versions": {name: version(name) for name in (*libraries, "duckdb", "polars")},
             "body_bytes": BODY_BYTES,
             "versions_of_a_message": VERSIONS,
-            "is_quick": options.quick,
+            "new_entries": NEW,
+            "rounds": options.rounds,
             "load_average_before": load_before,
             "load_average_after": [round(load, 2) for load in os.getloadavg()],
             "seconds": round(time.perf_counter() - began, 1),
         },
         **found,
-        "aims": {
-            "times_as_long_as": "at most 1.5 on two cores",
-            "row_costs_at_full_over_tenth": "about 1",
-            "freshness_max_seconds": 5,
-        },
+        "aims": AIMS,
     }
     print(json.dumps(document, indent=2))
 
@@ -286,6 +200,16 @@ if __name__ == "__main__":
         default=Path(tempfile.gettempdir()) / "tidelog-bench-pipeline",
         help="where logs are kept for the next run, and lakes are made (default: %(default)s)",
     )
-    parser.add_argument("--commits", type=int, default=20, help="commits of the freshness test")
-    parser.add_argument("--quick", action="store_true", help="only a tenth of the entries")
+    parser.add_argument(
+        "--entries",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help=f"sizes of the log (default: {' '.join(map(str, SIZES))})",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of each engine when warm")
+    parser.add_argument(
+        "--commits", type=int, default=20, help="commits of the freshness test; 0: without it"
+    )
+    parser.add_argument("--quick", action="store_true", help="only the smallest log")
     main(parser.parse_args())

@@ -35,7 +35,7 @@ def _move(moved: int, **options: Any) -> dict[str, Any]:
 
 
 def _flat_moves(size: int, chance: random.Random) -> list[dict[str, Any]]:
-    """Any node behind any other."""
+    """Any node after any other."""
     pairs = [chance.sample(range(size), 2) for _ in range(MOVES)]
     return [_move(moved, position={"after": f"n{other}"}) for moved, other in pairs]
 

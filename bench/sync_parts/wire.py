@@ -150,7 +150,7 @@ class Tidelog(Dialect):
         return self.connect(port, client)
 
     def peer(self, port: int, client: str) -> Channel:
-        """See `Dialect.peer`; behind the head there is nothing to be sent."""
+        """See `Dialect.peer`; after the head there is nothing to be sent."""
         channel = self.connect(port, client)
         payload = {
             "partitions": [PARTITION],
