@@ -1,14 +1,20 @@
 """Runs the tiers of `scripts/test` side by side.
 
-The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, and
-two parts more run at once than there are processors. What a part prints is kept in a file and shown
-when its tier has ended. One PostgreSQL serves all of them.
+The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, of
+which two more run at once than there are processors, and further ones begin while processors have
+nothing to do. What a part prints is kept in a file and shown when its tier has ended. One
+PostgreSQL serves all of them.
+
+A tier has a budget of processor time and not of time on the wall, which says as much about what
+else runs: how long all of it takes on a machine of its own is about half of the sum on two
+processors.
 """
 
 import argparse
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +24,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog.testing.postgresql import DSN_VARIABLE, throwaway_postgresql
+import psutil
+
+from tidelog.testing.postgresql import (
+    DSN_VARIABLE,
+    TEMPLATE_VARIABLE,
+    create_template,
+    throwaway_postgresql,
+)
 from tidelog.testing.scratch import memory_directory
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +45,7 @@ ELSEWHERE = " ".join(
     f"--ignore=tests/integration/{folder}"
     for folder in ("daemon", "log", "mesh", "store", "sync", "testing", "web")
 )
-"""Integration tests that are part of other parts or tiers."""
+"""Integration tests that are parts of their own."""
 
 
 def modules(folder: str, *names: str) -> tuple[str, ...]:
@@ -42,19 +55,25 @@ def modules(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(str(path.relative_to(ROOT)) for _, [path] in found)
 
 
-CRASH_ALONE = modules(
-    "tests/crash",
-    *("channels_kill", "sync_kill", "mesh_pair", "mesh_broker_faults", "mesh_races", "kill"),
-    *("mesh_storm", "mesh_faults", "mesh_fleet"),
+CRASH = (
+    modules("tests/crash", "pipeline_kill"),
+    modules("tests/crash", "channels_kill", "channels_orphans", "channels_promises"),
+    modules("tests/crash", "mesh_pair", "mesh_broker_faults"),
+    modules("tests/crash", "mesh_races", "mesh_faults", "mesh_storm", "mesh_fleet"),
+    modules("tests/crash", "kill", "sync_kill", "erasure_kill"),
 )
-"""Crash tests that take long enough to be a part of their own."""
+"""Crash tests in parts that take about as long as each other; what is left is another one."""
 
 PIPELINE_WHOLE = modules("tests/pipeline", "built_tables", "commands", "engines", "jvm")
 """Tests of the pipeline that share a lake on which everything was run: about half of its time. Each
 half has one session that its tests share, and its two halves keep two processors busy."""
 
-AT_ONCE = (os.cpu_count() or 1) + 2
-"""How many parts run at the same time."""
+AT_LEAST = (os.cpu_count() or 1) + 2
+"""How many parts run at the same time, however busy the machine is."""
+AT_MOST = AT_LEAST + 4
+BUSY_PERCENT = 85.0
+"""Of all processors: below it another part begins, up to the most."""
+LOOK_SECONDS = 2.0
 SIGN_OF_LIFE_SECONDS = 15.0
 FAREWELL_SECONDS = 10.0
 """How long a part that is told to end may take to end the servers it started."""
@@ -66,6 +85,8 @@ class Tier(NamedTuple):
     name: str
     title: str
     budget_seconds: int
+    """Of processor time, over all processes that somebody waits for: not the JVMs of Spark, which
+    end after their session, nor what a browser starts."""
     parts: tuple[str, ...]
     on_disk: bool = False
     """Whether its files must be on a disk, where a kill may strike while a sync is under way."""
@@ -75,7 +96,7 @@ TIERS = (
     Tier(
         "pipeline",
         "pipeline",
-        180,
+        220,
         (
             f"{PYTEST} {' '.join(PIPELINE_WHOLE)}",
             f"{PYTEST} tests/pipeline " + " ".join(f"--ignore={each}" for each in PIPELINE_WHOLE),
@@ -83,70 +104,72 @@ TIERS = (
         on_disk=True,
     ),
     Tier(
-        "crash",
-        "crash and faults",
-        150,
-        (
-            f"{PYTEST} -s tests/crash " + " ".join(f"--ignore={each}" for each in CRASH_ALONE),
-            *(f"{PYTEST} -s {module}" for module in CRASH_ALONE),
-        ),
-        on_disk=True,
-    ),
-    Tier(
         "integration",
         "integration",
-        120,
+        480,
         (
-            f"{COVERED} tests/integration/daemon",
             f"{COVERED} tests/integration/log tests/integration/store",
             f"{COVERED} tests/integration {ELSEWHERE}",
             f"{COVERED} tests/integration/mesh",
+            f"{COVERED} tests/integration/daemon",
+            f"{COVERED} tests/integration/sync",
+            f"{COVERED} tests/integration/testing tests/integration/web",
         ),
     ),
-    Tier(
-        "unit",
-        "unit and property",
-        120,
-        (f"{COVERED} tests/unit tests/integration/web tests/integration/testing",),
-    ),
-    Tier(
-        "conformance",
-        "conformance",
-        150,
-        (
-            f"{PYTEST} tests/integration/sync",
-            f"{PYTEST} tests/conformance",
-            "ENGINE=sqlite scripts/conformance sync",
-            "ENGINE=postgresql scripts/conformance sync",
-        ),
-    ),
-    Tier("clients", "clients", 50, (f"{PYTEST} tests/clients",)),
-    Tier("browser", "browser", 60, (f"{PYTEST} tests/browser",)),
     Tier(
         "packaging",
         "packaging and demo",
-        150,
-        (f"{PYTEST} tests/packaging tests/typed_api",),
+        100,
+        (f"{PYTEST} tests/packaging",),
         on_disk=True,  # the environment with Spark is hard links into the installer's cache
     ),
     Tier(
         "docs",
         "documentation",
-        150,
+        90,
         (
             f"{PYTEST} tests/docs/test_walks.py",
             f"{PYTEST} tests/docs --ignore=tests/docs/test_walks.py",
         ),
     ),
     Tier(
+        "conformance",
+        "conformance",
+        90,
+        (
+            f"{PYTEST} tests/conformance",
+            "ENGINE=sqlite scripts/conformance sync",
+            "ENGINE=postgresql scripts/conformance sync",
+        ),
+    ),
+    Tier(
+        "crash",
+        "crash and faults",
+        160,
+        (
+            *(f"{PYTEST} -s {' '.join(part)}" for part in CRASH),
+            f"{PYTEST} -s tests/crash "
+            + " ".join(f"--ignore={module}" for part in CRASH for module in part),
+        ),
+        on_disk=True,
+    ),
+    Tier("clients", "clients", 60, (f"{PYTEST} tests/clients",)),
+    Tier(
+        "unit",
+        "unit and property",
+        60,
+        (f"{COVERED} tests/unit",),
+    ),
+    Tier("browser", "browser", 50, (f"{PYTEST} tests/browser",)),
+    Tier(
         "lint",
         "lint and types",
-        40,
+        50,
         (f"{BIN}/ruff check . && {BIN}/ruff format --check . && {BIN}/mypy && {BIN}/lint-imports",),
     ),
 )
-"""In the order in which they and their parts start: the long ones first, so that none is left alone
-at the end."""
+"""In the order in which they and their parts start: those with long parts first, and last those
+that need a processor for a minute at most, so that no part is left alone at the end."""
 
 
 AREAS = (
@@ -156,8 +179,9 @@ AREAS = (
         360,
         (
             (
-                f"{PYTEST} tests/unit/base tests/unit/cli tests/unit/log tests/unit/web"
-                " tests/integration/store tests/integration/testing tests/integration/web"
+                f"{PYTEST} tests/unit/base tests/unit/cli tests/unit/config tests/unit/log"
+                " tests/unit/web tests/integration/store tests/integration/testing"
+                " tests/integration/web"
             ),
             f"{PYTEST} tests/integration/log",
             f"{PYTEST} -s tests/crash/test_kill.py",
@@ -173,9 +197,12 @@ AREAS = (
         "channels",
         300,
         (
-            f"{PYTEST} tests/unit/channels tests/conformance/channels tests/integration/channels",
+            (
+                f"{PYTEST} tests/unit/channels tests/unit/client/channels"
+                " tests/conformance/channels tests/integration/channels"
+            ),
             f"{PYTEST} tests/clients -k channel",
-            f"{PYTEST} -s tests/crash/test_channels_kill.py",
+            f"{PYTEST} -s tests/crash/test_channels_kill.py tests/crash/test_event_stream_kill.py",
         ),
         on_disk=True,
     ),
@@ -184,7 +211,10 @@ AREAS = (
         "sync",
         300,
         (
-            f"{PYTEST} tests/unit/sync tests/conformance/sync tests/integration/sync",
+            (
+                f"{PYTEST} tests/unit/sync tests/unit/client/sync tests/conformance/sync"
+                " tests/integration/sync tests/integration/client/sync"
+            ),
             f"{PYTEST} tests/clients -k sync",
             f"{PYTEST} -s tests/crash/test_sync_kill.py",
             "ENGINE=sqlite scripts/conformance sync && ENGINE=postgresql scripts/conformance sync",
@@ -207,15 +237,12 @@ AREAS = (
 """The same tests by what they are about, for whoever works on that; only run when named."""
 
 
-INSTALL = Tier("install", "install", 150, ())
-"""Done by `scripts/test` before anything here could run."""
-
-
 class Part(NamedTuple):
-    """When a part ran, and its exit status."""
+    """When a part ran, what it took of the processors, and its exit status."""
 
     began: float
     ended: float
+    processor_seconds: float
     status: int
 
 
@@ -223,6 +250,8 @@ class Report(NamedTuple):
     """How a tier went."""
 
     seconds: float
+    """From the begin of its first part to the end of its last one."""
+    processor_seconds: float
     passed: bool
 
 
@@ -233,7 +262,8 @@ class Run:
         self._tiers = tiers
         self._scratch = scratch
         self._coverage = coverage
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._next = asyncio.Lock()
+        """Held by the part whose turn it is to begin; the others wait in their order."""
         self._started = time.monotonic()
         self._running: dict[str, float] = {}
 
@@ -255,25 +285,39 @@ class Run:
                 for command, output in zip(tier.parts, outputs, strict=True)
             ]
         parts = [task.result() for task in tasks]
-        seconds = max(part.ended for part in parts) - min(part.began for part in parts)
-        report = Report(seconds, all(part.status == 0 for part in parts))
+        report = Report(
+            max(part.ended for part in parts) - min(part.began for part in parts),
+            sum(part.processor_seconds for part in parts),
+            all(part.status == 0 for part in parts),
+        )
         print(f"\n== {tier.title}", flush=True)
         for command, output in zip(tier.parts, outputs, strict=True):
             print(f"$ {command}", flush=True)
             sys.stdout.buffer.write(output.read_bytes())
-        self._say(f"{tier.name} {verdict(tier, report)} in {seconds:.0f} s")
+        self._say(f"{tier.name} {verdict(tier, report)} in {report.seconds:.0f} s")
         return report
 
     async def _part(self, tier: Tier, command: str, output: Path) -> Part:
-        async with self._places:
+        async with self._next:
+            await self._turn()
             began = time.monotonic()
             self._running[output.stem] = began
-            self._say(f"{tier.name}: {command}")
-            try:
-                status = await self._execute(tier, command, output)
-            finally:
-                del self._running[output.stem]
-        return Part(began, time.monotonic(), status)
+        self._say(f"{tier.name}: {command}")
+        taken = output.with_suffix(".times")
+        try:
+            timed = f"({command}); status=$?; times >{taken}; exit $status"
+            status = await self._execute(tier, timed, output)
+        finally:
+            del self._running[output.stem]
+        return Part(began, time.monotonic(), processor_seconds(taken), status)
+
+    async def _turn(self) -> None:
+        """Wait until another part may begin."""
+        while len(self._running) >= AT_LEAST:
+            psutil.cpu_percent()  # how busy they are is told since the last time that was asked
+            await asyncio.sleep(LOOK_SECONDS)
+            if len(self._running) < AT_MOST and psutil.cpu_percent() < BUSY_PERCENT:
+                return
 
     async def _execute(self, tier: Tier, command: str, output: Path) -> int:
         environment = dict(os.environ)
@@ -312,10 +356,21 @@ async def end(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
+def processor_seconds(taken: Path) -> float:
+    """What the shell says that a command and all it waited for have taken; 0 if it was killed."""
+    if not taken.exists():
+        return 0.0
+    _, children = taken.read_text().splitlines()
+    return sum(
+        60.0 * float(minutes) + float(seconds)
+        for minutes, seconds in re.findall(r"(\d+)m([\d.]+)s", children)
+    )
+
+
 def verdict(tier: Tier, report: Report) -> str:
     """A tier's result in words; to be over budget is told, and is no failure."""
     words = "passed" if report.passed else "FAILED"
-    return words + (", OVER BUDGET" if report.seconds > tier.budget_seconds else "")
+    return words + (", OVER BUDGET" if report.processor_seconds > tier.budget_seconds else "")
 
 
 def report_coverage(coverage: Path) -> None:
@@ -354,20 +409,26 @@ def main() -> int:
     coverage = scratch / "coverage"
     coverage.mkdir()
     failed = False
+    started = time.monotonic()
     try:
         with throwaway_postgresql(in_memory=True) as url:
             os.environ[DSN_VARIABLE] = url
+            os.environ[TEMPLATE_VARIABLE] = asyncio.run(create_template(url))
             reports = asyncio.run(run_tiers(tiers, scratch, coverage))
         failed = not all(report.passed for report in reports.values())
         if IS_COVERED:
             report_coverage(coverage)
         print("\n== tiers")
-        installed = Report(arguments.install_seconds, passed=True)
-        for tier, report in [(INSTALL, installed), *((t, reports[t.name]) for t in tiers)]:
+        print(f"{'install':20} {arguments.install_seconds:4} s")
+        for tier in tiers:
+            report = reports[tier.name]
             print(
-                f"{tier.title:22} {report.seconds:4.0f} s of {tier.budget_seconds:4} s"
+                f"{tier.title:20} {report.seconds:4.0f} s, processors"
+                f" {report.processor_seconds:4.0f} s of {tier.budget_seconds:4} s"
                 f"  {verdict(tier, report)}"
             )
+        taken = sum(report.processor_seconds for report in reports.values())
+        print(f"{'all':20} {time.monotonic() - started:4.0f} s, processors {taken:4.0f} s")
         if failed:
             print(f"What the failed tests left is in {scratch}.")
     except (KeyboardInterrupt, asyncio.CancelledError):

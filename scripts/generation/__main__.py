@@ -8,10 +8,12 @@ from pathlib import Path
 
 from scripts.generation import (
     asyncapi,
+    client_types,
     commands,
     configuration,
     figures,
     http,
+    llms,
     metrics,
     pictures,
     sync_rules,
@@ -28,19 +30,39 @@ def whole(make: Callable[[], str]) -> Callable[[str], str]:
     return lambda _: make()
 
 
+def page(make: Callable[[], str], read_next: str) -> Callable[[str], str]:
+    """A page of which every line is generated, and what to read after it."""
+    return lambda _: f"{make().rstrip()}\n\nRead next: {read_next}\n"
+
+
 GENERATED: dict[str, Callable[[str], str]] = {
-    "docs/reference/cli.md": whole(commands.page),
-    "docs/reference/configuration.md": whole(configuration.page),
-    "docs/reference/metrics.md": whole(metrics.page),
-    "docs/reference/http.md": whole(http.page),
+    "docs/reference/cli.md": page(
+        commands.page, "[all settings](configuration.md), or [operations](../operations/index.md)."
+    ),
+    "docs/reference/configuration.md": page(
+        configuration.page, "[how settings are given](../operations/configuration.md)."
+    ),
+    "docs/reference/metrics.md": page(
+        metrics.page, "[observability](../operations/observability.md), for what to watch."
+    ),
+    "docs/reference/http.md": page(http.page, "[what is sent over WebSockets](asyncapi.md)."),
     "docs/reference/openapi.json": whole(http.document),
-    "docs/reference/asyncapi.md": whole(asyncapi.page),
+    "docs/reference/asyncapi.md": page(
+        asyncapi.page, "[the routes of HTTP](http.md), or [the protocols](../protocol/channels.md)."
+    ),
     "docs/reference/asyncapi.json": whole(asyncapi.document),
-    "docs/protocol/sync-conformance.md": whole(sync_rules.page),
+    "docs/protocol/sync-conformance.md": page(
+        sync_rules.page, "[the protocol of sync](sync.md), whose rules these are."
+    ),
+    "llms.txt": whole(llms.repository),
     "docs/pictures/flow.svg": whole(pictures.flow),
     "docs/pictures/batch.svg": whole(pictures.batch),
     "docs/pictures/rooms.svg": whole(pictures.rooms),
     "docs/pictures/lineage.svg": whole(pictures.lineage),
+    "src/tidelog/web/static/tidelog.js": whole(
+        lambda: (ROOT / "clients/js/tidelog.js").read_text(encoding="utf-8")
+    ),
+    "clients/js/tidelog.d.ts": client_types.with_actions,
     "docs/protocol/sync.md": sync_rules.with_cases,
     "CONTRIBUTING.md": figures.with_budgets,
     "docs/operations/capacity.md": figures.with_defaults,

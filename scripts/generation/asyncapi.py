@@ -11,8 +11,9 @@ from tidelog.base.serving import asyncapi
 from tidelog.channels.front.api import asyncapi as channels
 from tidelog.mesh.front import asyncapi as mesh
 from tidelog.sync.front import asyncapi as sync
+from tidelog.sync.front import asyncapi_insieme as insieme
 
-ADDRESSES = (channels.ADDRESS, sync.ADDRESS, mesh.ADDRESS)
+ADDRESSES = (channels.ADDRESS, sync.ADDRESS, insieme.ADDRESS, mesh.ADDRESS)
 
 INTRODUCTION = """\
 Every message of each surface, as a table of its members. The whole document with all schemas, in

@@ -165,21 +165,26 @@ def batch() -> str:
     return picture.drawn()
 
 
+APART = ("__main__", "client", "daemon", "monitoring", "pipeline")
+"""What is no room of the server."""
+
+
 def rooms() -> str:
     """The packages of the server, from the contracts that the lint tier checks."""
-    layers, surfaces = _layers("rooms:"), _layers("surfaces:")
-    parts = [name.strip("()") for name in surfaces if name not in ("surface", "settings")]
+    layers = [[name for name in layer if name not in APART] for layer in _layers("rooms:")]
+    layers = [layer for layer in layers if layer]
+    down = ", ".join(" | ".join(layer) for layer in layers)
+    parts = [name for [name] in _layers("surfaces:")[1:-1]]
     height = 64 + (len(layers) - 1) * 46 + 46 + 16 * len(parts)
     picture = Picture(
         860,
         height,
         "The rooms",
-        f"Imports point down: {', '.join(layers)}, and in each surface {', '.join(parts)}. "
+        f"Imports point down: {down}, and in each surface {', '.join(parts)}. "
         "client, daemon and pipeline stand beside.",
     )
     top = 40
-    for layer in layers:
-        names = [name.strip().removeprefix("tidelog.") for name in layer.split("|")]
+    for names in layers:
         width = (500 - (len(names) - 1) * 10) // len(names)
         for place, name in enumerate(names):
             fill = DURABLE if name in ("log", "store") else SERVER
@@ -201,11 +206,11 @@ def rooms() -> str:
     return picture.drawn()
 
 
-def _layers(contract: str) -> list[str]:
+def _layers(contract: str) -> list[list[str]]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     found = settings["tool"]["importlinter"]["contracts"]
     layers: list[str] = next(each["layers"] for each in found if each["name"].startswith(contract))
-    return layers
+    return [[name.strip() for name in layer.split("|")] for layer in layers]
 
 
 def lineage() -> str:
