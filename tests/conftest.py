@@ -1,6 +1,10 @@
 """Fixtures shared by every tier: one PostgreSQL per run, one database per test."""
 
 import asyncio
+import contextlib
+import os
+import random
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +15,7 @@ from hypothesis import settings
 
 from support.warm import NURSERY, PROBED
 from tidelog.testing.postgresql import (
+    TEMPLATE_VARIABLE,
     create_database,
     create_template,
     drop_database,
@@ -22,9 +27,18 @@ ServerProcess.spawn = staticmethod(NURSERY.start)
 ServerProcess.program = PROBED
 ENGINES = ("sqlite", "postgresql")
 
-settings.register_profile("tidelog", deadline=None)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # So a shell starts what it runs in the background, and what tests interrupt inherits it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile(
+    "tidelog",
+    deadline=None,
+    max_examples=int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "50")),
+)
 settings.load_profile("tidelog")
-"""No deadline for an example: tiers run side by side, and a busy machine breaks no property."""
+"""No deadline for an example: tiers run side by side, and a busy machine breaks no property. There
+are more examples in `scripts/soak`."""
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +50,9 @@ def postgresql_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgresql_template(postgresql_server: str) -> str:
-    """Name of a database that has the newest schema and no log."""
-    return asyncio.run(create_template(postgresql_server))
+    """Name of a database that has the newest schema and no log; all tiers share one."""
+    made = os.environ.get(TEMPLATE_VARIABLE)
+    return made or asyncio.run(create_template(postgresql_server))
 
 
 @pytest.fixture
@@ -76,8 +91,12 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody has, also when its server is started again.
+
+    The system gives none of these away by itself, as it does to the tests that run beside this.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from support.browser import DESKTOP, WAIT_MS, Console
-from support.chromium import chromium_path
-from support.stage import Stage, staged
+from support.dashboard.browser import DESKTOP, WAIT_MS, Console
+from support.dashboard.chromium import chromium_path
+from support.dashboard.stage import Stage, staged
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
 """Screenshots of the last run; not kept in the repository."""

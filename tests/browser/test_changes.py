@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from support.browser import DESKTOP, Console
+from support.dashboard.browser import DESKTOP, Console
+from support.dashboard.stage import Stage
 from support.mesh.daemon_process import eventually
-from support.stage import Stage
 from tidelog.testing.process import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,8 +9,8 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from support import node
-from support.browser import DESKTOP, PHONE
-from support.stage import ANSWER, CHANNEL, HOSTILE, TOPIC, Stage
+from support.dashboard.browser import DESKTOP, PHONE, serious_problems
+from support.dashboard.stage import ANSWER, CHANNEL, HOSTILE, TOPIC, Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -59,14 +59,7 @@ async def look_at_all(page: Page, stage: Stage, artefacts: Path, theme: str, axe
         await page.set_viewport_size(DESKTOP)
         await show(page, stage, view)
         await page.screenshot(path=artefacts / f"{file_name(view)}-{theme}.png")
-        await page.evaluate(axe)
-        found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        serious = [
-            (problem["id"], [each["html"][:200] for each in problem["nodes"]])
-            for problem in found["violations"]
-            if problem["impact"] in {"serious", "critical"}
-        ]
-        assert serious == [], view
+        assert await serious_problems(page, axe) == [], view
         await page.set_viewport_size(PHONE)
         width = await page.evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE["width"], view

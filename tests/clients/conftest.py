@@ -1,10 +1,13 @@
 """What tests of clients share: a channels server per engine, a place for documents' commands."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
 
+from support.channels.javascript import chromium
 from support.channels.process import channels_process
 from tidelog.testing.postgresql import create_database
 from tidelog.testing.process import ServerProcess
@@ -34,3 +37,10 @@ def server(request: pytest.FixtureRequest) -> ServerProcess:
     """A running process with versioned messages; a test that takes it runs on both engines."""
     running: ServerProcess = request.getfixturevalue(request.param)
     return running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """A real Chromium."""
+    async with chromium() as launched:
+        yield launched

@@ -20,7 +20,7 @@ from support.channels.peer import (
     unique,
     until,
 )
-from support.relay import Relay
+from support.web.relay import Relay
 from tidelog.channels.upkeep import streams
 from tidelog.client import (
     Authorization,
@@ -36,7 +36,7 @@ from tidelog.client import (
     SubscriptionRefused,
 )
 from tidelog.client.backoff import Backoff
-from tidelog.client.channels import stream as channel_stream
+from tidelog.client.channels import token_buffer
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database
 
@@ -112,6 +112,22 @@ async def read_until(channel: Channel, is_enough: Callable[[Message], bool]) -> 
 def is_done(message: Message) -> bool:
     """Whether a stream has ended."""
     return message.status == "complete"
+
+
+async def test_the_last_event_of_a_cache_channel_is_given(
+    node: ChannelsNode, publisher: ChannelPublisher
+) -> None:
+    """To who comes without a rewind; one with a rewind is given the state, once."""
+    room = unique("cache-room")
+    receipt = await publisher.publish(room, "price", "1")
+    assert receipt.message_serial is not None
+    async with connect_to(f"127.0.0.1:{node.port}") as client:
+        async with client.subscribe(room) as channel:
+            [seen] = await read_until(channel, lambda _: True)
+            assert (seen.name, seen.data) == ("price", "1")
+        await publisher.append(room, receipt.message_serial, "2")
+        async with client.subscribe(room, rewind=5) as channel:
+            assert [message.data for message in channel.messages] == ["12"]
 
 
 async def test_messages_are_folded_alike_from_deltas_and_whole_texts(
@@ -389,7 +405,7 @@ async def test_a_writer_that_pauses_keeps_its_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the model thinks, the server does not take the writer for dead."""
-    monkeypatch.setattr(channel_stream, "KEEP_OPEN_S", 0.02)
+    monkeypatch.setattr(token_buffer, "KEEP_OPEN_S", 0.02)
     monkeypatch.setattr(streams, "SWEEP_SECONDS", 0.02)
     channel, clock = unique(), FakeClock(int(time.time() * 1000))
     async with (

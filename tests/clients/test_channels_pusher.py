@@ -9,9 +9,9 @@ from typing import Any
 from sockudo_http_python import ChannelsParams, MessageMutation, TriggerOptions
 
 from support import node
-from support.balancer import Balancer
 from support.channels.peer import APP, unique
 from support.channels.process import WAIT_SECONDS, Listening, answer, http_sdk
+from support.web.balancer import Balancer
 from tidelog.testing.process import ServerProcess
 
 Line = dict[str, Any]

@@ -35,7 +35,6 @@ from sockudo_python import (
     SubscriptionRewind,
 )
 
-from support.balancer import Balancer
 from support.channels.peer import APP, token, unique
 from support.channels.process import (
     WAIT_SECONDS,
@@ -46,6 +45,7 @@ from support.channels.process import (
     subscribed,
     until,
 )
+from support.web.balancer import Balancer
 from tidelog.testing.process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings(

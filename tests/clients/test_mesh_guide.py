@@ -4,9 +4,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
+
+from support.docs.walk import shell_path
 
 GUIDE = Path(__file__).parents[2] / "docs/operations/mesh-outbox.md"
 WAIT_SECONDS = 300.0
@@ -17,8 +18,7 @@ def test_the_walk_through_the_states(folder: Path, free_port: int) -> None:
     """Each command does what the text before it says, and a row is seen in every lasting state."""
     blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     script = "".join(f"echo 'block {number}'\n{block}" for number, block in enumerate(blocks))
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port)}
+    environment = {**os.environ, "PATH": shell_path(), "TIDELOG_PORT": str(free_port)}
     with (folder / "log").open("w") as log, (folder / "shown").open("w") as shown:
         shell = subprocess.Popen(
             ["bash", "-e", "-c", script],

@@ -4,10 +4,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
+from support.docs.walk import shell_path
 from tidelog.daemon.continuous_integration import VARIABLES
 
 HOWTO = Path(__file__).parents[2] / "docs/howto/mesh-hooks.md"
@@ -17,8 +17,7 @@ WAIT_SECONDS = 120.0
 def test_a_hook_answers_as_printed(folder: Path, free_port: int) -> None:
     """The script gets the message, its run is noted, and the message is in the inbox."""
     blocks = re.findall(r"```sh\n(.*?)```", HOWTO.read_text(encoding="utf-8"), re.DOTALL)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port)}
+    environment = {**os.environ, "PATH": shell_path(), "TIDELOG_PORT": str(free_port)}
     for name in VARIABLES:  # hooks are off in CI, where this test runs too
         environment.pop(name, None)
     with (folder / "log").open("w") as log, (folder / "shown").open("w") as shown:

@@ -5,8 +5,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
+
+from support.docs.walk import shell_path
 
 HOWTO = Path(__file__).parents[2] / "docs/howto/mesh-two-daemons.md"
 WAIT_SECONDS = 120.0
@@ -21,8 +22,7 @@ def test_two_daemons_talk_as_printed(folder: Path, free_port: int) -> None:
     (folder / "program.py").write_text(program, encoding="utf-8")
     curls = curls if shutil.which("curl") else ""
     script = commands + topic + curls + "python -u program.py\n"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "TIDELOG_PORT": str(free_port)}
+    environment = {**os.environ, "PATH": shell_path(), "TIDELOG_PORT": str(free_port)}
     with (folder / "log").open("w") as log:
         shell = subprocess.Popen(
             ["bash", "-e", "-c", script],

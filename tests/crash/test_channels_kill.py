@@ -18,7 +18,7 @@ from support.channels.raw import (
     of_frame,
     of_item,
 )
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store

@@ -1,18 +1,23 @@
-"""`kill -9` of the real process while it ends streams that nobody writes any more."""
+"""`kill -9` while streams that nobody writes any more are ended, and of whoever wrote them."""
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
-from support.channels.peer import APP, message_path
-from support.channels.raw import RawClient
-from support.command import tidelog
+from support.channels.peer import APP, channel_path, message_path, token
+from support.channels.raw import Json, RawClient
+from support.cli.command import tidelog
 from tidelog.base.faultpoint import FaultPoint
+from tidelog.client import ChannelClient
+from tidelog.client.backoff import Backoff
 from tidelog.testing.process import ServerProcess
 
-STREAMING = {"ai": {"transport": {"status": "streaming", "run-id": "r"}}}
-CANCELLED = {"status": "cancelled", "error-code": "orphan_timeout", "run-id": "r"}
+QUICK = Backoff(first=0.05, most=0.2)
 CHANNEL = "tokens"
 COUNT = 8
+RUNS = 4
+"""Runs that the messages belong to, in turns."""
 POINTS = (
     FaultPoint.DECIDED,
     FaultPoint.ENTRIES_WRITTEN,
@@ -42,10 +47,22 @@ orphan_timeout_seconds = {timeout_seconds}
     )
 
 
-async def test_a_dead_writers_streams_end_once_whatever_is_killed(
+def said(item: Json) -> Json:
+    """The transport headers of a message."""
+    found: Json = item["extras"]["ai"]["transport"]
+    return found
+
+
+async def messages(client: RawClient, channel: str) -> list[Json]:
+    """Those of a channel, oldest first."""
+    page = await client.get(f"{channel_path(channel)}/history", direction="oldest_first")
+    return [item["message"] for item in page["items"]]
+
+
+async def test_run_check_24_orphans_end_once_whatever_is_killed(
     store_location: str, tmp_path: Path
 ) -> None:
-    """Found again after every kill, and each ended by one version."""
+    """Found again after every kill, each ended by one version, and each run by one event."""
     config = tmp_path / "tidelog.toml"
     configure(config, 86_400)
     with ServerProcess(
@@ -55,8 +72,10 @@ async def test_a_dead_writers_streams_end_once_whatever_is_killed(
         client = RawClient(lambda: server.port)
         serials = []
         for number in range(COUNT):
-            body = {"name": "ai-token", "channel": CHANNEL, "data": f"{number}"}
-            answer = await client.request("POST", "/events", {**body, "extras": STREAMING})
+            headers = {"status": "streaming", "run-id": f"r{number % RUNS}"}
+            body: Json = {"name": "ai-output", "channel": CHANNEL, "data": f"{number}"}
+            body["extras"] = {"ai": {"transport": headers}}
+            answer = await client.request("POST", "/events", body)
             serials.append(answer.json["channels"][CHANNEL]["message_serial"])
         client.close()
         server.kill()
@@ -70,12 +89,105 @@ async def test_a_dead_writers_streams_end_once_whatever_is_killed(
             path = message_path(CHANNEL, serial)
             async with asyncio.timeout(60):
                 item = (await client.get(path))["item"]
-                while item["extras"]["ai"]["transport"]["status"] == "streaming":
+                while said(item)["status"] == "streaming":
                     await asyncio.sleep(0.02)
                     item = (await client.get(path))["item"]
-            assert item["extras"]["ai"]["transport"] == CANCELLED
+            told = {"status": "cancelled", "error-code": "orphan_timeout"}
+            assert said(item) == {**told, "run-id": f"r{number % RUNS}"}
             assert item["data"] == f"{number}"
             assert len((await client.get(f"{path}/versions"))["items"]) == 2
+        ends = [each for each in await messages(client, CHANNEL) if each["name"] == "ai-run-end"]
+        assert sorted(said(end)["run-id"] for end in ends) == [f"r{n}" for n in range(RUNS)]
+        told = {"run-reason": "error", "error-code": "orphan_timeout"}
+        assert all(told.items() <= said(end).items() for end in ends)
+        client.close()
+        assert server.terminate() == 0
+    await tidelog("log", "verify", "--store", store_location)
+
+
+def revive(server: ServerProcess) -> None:
+    """Start it again if it was killed."""
+    if not server.is_running:
+        assert server.wait() == -9
+        server.start()
+
+
+AGENT = """
+import asyncio, sys
+from tidelog.client import ChannelPublisher
+
+async def main(*server):
+    async with ChannelPublisher(*server) as publisher:
+        async with publisher.run("room", run_id="r", client_id="ana") as run:
+            for number in range(1_000_000):
+                await run.write(f"w{number} ")
+                print(number, flush=True)
+                await asyncio.sleep(0.02)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_run_check_25_an_agent_that_dies(store_location: str, tmp_path: Path) -> None:
+    """It goes on through a kill of the server; killed itself, its run is ended by the server.
+
+    What users said meanwhile is there once, in order.
+    """
+    config = tmp_path / "tidelog.toml"
+    configure(config, 12)  # longer than a killed server is away, on a loaded machine too
+    with ServerProcess(
+        data_dir=tmp_path / "data", store=store_location, arguments=("--config", str(config))
+    ) as server:
+        server.start()
+        secrets = (APP.id, APP.key, APP.secret)
+        agent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", AGENT, server.url, *secrets, stdout=PIPE
+        )
+        assert agent.stdout is not None
+        lets = token("ana", {"room": ["publish"]})
+        ana = ChannelClient(server.url, APP.key, token=lets, backoff=QUICK)
+        async with asyncio.timeout(120), ana:
+            for number in range(15):
+                if number % 5 == 2:
+                    # Killed after it was committed, before anybody was told of it.
+                    server.kill()
+                    server.start(f"{FaultPoint.COMMITTED}=kill@{number}")
+                key = f"m{number}"
+                said_it = asyncio.create_task(
+                    ana.publish("room", "ai-input", f"{number}", message_id=key)
+                )
+                while not said_it.done():
+                    revive(server)
+                    await asyncio.wait((said_it,), timeout=0.1)
+                assert await said_it == key
+            written = 0
+            while written < 40:
+                revive(server)
+                written = int(await agent.stdout.readline())
+        agent.kill()
+        await agent.wait()
+        revive(server)
+        client = RawClient(lambda: server.port)
+        async with asyncio.timeout(60):
+            found = await messages(client, "room")
+            while found[-1]["name"] != "ai-run-end":
+                await asyncio.sleep(0.05)
+                found = await messages(client, "room")
+        inputs = [each["data"] for each in found if each["name"] == "ai-input"]
+        assert inputs == [f"{number}" for number in range(15)]
+        [output] = [each for each in found if each["name"] == "ai-output"]
+        text = output["data"].split()
+        assert text == [f"w{number}" for number in range(len(text))]
+        assert len(text) >= 40
+        assert (said(output)["status"], said(output)["error-code"]) == (
+            "cancelled",
+            "orphan_timeout",
+        )
+        end = said(found[-1])
+        assert (end["run-id"], end["run-client-id"], end["run-reason"]) == ("r", "ana", "error")
+        await asyncio.sleep(1)
+        names = [each["name"] for each in await messages(client, "room")]
+        assert names.count("ai-run-end") == 1
         client.close()
         assert server.terminate() == 0
     await tidelog("log", "verify", "--store", store_location)

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.storm import HttpClient, Storm
+from support.log.storm import HttpClient, Storm
 from tidelog.testing.process import ServerProcess
 
 _COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.small_disk import SmallDisk, on_a_small_disk
-from support.storm import HttpClient, read_log
+from support.log.storm import HttpClient, read_log
+from support.store.small_disk import SmallDisk, on_a_small_disk
 from tidelog.testing.process import ServerProcess
 
 

@@ -12,15 +12,15 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from support.balancer import Balancer
 from support.channels.peer import APP, V2_QUERY, Api, Peer, handshake
 from support.channels.process import channels_process
-from support.command import tidelog
+from support.cli.command import tidelog
 from support.mesh.broker_process import ADMIN_TOKEN, TOPIC, RealMesh
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.scripted_broker import SLUG
-from support.replica import Replica, ask
+from support.store.replica import Replica, ask
 from support.sync.peer import EVENT, MODEL, SECRET, connected, note, token, write_model
+from support.web.balancer import Balancer
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff
 from tidelog.client.sync.changes import Change

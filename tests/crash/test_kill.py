@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.storm import HttpClient, Storm
+from support.log.storm import HttpClient, Storm
 from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.testing.process import ServerProcess
 

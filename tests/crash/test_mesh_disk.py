@@ -13,7 +13,7 @@ from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.invariants import check
 from support.mesh.proxy import proxied
 from support.mesh.scripted_broker import ScriptedBroker, running
-from support.small_disk import SmallDisk, on_a_small_disk
+from support.store.small_disk import SmallDisk, on_a_small_disk
 
 DESTINATION = f"topic:{TOPIC}"
 BODY = "x" * 60_000

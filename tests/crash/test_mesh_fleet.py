@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -58,7 +58,7 @@ class Size(NamedTuple):
     @classmethod
     def from_environment(cls) -> Self:
         """CI's size, where nothing else is said."""
-        ci = cls(5, 100, 3, daemon_kills=2, broker_kills=1, seed=5, lease_ms=2000, seconds=90)
+        ci = cls(5, 100, 3, daemon_kills=2, broker_kills=1, seed=5, lease_ms=2000, seconds=600)
         return cls(
             *(
                 int(os.environ.get(f"TIDELOG_TEST_FLEET_{name.upper()}") or value)
@@ -183,10 +183,12 @@ class Fleet:
                 self.mesh.server.start()
             else:
                 self._victim = dice.choice(self.daemons)
-                self._victim.kill()
-                time.sleep(dice.random())
-                self._victim.start()
-                self._victim = None
+                try:
+                    self._victim.kill()
+                    time.sleep(dice.random())
+                    self._victim.start()
+                finally:  # if it does not come back, who sends through it must not wait for it
+                    self._victim = None
 
     def _wait_for(self, rows: int) -> None:
         deadline = time.monotonic() + self.size.seconds
@@ -242,7 +244,8 @@ def test_a_fleet_with_kills(size: Size, tmp_path: Path) -> None:
         killing = threads.submit(fleet.kill_now_and_then)
         sending = [threads.submit(fleet.send_all, number) for number in range(size.daemons)]
         watching = threads.submit(fleet.watch)
-        for done in (*sending, killing, watching):
+        wait((*sending, killing, watching), size.seconds, FIRST_EXCEPTION)
+        for done in (killing, *sending, watching):  # a killer that failed is why senders did
             done.result(size.seconds)
         sent = time.monotonic()
         with suppress(AssertionError):  # what is missing is reported below, with numbers

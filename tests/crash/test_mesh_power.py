@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support import synced_disk
+from support.daemon import synced_disk
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.scripted_broker import ScriptedBroker, running
 

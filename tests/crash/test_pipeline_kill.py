@@ -1,18 +1,30 @@
-"""`kill -9` of the ingest while a writer goes on: every entry is in the table exactly once."""
+"""`kill -9` of the pipeline while a writer goes on: every entry is in its tables exactly once."""
 
+import asyncio
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from support.log_writer import live_writer, read_log, write_log
-from support.pipeline_process import END_SECONDS, kill_group, pipeline_process, run_pipeline
-from support.spark_cluster import SHORT_LIVED
+from support.channels.peer import channels_server, ok
+from support.log.log_writer import live_writer, read_log, write_log
+from support.pipeline import mixed_log
+from support.pipeline.pipeline_process import (
+    END_SECONDS,
+    RUN_SECONDS,
+    kill_group,
+    pipeline_process,
+    run_pipeline,
+)
+from support.pipeline.spark_cluster import SHORT_LIVED
+from support.pipeline.whole_pipeline import write_config
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.pipeline.fill.ingest import _checkpoint_position
+from tidelog.pipeline.fill.derived_tables import buildable
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 from tidelog.store.rows import Entry
@@ -67,7 +79,6 @@ def test_every_entry_is_in_the_table_exactly_once(
     lake, log = Lake(tmp_path / "lake"), tmp_path / "ingest.log"
     arguments = ("ingest", "--store", store_location, "--lake", str(lake.root), *FAST)
     write_log(store_location, [])
-    between = 0
     with live_writer(store_location, tmp_path / "enough"):
         for faults in schedule(KILLS):
             before = lake.through("log")
@@ -78,9 +89,62 @@ def test_every_entry_is_in_the_table_exactly_once(
                     kill_group(process)
                 code = process.wait(END_SECONDS)
             assert code == -signal.SIGKILL, log.read_text(errors="replace")[-4000:]
-            between += _checkpoint_position(lake.checkpoint("log")) < lake.through("log")
             ids = [entry.committed_id for entry in rows(lake)]
             assert ids == list(range(1, lake.through("log") + 1))
-    assert between, "no kill fell between the table's commit and Spark's"
     run_pipeline(*arguments, log=log)
     assert rows(lake) == read_log(store_location)
+
+
+async def publish(store: Path, folder: Path, count: int) -> None:
+    """Let the server publish messages."""
+    async with channels_server(folder, str(store)) as node:
+        for number in range(count):
+            body = {"name": "n", "channel": "after-the-kill", "data": f"message {number}"}
+            ok(await node.api.post("/events", body))
+
+
+def wait_for_tables(lake: Lake, head: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the service has brought every table to a position, and has checked them."""
+    names = ("log", *buildable(), "verdict")
+    deadline = time.monotonic() + RUN_SECONDS
+    while {lake.through(name) for name in names} != {head}:
+        said = log.read_text(errors="replace")[-4000:]
+        assert process.poll() is None, said
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+
+
+def test_a_service_goes_on_where_it_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First all of it in the middle of a build, then its JVM alone; every table is as it must be.
+
+    The service's own checks say so: they make each table again and compare. It ends with 1 if they
+    find something.
+    """
+    monkeypatch.setenv(BUILDING_VARIABLE, "-Xshare:auto")
+    store, lake, log = tmp_path / "tidelog.db", Lake(tmp_path / "lake"), tmp_path / "service.log"
+    mixed_log.write(str(store), 150, SEED)
+    write_config(tmp_path)
+    config = ("--config", str(tmp_path / "tidelog.toml"))
+    arguments = ("run", "--every", "1s", "--json", *config, *FAST)
+    with pipeline_process(
+        *arguments, log=log, faults=f"{FaultPoint.LAKE_COMMITTED}=kill@5"
+    ) as process:
+        assert process.wait(RUN_SECONDS) == -signal.SIGKILL, log.read_text(errors="replace")
+    with pipeline_process(*arguments, log=log) as process:
+        wait_for_tables(lake, len(read_log(str(store))), process, log)
+        [jvm] = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if child.name() == "java"
+        ]
+        jvm.kill()
+        asyncio.run(publish(store, tmp_path / "server", 3))
+        wait_for_tables(lake, len(read_log(str(store))), process, log)
+        process.terminate()
+        assert process.wait(RUN_SECONDS) == 0, log.read_text(errors="replace")[-4000:]
+    for column in ("committed_id", "digest"):  # the store has archived some content since
+        expected = [getattr(entry, column) for entry in read_log(str(store))]
+        assert [getattr(entry, column) for entry in rows(lake)] == expected
+    assert "Spark has ended and is started again" in log.read_text(errors="replace")

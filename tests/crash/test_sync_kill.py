@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.exceptions import WebSocketException
 
-from support.nodes import whole_log
+from support.log.nodes import whole_log
 from support.sync.peer import (
     ADMIN_TOKEN,
     EVENT,

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from support.storm import HttpClient, Storm
+from support.log.storm import HttpClient, Storm
 from tidelog.testing.process import ServerProcess
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from support.pipeline_process import RUN_SECONDS
-from support.walk import Walk
+from support.docs.walk import Walk
+from support.pipeline.pipeline_process import RUN_SECONDS
 from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 
 HOWTO = "docs/howto/ask-your-log.md"

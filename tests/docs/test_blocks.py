@@ -1,12 +1,12 @@
-"""No code block that nobody runs or checks; support/pages.py says how a page names who does."""
+"""No code block that nobody runs or checks; support/docs/pages.py says how a page names it."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-from support import walk
-from support.pages import (
+from support.docs import walk
+from support.docs.pages import (
     GENERATED,
     WALK_TEST,
     Check,
@@ -16,7 +16,7 @@ from support.pages import (
     checks_of_kinds,
     documents,
 )
-from support.walk import ROOT, RUN
+from support.docs.walk import ROOT, RUN
 
 CHECKS = [
     check
@@ -31,7 +31,8 @@ def test_every_block_is_run_or_checked(document: str) -> None:
     found = checkers(document)
     left = [block.place for block, check in found if check is None]
     assert not left, (
-        f"nobody runs or checks {left}: name the test in the page, as tests/support/pages.py says"
+        f"nobody runs or checks {left}: name the test in the page; "
+        "tests/support/docs/pages.py says how"
     )
     if document.startswith(GENERATED):
         assert WALK_TEST not in {check for _, check in found}, "the program writes no commands"
@@ -50,7 +51,7 @@ def test_what_a_page_names_is_there_and_reads_it(check: Check) -> None:
     assert name in functions
     assert check.document.rpartition("/")[2] in source, "it never opens the page"
     for kind in check.kinds:
-        spellings = (f"```{kind}", f'"{kind}"', ".blocks(", "Walk(")
+        spellings = (f"```{kind}", f'"{kind}"', ".blocks(", "Walk(", "Quickstart(")
         assert any(spelling in source for spelling in spellings), f"it never looks for {kind}"
 
 
@@ -110,7 +111,7 @@ def test_marks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Each comes to the block after it, and a mark without a reason is none."""
     (tmp_path / "page.md").write_text(PAGE, encoding="utf-8")
     monkeypatch.setattr(walk, "ROOT", tmp_path)
-    monkeypatch.setattr("support.pages.ROOT", tmp_path)
+    monkeypatch.setattr("support.docs.pages.ROOT", tmp_path)
     assert [check for _, check in checkers("page.md")] == [
         WALK_TEST,
         None,

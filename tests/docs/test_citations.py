@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from support.citations import Prose, citations, missing, prose, sources, unclear
-from support.markdown import Document
+from support.docs.citations import Prose, citations, missing, prose, sources, unclear
+from support.docs.markdown import Document
+from support.docs.walk import ROOT
 from support.mesh import mesh_cases
-from support.walk import ROOT
 
 
 def code(text: str) -> Prose:
@@ -23,7 +23,7 @@ def test_every_reference_leads_somewhere() -> None:
         for said in prose(path):
             count += sum(1 for _ in citations(said))
             wrong += missing(said) + unclear(said)
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join(["not there, or not cited as `channels 6.4`:", *wrong])
     assert count > 800, "the references are not found any more"
 
 
@@ -33,7 +33,10 @@ def test_every_reference_leads_somewhere() -> None:
         "channels 5.13",
         "channels 6.1, 6.9",
         "channels D23",
-        "checks 3 to 5 of channels 10, channels check 69",
+        "checks 3 to 5 of channels 10, channels check 99",
+        "runs 4.9",
+        "runs R9",
+        "runs check 99",
         "sync 17.12",
         "sync D25, D99",
         "sync case 06",
@@ -75,6 +78,7 @@ def test_an_unclear_reference_is_noticed(text: str) -> None:
         "(channels 6.4, D6)",
         "channels 4 and 5",
         "channels check 68",
+        "runs 4.1, R2 and R3",
         "sync case 15b",
         "mesh case FT-07",
         "mesh case P15",
@@ -97,13 +101,25 @@ def test_a_page_refers_to_itself() -> None:
 
 
 def test_the_checks_of_channels() -> None:
-    """They are numbered without a gap, and each has tests that are named after it."""
+    """No number is missing, and each has tests that are named after it."""
     tables = Document("protocol/channels.md").tables("10.")
     numbers = [int(row[0]) for table in tables for row in table]
-    assert numbers == list(range(1, 69))
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
     files = (ROOT / "tests/conformance/channels").glob("test_*.py")
     names = "\n".join(file.read_text(encoding="utf-8") for file in files)
     assert {int(number) for number in re.findall(r"def test_check_(\d\d)_", names)} == set(numbers)
+
+
+def test_the_checks_of_runs() -> None:
+    """Likewise; some of them kill processes, or are about the client."""
+    [table] = Document("protocol/runs.md").tables("9.")
+    numbers = [int(row[0]) for row in table]
+    assert numbers == list(range(1, len(numbers) + 1))
+    folders = ("tests/conformance/channels", "tests/clients", "tests/crash")
+    files = [file for folder in folders for file in (ROOT / folder).glob("test_*.py")]
+    names = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    found = {int(number) for number in re.findall(r"def test_run_check_(\d\d)_", names)}
+    assert found == set(numbers)
 
 
 def test_the_cases_of_mesh() -> None:

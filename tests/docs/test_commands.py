@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
-from support.pages import GENERATED, documents
-from support.walk import ROOT, blocks
+from support.docs.pages import GENERATED, documents
+from support.docs.walk import ROOT, blocks
 from tidelog.cli.main import app
 
 TOP = typer.main.get_command(app)

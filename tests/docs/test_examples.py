@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.pages import SETTINGS_TEST, checked_by
-from support.walk import Block, blocks
-from tidelog.channels.protocol import wire
+from support.docs.pages import SETTINGS_TEST, checked_by
+from support.docs.walk import Block, blocks
+from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.inbound import read_member, read_positions, read_rewind
 from tidelog.channels.protocol.message_ids import MessageIds
-from tidelog.channels.protocol.requests import parse_mutation, parse_publication
+from tidelog.channels.protocol.requests import (
+    parse_frame,
+    parse_mutation,
+    parse_publication,
+)
 from tidelog.channels.settings import Channels
 from tidelog.config.settings import load
 from tidelog.mesh.protocol.wire import Deliver, read_broker_frame
@@ -127,6 +131,18 @@ def test_frames_and_bodies_of_channels() -> None:
         *SERVER_FRAMES,
         *("sockudo:subscribe", "sockudo:resume", "message", "change", "publish", "answer"),
     }
+
+
+def test_frames_of_runs() -> None:
+    """Every `json` block of protocol/runs.md is a publish that is read, or a refusal as it is."""
+    blocks_ = of_kind("docs/protocol/runs.md", "json")
+    published, told = (value for block in blocks_ for value in values(block))
+    read = parse_frame(json.dumps(published).encode(), Channels())
+    assert (read.name, read.channels, read.message_id) == ("ai-input", ("room-7",), "q-17")
+    refused = fault.event_not_permitted("Not allowed to publish ai-output: that is for agents")
+    said = json.loads(FRAMES.publish_refused("room-7", refused, "q-17"))
+    assert told["data"] == said["data"]
+    assert told.keys() == said.keys()
 
 
 def test_the_envelope_of_mesh() -> None:

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from support.walk import ROOT
+from support.docs.walk import ROOT
 
 WAIT_SECONDS = 120.0
 

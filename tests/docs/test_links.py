@@ -8,8 +8,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from support.pages import documents
-from support.walk import ROOT
+from support.docs.pages import documents
+from support.docs.walk import ROOT
 
 PATHS = re.compile(r"(?<![\w/.-])((?:tests|src|bench|scripts|docs)/[\w./-]*\w)")
 """A path of the repository in running text or inline code."""

@@ -4,14 +4,20 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import sync_playwright
 
-from support.pages import documents
-from support.walk import ROOT
+from support.dashboard.chromium import chromium_path
+from support.docs.pages import documents
+from support.docs.walk import ROOT
 
 BUILD_SECONDS = 300.0
 """A build takes some seconds on a free machine."""
@@ -99,6 +105,61 @@ def test_links_of_pages_lead_somewhere(site: Path) -> None:
             elif fragment and file in known and fragment not in known[file].ids:
                 wrong.append(f"{path.name}: {target} (no such anchor)")
     assert not wrong, "\n".join(sorted(set(wrong))[:40])
+
+
+def test_every_page_says_what_to_read_next() -> None:
+    """One line of each document begins so, and links to another page."""
+    silent = [
+        name
+        for name in documents()
+        if name.startswith("docs/")
+        and not re.search(
+            r"^Read next: .*\[[^\]]+\]\([^)]+\.md(?:#[^)]*)?\)",
+            (ROOT / name).read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    ]
+    assert not silent, silent
+
+
+def test_llms_txt_names_every_page(site: Path) -> None:
+    """The site's has its pages and the repository's has its documents, each once."""
+    pages_named = re.findall(
+        r"^- \[.+\]\((.+)\): \S", (site / "llms.txt").read_text(), re.MULTILINE
+    )
+    assert len(pages_named) == len(set(pages_named))
+    assert all((site / name).is_file() for name in pages_named)
+    named = re.findall(r"^- \[.+\]\((.+)\): \S", (ROOT / "llms.txt").read_text(), re.MULTILINE)
+    written = {name for name in documents() if name.startswith("docs/")} - {"docs/index.md"}
+    assert set(named) == written
+
+
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    """The site's address, since a page may copy only where it was fetched safely."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_block_is_copied_by_its_button(served: str) -> None:
+    """In a real Chromium: the button of a block puts just its text on the clipboard."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium_path(), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.goto(f"{served}/installation.html")
+        block = page.locator("div.highlight", has_text="pip install .").first
+        block.hover()
+        block.get_by_role("button", name="Copy this block").click()
+        block.get_by_text("Copied").wait_for()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        browser.close()
+    assert copied == "python3 -m venv .venv && . .venv/bin/activate\npip install ."
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:

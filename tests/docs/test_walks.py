@@ -1,35 +1,37 @@
 """Documents that are one walk: every command runs as printed, and prints what is below it."""
 
-import os
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from support import node, walk
+from support import node
+from support.docs import walk
+from support.docs.pages import WALK_TEST, checked_by
+from support.docs.walk import RUN, Walk, blocks
 from support.mesh.daemon_process import eventually
-from support.pages import WALK_TEST, checked_by
-from support.walk import RUN, Walk, blocks
 
 WAIT_SECONDS = 300.0
 """Up to thirty commands, each of which starts Python; a busy machine takes seconds for one."""
 
-PUSHER = "docs/howto/pusher-clients.md"
+PACKAGES = {
+    "docs/howto/pusher-clients.md": node.pusher_home,
+    "docs/howto/insieme.md": node.insieme_home,
+}
+"""Pages whose reader has Node, and something that comes by npm."""
 
 
-def with_pusher(folder: Path) -> dict[str, str]:
-    """What the reader of that page has installed: Node, and pusher-js in the folder."""
+def with_node(home: Path, folder: Path) -> dict[str, str]:
+    """What the reader of such a page has: Node, and packages in the folder."""
     program, _ = node.programs()
-    (folder / "node_modules").symlink_to(node.pusher_home() / "node_modules")
-    path = [str(Path(program).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
-    return {"PATH": ":".join(path)}
+    (folder / "node_modules").symlink_to(home / "node_modules")
+    return {"PATH": f"{Path(program).parent}:{walk.shell_path()}"}
 
 
 @pytest.mark.parametrize("document", checked_by(WALK_TEST))
 def test_a_walk_works_as_printed(document: str, folder: Path, free_port: int) -> None:
     """Each command succeeds in the order of the document, and prints what the document says."""
-    environment = with_pusher(folder) if document == PUSHER else {}
+    environment = with_node(PACKAGES[document](), folder) if document in PACKAGES else {}
     printed = Walk(document, folder, free_port).run(WAIT_SECONDS, environment)
     run = [
         block

@@ -11,14 +11,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
-from support.outside import run
+from support.cli.outside import run
+from support.docs.walk import blocks
 from support.systemd import systemd_analyze
 from tidelog.base.errors import ConfigError
 from tidelog.config.credentials import require_credentials
@@ -28,6 +28,7 @@ from tidelog.testing.process import CREDENTIALS, ServerProcess
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 UNIT = ROOT / "deploy" / "tidelog.service"
+PIPELINE_UNIT = ROOT / "deploy" / "tidelog-pipeline.service"
 SECONDS = 120.0
 SECRETS = {
     "TIDELOG_ADMIN_TOKEN": CREDENTIALS["TIDELOG_ADMIN_TOKEN"],
@@ -203,7 +204,7 @@ def filled(text: str, given: dict[str, str]) -> str:
 def test_compose_has_the_three_services() -> None:
     """Server, PostgreSQL and pipeline; what they name is there."""
     document = compose()
-    assert set(document) == {"name", "services", "volumes"}
+    assert set(document) == {"name", "services", "networks", "volumes"}
     services = document["services"]
     assert set(services) == {"postgresql", "server", "pipeline"}
     for service in services.values():
@@ -253,62 +254,113 @@ def test_compose_starts_a_server_that_accepts_its_settings() -> None:
             require_credentials(settings)
             [port] = compose()["services"][name]["ports"]
             assert port.rpartition(":")[0] in settings.mesh.listed_hosts, "as daemons dial it"
+            [network] = compose()["networks"]["default"]["ipam"]["config"]
+            assert settings.per_address.trusted_proxies == network["gateway"], (
+                "this machine's proxy"
+            )
         else:
             assert settings.admin_token == "", "the pipeline needs no token"
 
 
-def test_the_pipelines_loop_ends_with_what_failed(tmp_path: Path) -> None:
-    """A run that fails ends the container with its code; one that succeeds is run again."""
-    shell, option, script = compose()["services"]["pipeline"]["entrypoint"]
-    fake = tmp_path / "tidelog"
-    fake.write_text('#!/bin/sh\necho "$*" >> runs\n[ "$(wc -l < runs)" -lt 3 ] || exit 7\n')
-    fake.chmod(0o755)
-    ended = run(
-        *(shell, option, script.replace("sleep 3600", "sleep 0")),
-        cwd=tmp_path,
-        check=False,
-        more={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
-    assert ended.returncode == 7
-    assert (tmp_path / "runs").read_text() == "pipeline run\n" * 3
-    assert compose()["services"]["pipeline"]["restart"] == "no", "or it would end unseen"
+def keeps_trying(arguments: list[str], folder: Path) -> None:
+    """The command goes on without its store, says so, and ends well when it is told to."""
+    with subprocess.Popen(
+        [BIN / "tidelog", *arguments],
+        env={"PATH": os.environ["PATH"], "TIDELOG_STORE": "postgresql://nobody@127.0.0.1:1/none"},
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert said.startswith("tidelog: round 1 failed: ")
+            assert "cannot be read" in said
+            process.terminate()
+            assert process.wait(SECONDS) == 0
+        finally:
+            process.kill()
+
+
+def test_the_pipelines_service_goes_on_until_somebody_has_to_look(tmp_path: Path) -> None:
+    """A database that is away does not end it; what ends it with 1 stays so.
+
+    That a finding does is shown by `tests/pipeline/test_commands.py`.
+    """
+    service = compose()["services"]["pipeline"]
+    assert "entrypoint" not in service, "the image's own: tidelog"
+    assert service["command"][:2] == json.loads(last("pipeline", "CMD"))
+    keeps_trying(service["command"], tmp_path)
+    assert service["restart"] == "no", "or it would end unseen"
 
 
 # The unit.
 
 
-def test_the_unit_installs_what_is_in_the_clone() -> None:
-    """The commands at its head name files of the repository and extras that the project has."""
-    head = [line[4:] for line in UNIT.read_text().splitlines() if line.startswith("#   ")]
-    [command] = [shlex.split(line) for line in head if "pip install" in line]
-    named = command[command.index("install") + 1 :]
-    assert named[:2] == ["--constraint", "requirements.lock"]
-    assert (ROOT / named[1]).is_file()
-    [project] = named[2:]
-    assert project.startswith(".["), "there is nothing of that name elsewhere"
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
+def test_the_exact_versions_are_installed_as_printed(tmp_path: Path) -> None:
+    """The lines of docs/installation.md and of the unit's head are the same, and they work."""
+    [lines] = [
+        block.text.splitlines()
+        for block in blocks("docs/installation.md")
+        if block.kind == "sh" and "--require-hashes" in block.text
     ]
-    assert set(project[2:-1].split(",")) <= set(extras)
+    head = [line[4:] for line in UNIT.read_text().splitlines() if line.startswith("#   ")]
+    start = head.index("python3.11 -m venv /opt/tidelog")
+    plain = [line.replace("python3.11", "python3") for line in head[start + 1 : start + 4]]
+    assert [line.replace("/opt/tidelog/bin/", "") for line in plain] == lines[1:]
+    for name in ("LICENSE", "README.md", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("scripts", "src"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(sys.executable)  # whichever Python runs the tests
+    run(
+        *("bash", "-ec", "\n".join(lines)),
+        cwd=tmp_path,
+        seconds=1200.0,
+        more={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PIP_NO_COMPILE": "1"},
+    )
+    shown = run(
+        *(tmp_path / ".venv/bin/python", "-c", "import asyncpg, tidelog; print(tidelog.__file__)"),
+        cwd=tmp_path.parent,
+    )
+    assert ".venv" in shown.stdout
 
 
-def unit() -> dict[str, list[str]]:
-    """The values of each key of the unit."""
+def unit(file: Path = UNIT) -> dict[str, list[str]]:
+    """The values of each key of a unit."""
     found: dict[str, list[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    for line in file.read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
             found.setdefault(key, []).append(value)
     return found
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """No key is unknown or misspelled, and little is left open: at most 2.0 of 10."""
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/opt/tidelog/bin/tidelog", "/bin/true"))
+@pytest.mark.parametrize(("file", "exposure"), [(UNIT, 20), (PIPELINE_UNIT, 40)])
+def test_systemd_accepts_the_units(tmp_path: Path, file: Path, exposure: int) -> None:
+    """No key is unknown or misspelled, and little is left open, in tenths of systemd's scale."""
+    copy = tmp_path / file.name
+    copy.write_text(file.read_text().replace("/opt/tidelog/bin/tidelog", "/bin/true"))
     verified = run(systemd_analyze(), "verify", copy, cwd=tmp_path)
     assert verified.stdout + verified.stderr == ""
-    run(systemd_analyze(), "security", "--offline=true", "--threshold=20", copy, cwd=tmp_path)
+    threshold = f"--threshold={exposure}"
+    run(systemd_analyze(), "security", "--offline=true", threshold, copy, cwd=tmp_path)
+
+
+def test_the_pipelines_unit_fits_the_service(tmp_path: Path) -> None:
+    """It uses the server's directory and user, and lets the command end the JVM."""
+    keys, server = unit(PIPELINE_UNIT), unit()
+    for name in ("User", "StateDirectory", "WorkingDirectory", "UMask"):
+        assert keys[name] == server[name]
+    settings = settings_with(dict(pair.split("=", 1) for pair in keys["Environment"]))
+    assert settings.lake_path == Path("/var/lib/tidelog/lake")
+    assert keys["KillMode"] == ["mixed"]
+    assert keys["RestartPreventExitStatus"] == ["1 2"]
+    program, *arguments = shlex.split(keys["ExecStart"][0])
+    assert program == "/opt/tidelog/bin/tidelog"
+    keeps_trying(arguments, tmp_path)
 
 
 def test_the_unit_fits_the_server(tmp_path: Path) -> None:

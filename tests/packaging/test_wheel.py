@@ -20,46 +20,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-import duckdb
 import pytest
-from deltalake import DeltaTable
 
 import tidelog
-from support.outside import run
-from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
+from support.cli.outside import run
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "tidelog"
 BIN = Path(sys.executable).parent
 BUILD_SECONDS = 120.0
 COMMAND_SECONDS = 60.0
-DEMO_SECONDS = 480.0
-"""The demo promises 90 seconds on a machine that does nothing else; tests run beside others."""
-
-
-class Tables(dict[str, str]):
-    """Tables of a lake as DuckDB reads them: the files that each one's current version names."""
-
-    def __init__(self, lake: Path) -> None:
-        super().__init__()
-        self._lake = lake
-
-    def __missing__(self, name: str) -> str:
-        [folder] = self._lake.glob(f"*/{name}")
-        files = DeltaTable(folder).file_uris()
-        return f"read_parquet({files})"
-
-
-LAKE = {
-    "entries of channels": "SELECT count(*) FROM {log} WHERE surface = 'channels'",
-    "entries of mesh": "SELECT count(*) FROM {log} WHERE surface = 'mesh'",
-    "entries of sync": "SELECT count(*) FROM {log} WHERE surface = 'sync'",
-    "messages published": "SELECT count(*) FROM {message}",
-    "words appended": "SELECT count(*) FROM {message_version} WHERE action = 'append'",
-    "changes of the task list": "SELECT count(*) FROM {event}",
-    "reports sent": "SELECT count(*) FROM {send}",
-}
-"""What the demo counts, asked of the files of the lake by DuckDB."""
 
 
 def build(source: Path, target: Path, kind: str) -> Path:
@@ -133,6 +103,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
         ("daemon/migrations", ".sql"),
         ("pipeline/source/sql", ".sql"),
         ("dashboard/static", ".js"),
+        ("web/static", ".js"),
         ("dashboard/static", ".css"),
         ("dashboard/static", ".html"),
     ]:
@@ -218,6 +189,7 @@ def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:
 
         assert json.loads(get("/healthz"))["ready"] is True
         assert "openapi" in json.loads(get("/openapi.json"))
+        assert get("/tidelog.js") == (ROOT / "clients" / "js" / "tidelog.js").read_bytes()
         assets = re.findall(r'(?:src|href)="([^"#:]+\.(?:css|js|svg))"', get("/dashboard").decode())
         assert len(assets) > 1
         for asset in assets:
@@ -226,34 +198,3 @@ def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:
         *(installed / "tidelog", "log", "verify", "--json"), cwd=tmp_path, seconds=COMMAND_SECONDS
     )
     assert json.loads(verified.stdout)["sound"] is True
-
-
-def test_the_installed_demo_passes_and_counts_right(
-    wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The whole tour runs outside the repository, and its numbers are the log's and the lake's."""
-    folder = tmp_path_factory.mktemp("pipeline") / "venv"
-    binaries = make_environment(folder, f"tidelog[pipeline] @ {wheel.as_uri()}")
-    home = tmp_path / "tour"
-    shown = run(
-        *(binaries / "tidelog", "demo", "--exit", "--json", "--port", "0", "--data-dir", home),
-        cwd=tmp_path,
-        seconds=DEMO_SECONDS,
-        more={BUILDING_VARIABLE: "-Xshare:auto"},  # an archive would stay in the user's cache
-    )
-    summary = json.loads(shown.stdout)
-    assert [claim["promise"] for claim in summary["claims"] if not claim["holds"]] == []
-    counted = run(
-        *(binaries / "tidelog", "log", "stats", "--json", "--config", summary["config"]),
-        cwd=tmp_path,
-        seconds=COMMAND_SECONDS,
-    )
-    stats = json.loads(counted.stdout)
-    figures = {figure["what"]: figure for figure in summary["figures"]}
-    assert summary["head"] == stats["head"] == sum(each["entries"] for each in stats["surfaces"])
-    for surface in stats["surfaces"]:
-        assert figures[f"entries of {surface['surface']}"]["log"] == surface["entries"]
-    for what, query in LAKE.items():
-        [(rows,)] = duckdb.execute(query.format_map(Tables(home / "lake"))).fetchall()
-        assert figures[what]["lake"] == figures[what]["log"] == rows > 0, what
-    assert Path(summary["report"]).read_text().startswith("<!doctype html>")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.spark_cluster import SparkCluster, spark_cluster
-from support.whole_pipeline import WholeLake, whole_lake
+from support.pipeline.spark_cluster import UNVERIFIED, SparkCluster, spark_cluster
+from support.pipeline.typed_command import command
+from support.pipeline.whole_pipeline import WholeLake, whole_lake
 from tidelog.pipeline.lake import lake
 from tidelog.pipeline.source.spark_source import register_source
 from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+__all__ = ["command"]
+
 os.environ[BUILDING_VARIABLE] = "-Xshare:auto"
 """No archive of classes, here and in the processes that tests start: in a new place it costs more
 to build than these few starts would save. `tests/soak/test_class_archive.py` builds one."""
@@ -25,7 +28,10 @@ to build than these few starts would save. `tests/soak/test_class_archive.py` bu
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """A local session with the source registered, as a command on a small log gets it."""
-    session = spark_session(conf=[("spark.driver.memory", "1g")], rows=1)
+    options = f"{UNVERIFIED} -Xms1g"  # all of it at once: there is less to clean up
+    session = spark_session(
+        conf=[("spark.driver.memory", "1g"), ("spark.driver.extraJavaOptions", options)], rows=1
+    )
     register_source(session)
     yield session
     session.stop()

@@ -5,85 +5,40 @@ by `tests/docs/test_ask_your_log.py`, and a following ingest by `tests/crash/tes
 """
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
+import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-from support import mixed_log
-from support.backups import silent
 from support.channels.peer import APP, channels_server, ok
-from support.log_writer import draft, write_log
-from support.pipeline_process import END_SECONDS, completed
-from support.whole_pipeline import ENTRIES, WholeLake, write_config
-from tidelog.cli.main import main
+from support.log.log_writer import draft, write_log
+from support.pipeline import mixed_log
+from support.pipeline.pipeline_process import END_SECONDS
+from support.pipeline.typed_command import NO_JVM, Command, refused, without_jvm
+from support.pipeline.whole_pipeline import ENTRIES, WholeLake, write_config
+from support.store.backups import silent
+from tidelog.cli.pipeline.workspace import Workspace
 from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
 from tidelog.pipeline.lake.lake import Lake
-from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
 from tidelog.store.backup import back_up, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-NO_JVM = """
-import sys
-from tidelog.cli.main import main
-sys.argv = ["tidelog", "pipeline", *sys.argv[1:]]
-try:
-    main()
-finally:
-    assert "py4j" not in sys.modules, "Spark was loaded"
-"""
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        """What it printed as JSON."""
-        return json.loads(self.out)
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
-    """Run a command in this process; returns how it ended."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
-        if name != BUILDING_VARIABLE:  # the second command would build an archive of classes
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["tidelog", "pipeline", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        code = ended.value.code
-        return Ended(code if isinstance(code, int) else 0, printed.out, printed.err)
-
-    return run
 
 
 def test_run_does_all_of_it_once(whole: WholeLake) -> None:
@@ -107,13 +62,6 @@ def test_run_does_all_of_it_once(whole: WholeLake) -> None:
     assert len(page) == result["report"]["bytes"]
 
 
-def without_jvm(*arguments: str) -> Ended:
-    """A command in a process of its own that may not load Spark."""
-    command = [sys.executable, "-c", NO_JVM, *arguments]
-    ended = completed(command, seconds=END_SECONDS, cwd=Path.cwd())
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
-
-
 def test_search_and_report_start_no_jvm(whole: WholeLake, tmp_path: Path) -> None:
     """A search finds a visible message, a report is written, and neither loads Spark."""
     shown = whole.lake.arrow("message", ["name", "message_serial"], [("state", "=", "visible")])
@@ -122,8 +70,6 @@ def test_search_and_report_start_no_jvm(whole: WholeLake, tmp_path: Path) -> Non
     found = without_jvm("search", query, "--limit", "100", "--json", *whole.arguments())
     assert found.code == 0, found.err
     assert wanted["message_serial"] in [hit["message_serial"] for hit in found.json()["hits"]]
-    told = without_jvm("search", query, "--app", "nobody", *whole.arguments())
-    assert told.out.startswith("0 of 0 messages")
     page = tmp_path / "page.html"
     written = without_jvm("report", "--output", str(page), "--json", *whole.arguments())
     assert written.code == 0, written.err
@@ -153,6 +99,29 @@ def test_build_makes_only_what_is_stale(
     anew = command("build", "audit", "--full", *whole.arguments())
     assert anew.code == 0
     assert "full" in anew.out
+
+
+def test_a_run_with_nothing_to_do_starts_no_jvm(
+    whole: WholeLake, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tables, index and checks say that they have everything; the page is written again."""
+
+    def started(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("a session was asked for")
+
+    monkeypatch.setattr("tidelog.cli.pipeline.commands.spark_for", started)
+    built = command("build", "--json", *whole.arguments()).json()
+    assert {each["mode"] for each in built["tables"]} == {"current"}
+    assert built["index"]["documents"] == whole.result["index"]["documents"]
+    page = tmp_path / "page.html"
+    ran = command("run", "--json", "--output", str(page), *whole.arguments())
+    assert ran.code == 0, ran.err
+    assert ran.json()["ingest"]["rows"] == 0
+    assert [each["name"] for each in ran.json()["tables"]] == list(buildable())
+    assert [(each["check"], each["is_sound"]) for each in ran.json()["checks"]] == [
+        (name, True) for name in CHECKS
+    ]
+    assert page.exists()
 
 
 def test_a_violation_ends_with_one(
@@ -187,6 +156,8 @@ def test_a_forged_row_of_a_table_ends_with_one(
     """Somebody changes a table of the lake: `check` names the row, and how to rebuild it."""
     del spark
     forged = whole.copy(tmp_path / "forged")
+    for name in set(buildable()) - {"audit"}:  # each that is there costs every check a second
+        shutil.rmtree(forged.lake.path(name))
     DeltaTable(forged.lake.path("audit")).update(
         predicate="committed_id = 7", updates={"actor": "'mallory'"}
     )
@@ -208,36 +179,83 @@ def test_an_agreement_without_keys_ends_with_one(
     with mixed_log.serving(str(own.store), tmp_path / "server") as server:
         server.start()
         asked = ("check", "agreement", "--against", server.url, *own.arguments())
-        ended, told = command(*asked), command(*asked, "--json")
-    assert ended.code == told.code == 1, ended
-    assert ended.out.startswith("agreement: not compared; ")
-    assert len(told.json()[0]["uncompared"]) == 2
-    assert told.json()[0]["is_sound"] is False
+        told = command(*asked, "--json")
+    assert told.code == 1, told
+    [verdict] = told.json()
+    assert len(verdict["uncompared"]) == 2
+    assert verdict["is_sound"] is False
     kept = own.lake.arrow("verdict", ["findings", "first"], [("check", "=", "agreement")])
-    [verdict] = kept.to_pylist()
-    assert verdict["findings"] == 2
-    assert all(text.startswith("not compared: ") for text in verdict["first"])
+    [row] = kept.to_pylist()
+    assert row["findings"] == 2
+    assert all(text.startswith("not compared: ") for text in row["first"])
 
 
-def test_as_of_shows_what_was(spark: "SparkSession", whole: WholeLake, command: Command) -> None:
+def test_as_of_shows_what_was_without_a_jvm(whole: WholeLake) -> None:
     """At the end a channel is as its table says; at the beginning there was nothing."""
-    del spark
     messages = whole.lake.arrow("message").to_pylist()
     channel = max({m["channel"] for m in messages}, key=[m["channel"] for m in messages].count)
     own = [m for m in messages if m["channel"] == channel]
     through = str(whole.result["ingest"]["through"])
     name = f"{APP.id}/{channel}"
-    now = command("as-of", through, "channel", name, "--json", *whole.arguments()).json()
-    assert {row["message_serial"]: row["data"] for row in now["rows"]} == {
+    now = without_jvm("as-of", through, "channel", name, "--json", *whole.arguments())
+    assert now.code == 0, now.err
+    assert {row["message_serial"]: row["data"] for row in now.json()["rows"]} == {
         m["message_serial"]: m["data"] for m in own
     }
-    assert sum(now["counts"].values()) == len(own)
-    begin = command("as-of", "2020-01-01T00:00Z", "channel", name, *whole.arguments())
+    assert sum(now.json()["counts"].values()) == len(own)
+    begin = without_jvm("as-of", "2020-01-01T00:00Z", "channel", name, *whole.arguments())
     assert "as of 0: nothing" in begin.out
     [snapshot] = whole.lake.arrow("snapshot").slice(0, 1).to_pylist()
-    partition = snapshot["partition"]
-    state = command("as-of", through, "partition", partition, "--json", *whole.arguments()).json()
-    assert [row["state"] for row in state["rows"]] == [snapshot["state"]]
+    asked = ("as-of", through, "partition", snapshot["partition"], "--json")
+    state = without_jvm(*asked, *whole.arguments())
+    assert [row["state"] for row in state.json()["rows"]] == [snapshot["state"]]
+
+
+def test_a_mistaken_name_is_told_with_what_there_is(whole: WholeLake, command: Command) -> None:
+    """Instead of an empty table: names that are near, how one is written, and what to do."""
+    through, own = str(whole.result["ingest"]["through"]), whole.arguments()
+    asked = ("as-of", through, "channel")
+    refused(command(*asked, f"{APP.id}/rom-9", *own), 1, "no channel tide/rom-9", "tide/room-9")
+    refused(command(*asked, "room-9", *own), 1, "Near: tide/room-9", "APP/CHANNEL")
+    ended = command("as-of", through, "partition", "taem/3", *own)
+    refused(ended, 1, "in the table event, which is complete through", "Near: team/3")
+    [mesh] = whole.lake.arrow("send", ["mesh_id"])["mesh_id"].unique().to_pylist()
+    refused(command("as-of", through, "mesh", "zzz", *own), 1, f"There are: {mesh}")
+    refused(command("search", "x", "--app", "tied", *own), 1, "no app tied", "Near: tide")
+    refused(command("search", "x", "--channel", "rooom-9", *own), 1, "no channel rooom-9", "room-9")
+    told = command("search", "nowhere", "--app", APP.id, "--channel", "room-9", *own)
+    assert told.out.startswith("0 of 0 messages")
+
+
+def test_a_terminal_shows_what_is_waited_for(whole: WholeLake, tmp_path: Path) -> None:
+    """On standard error while it takes; a program that asked for JSON sees nothing of it."""
+    through = str(whole.result["ingest"]["through"])
+    page = ("report", "--output", str(tmp_path / "page.html"))
+    for asked, word in (
+        (page, "reading"),
+        (("as-of", through, "partition", "team/3"), "reading partition team/3"),
+        (("search", "tide"), "searching"),
+        ((*page, "--json"), ""),
+    ):
+        shown, side = pty.openpty()
+        command = [sys.executable, "-c", NO_JVM, *asked, *whole.arguments()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side) as process:
+            os.close(side)
+            told = _all_of(shown)
+            assert process.communicate(timeout=END_SECONDS)[0]
+        assert process.returncode == 0
+        assert word in told
+        assert bool(told) == bool(word)
+
+
+def _all_of(terminal: int) -> str:
+    """What is written to a terminal until nobody has it open any more."""
+    read = b""
+    with contextlib.suppress(OSError):  # so Linux tells the end
+        while part := os.read(terminal, 4096):
+            read += part
+    os.close(terminal)
+    return read.decode()
 
 
 def test_a_server_agrees_and_takes_snapshots(
@@ -335,17 +353,81 @@ def test_following_ends_when_it_is_told_to(
     assert batch["rows"] == batch["through"] == last["through"] == lake.through("log") == head
 
 
+async def publish(store: Path, directory: Path, channel: str, count: int) -> None:
+    """Let the server publish messages."""
+    async with channels_server(directory, str(store)) as node:
+        for number in range(count):
+            body = {"name": "n", "channel": channel, "data": f"freshly published {number}"}
+            ok(await node.api.post("/events", body))
+
+
+def test_a_service_keeps_every_table_fresh(
+    spark: "SparkSession",
+    whole: WholeLake,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Each round brings all of it to the head, or sees that nothing is new; SIGTERM ends it."""
+    del spark
+    own, count = whole.copy(tmp_path / "served"), 5
+    is_over, idle = threading.Event(), threading.Event()
+    look = Workspace.is_anything_new
+
+    def noted_look(workspace: Workspace) -> bool:
+        is_new = look(workspace)
+        if not is_new and workspace.lake.through("log") == before + count:
+            idle.set()
+        return is_new
+
+    monkeypatch.setattr(Workspace, "is_anything_new", noted_look)
+    before = whole.result["ingest"]["through"]
+    wanted = dict.fromkeys(("log", *buildable(), "verdict"), before + count)
+
+    def publish_and_end() -> None:
+        asyncio.run(publish(own.store, tmp_path / "server", "fresh", count))
+        deadline = time.monotonic() + END_SECONDS
+        while {name: own.lake.through(name) for name in wanted} != wanted:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        idle.wait(END_SECONDS)
+        while not is_over.wait(0.5):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    thread = threading.Thread(target=publish_and_end)
+    thread.start()
+    try:
+        ended = command("run", "--every", "1s", "--json", *own.arguments())
+    finally:
+        is_over.set()
+        thread.join(END_SECONDS)
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.code == 0, ended
+    rounds = [json.loads(line) for line in ended.out.splitlines()]
+    assert [each["number"] for each in rounds] == list(range(1, len(rounds) + 1))
+    assert not any(each["error"] for each in rounds)
+    assert sum(each.get("ingest", {"rows": 0})["rows"] for each in rounds) == count
+    assert {name: own.lake.through(name) for name in wanted} == wanted
+    assert all(each["is_sound"] for each in rounds)
+    assert rounds[-1]["is_idle"]
+    assert "tables" not in rounds[-1]
+    found = command("search", "freshly", "--json", *own.arguments()).json()
+    assert (found["total"], found["through"]) == (count, before + count)
+
+
+def test_a_finding_ends_a_service(whole: WholeLake, command: Command, tmp_path: Path) -> None:
+    """As it ends one run: with 1, and it says what was found."""
+    forged = whole.copy(tmp_path / "forged")
+    DeltaTable(forged.lake.path("audit")).update(updates={"actor": "'nobody'"})
+    ended = command("run", "--every", "1s", *forged.arguments())
+    assert ended.code == 1, ended
+    assert "checks not sound" in ended.out
+    assert "audit" in ended.out
+
+
 # What goes wrong is told in one line, before a JVM is started.
-
-
-def refused(ended: Ended, code: int, *words: str) -> None:
-    """It said these words in one line of standard error, and nothing else."""
-    assert ended.code == code, ended
-    assert ended.out == ""
-    [line] = ended.err.splitlines()
-    assert line.startswith("tidelog: ")
-    for word in words:
-        assert word in line
 
 
 def test_a_missing_store_is_explained(command: Command, tmp_path: Path) -> None:
@@ -357,6 +439,15 @@ def test_a_missing_store_is_explained(command: Command, tmp_path: Path) -> None:
     ended = command("ingest", "--store", location, "--lake", "lake")
     refused(ended, 1, "cannot be read")
     assert "secret" not in ended.err
+
+
+def test_a_setting_that_names_no_directory_is_explained(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It does not silently become a directory of that name."""
+    monkeypatch.setenv("TIDELOG_PIPELINE_LAKE", "s3://bucket/lake")
+    refused(command("run"), 2, "pipeline.lake: a lake on s3:// is not supported")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("impatient")
@@ -436,6 +527,9 @@ def test_without_the_extra_it_says_what_to_install(
         (("as-of", "yesterday", "mesh", "m"), "neither a committed_id nor a time"),
         (("as-of", "2026-05-01T12:00", "mesh", "m"), "has no zone"),
         (("forget",), "--actor"),
+        (("run", "--every", "soon"), "such as 60s"),
+        (("run", "--lake", "s3://bucket/lake"), "a lake on s3:// is not supported"),
+        (("search", "x", "--lake", "abfss://a@b/c"), "a lake on abfss:// is not supported"),
         (("publish", "--url", "http://server.example"), "admin_token"),
     ],
 )

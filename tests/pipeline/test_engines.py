@@ -4,31 +4,41 @@ import asyncio
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
+import pyspark
 from deltalake import DeltaTable
 
-from support.pipeline_process import RUN_SECONDS, completed
-from support.spark_cluster import SparkCluster
-from support.store_copy import copy_to_postgresql
-from support.whole_pipeline import (
+from support.log.log_writer import draft, live_writer, read_log, write_log
+from support.pipeline.pipeline_process import RUN_SECONDS, completed, pipeline_process
+from support.pipeline.spark_cluster import SparkCluster
+from support.pipeline.whole_pipeline import (
     Outcome,
     WholeLake,
     contents,
     documents,
-    run_everything,
+    make_tables,
+    whole_model,
 )
+from support.store.store_copy import copy_to_postgresql
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
+from tidelog.pipeline.fill.ingest import catch_up, ingest
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import search
+from tidelog.pipeline.source.store_address import StoreAddress
+from tidelog.pipeline.spark.jvm import find_jvm
 from tidelog.pipeline.tables import TABLES
+from tidelog.store.rows import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SUBMIT = Path(__file__).parents[2] / "deploy" / "submit.py"
 
 SUMS = {
     table.name: next(column.name for column in table.columns if column.kind == "bigint")
@@ -77,11 +87,12 @@ def test_other_engines_read_the_tables(whole: WholeLake) -> None:
 def test_postgresql_makes_the_same_tables(
     spark: "SparkSession", whole: WholeLake, postgresql_url: str, tmp_path: Path
 ) -> None:
-    """Ingest, all tables, all checks, the index and time travel, from the same log there."""
+    """From the same log there; below, a cluster does all that can be done from PostgreSQL."""
     asyncio.run(copy_to_postgresql(str(whole.store), postgresql_url))
     lake = Lake(tmp_path / "lake")
-    outcome = run_everything(spark, postgresql_url, lake)
-    agrees(spark, lake, outcome, whole)
+    with lake.writing():
+        make_tables(spark, StoreAddress(postgresql_url), lake, whole_model())
+    assert contents(lake) == contents(whole.lake)
     assert read_elsewhere(lake) == read_elsewhere(whole.lake)
 
 
@@ -102,7 +113,7 @@ def test_a_cluster_makes_the_same_tables(
         "conf": cluster.conf,
     }
     ended = completed(
-        [sys.executable, "-m", "support.whole_pipeline", json.dumps(told)],
+        [sys.executable, "-m", "support.pipeline.whole_pipeline", json.dumps(told)],
         seconds=RUN_SECONDS,
         cwd=Path(__file__).parents[1],
         environment={"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -111,3 +122,86 @@ def test_a_cluster_makes_the_same_tables(
     agrees(spark, lake, Outcome(**json.loads(ended.stdout.splitlines()[-1])), whole)
     assert read_elsewhere(lake) == read_elsewhere(whole.lake)
     assert cluster.executors() == {"work-0", "work-1"}
+
+
+def test_spark_submit_keeps_what_it_was_given(
+    spark: "SparkSession", cluster: SparkCluster, whole: WholeLake, tmp_path: Path
+) -> None:
+    """Master, memory and a default file system of its own; every row is as elsewhere."""
+    lake = Lake(tmp_path / "lake")
+    ingest(spark, StoreAddress(str(whole.store)), lake)
+    (tmp_path / "elsewhere").mkdir()
+    conf = {
+        **cluster.conf,
+        "spark.hadoop.fs.defaultFS": "viewfs://tidelog/",
+        "spark.hadoop.fs.viewfs.mounttable.tidelog.link./elsewhere": f"file://{tmp_path}/elsewhere",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{tmp_path}",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    del conf["spark.driver.memory"]
+    with find_jvm().chosen():
+        java = os.environ["JAVA_HOME"]
+    ended = completed(
+        [
+            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            *("--master", cluster.master, "--driver-memory", "900m"),
+            *(text for pair in conf.items() for text in ("--conf", "=".join(pair))),
+            *(str(SUBMIT), "pipeline", "build", "--json", "--lake", str(lake.root)),
+            *whole.arguments(),
+        ],
+        seconds=RUN_SECONDS,
+        cwd=tmp_path,
+        environment={
+            "JAVA_HOME": java,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:] + cluster.log_text()
+    assert [table["name"] for table in json.loads(ended.stdout)["tables"]] == list(buildable())
+    assert contents(lake) == contents(whole.lake)
+    assert documents(lake) == documents(whole.lake)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    [events] = tmp_path.glob("app-*")
+    lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
+    told = next(line for line in lines if line["Event"] == "SparkListenerEnvironmentUpdate")
+    settings = dict(told["Spark Properties"])
+    assert settings["spark.master"] == cluster.master
+    assert settings["spark.driver.memory"] == "900m"
+    assert settings["spark.app.name"] == SUBMIT.name
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_executors_that_die_leave_every_entry_once(cluster: SparkCluster, tmp_path: Path) -> None:
+    """They are killed again and again while a follower brings what a writer commits."""
+    location, log = str(tmp_path / "tidelog.db"), tmp_path / "follow.log"
+    lake = Lake(tmp_path / "lake")
+    write_log(location, [draft(n) for n in range(50)])
+    arguments = ["ingest", "--follow", "--store", location, "--lake", str(lake.root)]
+    arguments += ["--master", cluster.master]
+    arguments += [text for pair in cluster.conf.items() for text in ("--conf", "=".join(pair))]
+
+    def has_grown(than: int) -> bool:
+        """Wait until the table has more than that."""
+        deadline = time.monotonic() + RUN_SECONDS
+        while lake.through("log") <= than and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return lake.through("log") > than
+
+    with (
+        live_writer(location, tmp_path / "enough"),
+        pipeline_process(*arguments, log=log) as process,
+    ):
+        for _ in range(2):
+            grown = has_grown(lake.through("log"))
+            assert grown, log.read_text(errors="replace")[-4000:] + cluster.log_text()
+            assert cluster.kill_executors(), "there was no executor to kill"
+        assert has_grown(lake.through("log")), log.read_text(errors="replace")[-4000:]
+        process.terminate()
+        assert process.wait(RUN_SECONDS) == 0, log.read_text(errors="replace")[-4000:]
+    assert catch_up(StoreAddress(location), lake)
+    entries = [Entry(**row) for row in lake.arrow("log").sort_by("committed_id").to_pylist()]
+    assert entries == read_log(location)

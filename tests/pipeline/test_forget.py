@@ -11,23 +11,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.channels.peer import channels_server, ok
-from support.killed_job import run_killed
-from support.lake_bytes import files_with
-from support.log_writer import draft, read_log, write_log
-from support.table_rows import table_rows
+from support.log.log_writer import draft, read_log, write_log
+from support.pipeline.killed_job import run_killed
+from support.pipeline.lake_bytes import files_with
+from support.pipeline.table_rows import table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.channels.upkeep import erasing
 from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.pipeline.fill.ingest import ingest
-from tidelog.pipeline.forget import NothingToForget, forget, is_unfinished
+from tidelog.pipeline.forget import NothingToForget, forget
 from tidelog.pipeline.frames import empty_frame
+from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.lake.lake import Lake, LakeLocked
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.pipeline.tables import BY_NAME
+from tidelog.pipeline.transforms.changes import changes
 from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased
 from tidelog.pipeline.transforms.events import events, forgotten_index
 from tidelog.pipeline.transforms.messages import fold, message_versions
@@ -132,6 +134,7 @@ def derive(
     write("message_version", versions, 10)
     write("message", fold(lake.frame(spark, "message_version")).coalesce(1), 10)
     gone = forgotten_index(log, lake.frame(spark, "forgotten"))
+    write("changes", changes(log).coalesce(1), 10)
     write("event", events(log, gone).coalesce(1), 10)
     write("send", sends(log, empty_frame(spark, TOMBSTONES)).coalesce(1), 10)
 
@@ -190,6 +193,7 @@ def test_forgotten_content_is_in_no_file(spark: "SparkSession", lake: Lake) -> N
         "log": 6,
         "message_version": 4,
         "message": 3,
+        "changes": 6,
         "event": 2,
         "send": 1,
         "snapshot": 2,
@@ -247,7 +251,7 @@ def test_an_unknown_name_changes_nothing(spark: "SparkSession", lake: Lake) -> N
 KILLED = """
 import sys
 from pathlib import Path
-from support.killed_job import attached_session
+from support.pipeline.killed_job import attached_session
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.lake.lake import Lake
 

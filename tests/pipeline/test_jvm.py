@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tidelog.base.errors import ConfigError
 from tidelog.pipeline.spark import class_archive
 from tidelog.pipeline.spark.jvm import Jvm, NoJvm, find_jvm
+from tidelog.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,29 +98,31 @@ def test_no_java_at_all_says_what_to_do(
         find_jvm()
 
 
-def test_an_archive_that_cannot_be_built_costs_nothing_but_time(
+def test_an_archive_is_built_after_the_work_of_the_second_command(
     tmp_path: Path, cache: Path
 ) -> None:
-    """The second start tries; a failed build is no error, and the third does not try again."""
-    del cache
-    told: list[str] = []
+    """No start waits for it; if it cannot be built that costs nothing, and is not tried again."""
     jvm = Jvm(fake_java(tmp_path / "broken", "17"), "17", "a test")
-    for tries in (0, 1, 1):
-        assert class_archive.options(jvm, told.append) == []
-        assert len(told) == tries
+    assert class_archive.options(jvm) == []
+    assert class_archive.build_afterwards(jvm) is None, "the first command builds nothing"
+    archive = class_archive._Archive(jvm)
+    assert archive.is_due()
+    assert class_archive.options(jvm) == [], "a start builds nothing, it only uses what is there"
+    assert not archive.build()
+    assert not archive.is_due()
+    assert class_archive.build_afterwards(jvm) is None
+    assert [file.suffix for file in (cache / "classes").glob("*.failed")] == [".failed"]
 
 
-def test_a_start_does_not_wait_for_another_ones_build(tmp_path: Path, cache: Path) -> None:
-    """While one process builds the archive, others start without it."""
+def test_one_process_builds_the_archive(tmp_path: Path, cache: Path) -> None:
+    """While one does, others leave it to it."""
     jvm = Jvm(fake_java(tmp_path / "java", "17"), "17", "a test")
     (cache / "classes").mkdir(parents=True)
     archive = class_archive._Archive(jvm)
-    assert not archive.build(lambda _: None), "the first start builds nothing"
     with archive._lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        told: list[str] = []
-        assert class_archive.options(jvm, told.append) == []
-        assert told == []
+        assert not archive.build()
+    assert not list((cache / "classes").glob("*.failed"))
 
 
 def test_only_the_newest_archives_stay(tmp_path: Path, cache: Path) -> None:
@@ -146,3 +150,33 @@ def test_the_session_is_told_what_the_pipeline_needs(spark: "SparkSession") -> N
         "spark.driver.bindAddress": "127.0.0.1",
     }
     assert {name: spark.conf.get(name) for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("variables", "master", "conf"),
+    [
+        ({"SPARK_REMOTE": "sc://host"}, None, {}),
+        ({"SPARK_API_MODE": "connect"}, None, {}),
+        ({}, "sc://host:15002", {}),
+        ({}, None, {"spark.remote": "sc://host"}),
+        ({}, None, {"spark.api.mode": "connect"}),
+    ],
+)
+def test_spark_connect_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    master: str | None,
+    conf: dict[str, str],
+) -> None:
+    """However it is asked for, before anything is started; in one line that says what to do."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"Spark Connect is not supported.*--master") as refused:
+        spark_session(master, conf.items())
+    assert "\n" not in str(refused.value)
+
+
+def test_cluster_deploy_mode_is_refused() -> None:
+    """The driver must be where the lake is."""
+    with pytest.raises(ConfigError, match=r"cluster deploy mode .* --deploy-mode client"):
+        spark_session("spark://host:7077", {"spark.submit.deployMode": "cluster"}.items())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.pipeline.table_rows import table_rows
 from support.sync.peer import ADMIN_TOKEN, TREE, SyncNode, connected, outcome, push, sync_server
-from support.table_rows import table_rows
 from tidelog.base.settings.limits import Limits
 from tidelog.pipeline.fill.derived_tables import build
 from tidelog.pipeline.fill.ingest import ingest
@@ -73,15 +73,15 @@ async def test_a_server_starts_from_a_published_snapshot(
             await peer.submit(push("31", "n31", parent="n30"))
     async with sync_server(tmp_path / "data") as node:
         read = 0
-        rows = node.store.rows
+        rows_within = node.store.rows_within
 
-        async def counted(query: str, key: Any) -> Any:
+        async def counted(query: str, positions: Any, *, most_bytes: int) -> Any:
             nonlocal read
-            found = await rows(query, key)
-            read += len(found) if query == "sync_page" else 0
+            found = await rows_within(query, positions, most_bytes=most_bytes)
+            read += len(found)
             return found
 
-        monkeypatch.setattr(node.store, "rows", counted)
+        monkeypatch.setattr(node.store, "rows_within", counted)
         async with connected(node.ws_url, "t", TREE) as peer:
             results = await peer.submit(push("32", "n7"), push("33", "n33", parent="n31"))
         assert outcome(results) == ["validation_failed event.payload.value.id", "committed"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tidelog
-from support.table_rows import table_rows
+from support.pipeline.table_rows import table_rows
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.lake.lake import Lake
 

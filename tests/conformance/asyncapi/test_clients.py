@@ -11,11 +11,11 @@ from typing import Any
 
 import jwt
 
-from support import wire_schema
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.peer import ADMIN_TOKEN, BrokerAt
-from support.overheard import Overheard
 from support.probe.server import running_server
+from support.web import wire_schema
+from support.web.overheard import Overheard
 from tidelog.cli.serve import _mount_channels, _mount_mesh, _mount_sync
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.config.settings import Settings

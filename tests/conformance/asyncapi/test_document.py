@@ -11,14 +11,14 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from support import wire_schema
 from support.node import installed
+from support.web import wire_schema
 from tidelog.mesh.protocol import wire as mesh_wire
 from tidelog.sync.protocol.wire import CLIENT_TYPES
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parent / "sync"
-SURFACES = {"channels", "sync", "mesh"}
+SURFACES = {"channels", "sync", "insieme", "mesh"}
 
 
 def test_the_document_is_asyncapi() -> None:
@@ -104,6 +104,8 @@ OPAQUE = {
     "HistoryEnvelope.meta": "the sender's",
     "HeartbeatAck.payload": "empty",
     "HistoryItem.message": "a message as the HTTP API shows it, or an event as it was sent",
+    "InsiemeCommittedEvent.meta": "the application's",
+    "InsiemeCommittedEvent.payload": "the application's",
     "MemberData.user_info": "the application's",
     "MessageChange.data": "the publisher's",
     "MessageChange.extras": "the publisher's",
@@ -114,6 +116,7 @@ OPAQUE = {
     "PublishedEvent.data": "the publisher's",
     "PublishedEvent.extras": "the publisher's",
     "PublishedEvent.tags": "the publisher's",
+    "SyncEvent.meta": "the application's",
     "SyncEvent.payload": "the application's",
 }
 """Parts of what the server says whose members it does not know, and whose they are."""

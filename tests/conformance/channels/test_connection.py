@@ -38,7 +38,10 @@ async def upgrade_status(node: ChannelsNode, query: str) -> int:
         response = refusal.response
     body = json.loads(response.body)
     assert body.pop("error")
-    assert body == {"code": "invalid_input", "status": response.status_code}
+    expected = {"code": "invalid_input", "status": response.status_code}
+    if "rollup" in query:
+        expected |= {"code": "ai_rollup_window_invalid", "ai_code": 104004}
+    assert body == expected
     return response.status_code
 
 

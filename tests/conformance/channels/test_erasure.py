@@ -181,7 +181,10 @@ async def test_what_is_forgotten_is_gone(
         else:
             await purge(api, channel, how)
         await nothing_is_served(node, channel, ack)
-        assert SECRET.encode() not in await bytes_of(store)
+        async with asyncio.timeout(60):
+            # What a background process of PostgreSQL can still see stays until that has ended.
+            while SECRET.encode() in await bytes_of(store):
+                assert store.startswith("postgresql://")
         entries = await node.surface.service.store.entries(0)
         erased = [entry for entry in entries if entry.entity == serial]
         assert len(erased) == 11
@@ -388,7 +391,7 @@ async def test_content_that_outlived_its_erasure_is_found(
         channel = unique()
         await node.api.publish(channel, SECRET)
         await forget(node.api, channel=channel)
-        assert await damage(node.surface.service.store) == ["is erased, and still there"]
+        assert await damage(node.surface.service.store) == ["was erased, but is still there"]
 
 
 async def test_writers_go_on_while_a_channel_is_erased(

@@ -17,11 +17,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from support.channels.attacked import PRIVATE, ROOM, prepared
+from support.channels.malformed_frames import Frame, damaged_frame, known_frame
+from support.channels.malformed_requests import Requests
 from support.channels.peer import APP, ChannelsNode, Peer, handshake
 from support.channels.raw import RawClient, signed_target
 from support.channels.refusals import ERRORS, LEAK, check_answer, check_frame
-from support.malformed_frames import Frame, damaged_frame, known_frame
-from support.malformed_requests import Requests
 
 FRAMES = 9_000
 DAMAGED = 2_500

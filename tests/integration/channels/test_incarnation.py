@@ -16,10 +16,11 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from support.balancer import Balancer
+from support.channels.events import heard
 from support.channels.peer import APP, V2_QUERY, Api, Peer, handshake, ok, refused, until
 from support.channels.process import channels_process, sdk_client, subscribed
-from support.command import tidelog
+from support.cli.command import tidelog
+from support.web.balancer import Balancer
 from tidelog.base.sql import sqlitefile
 from tidelog.client import ChannelClient
 from tidelog.client.backoff import Backoff
@@ -183,6 +184,30 @@ async def test_a_restored_log_is_not_the_rest_of_the_lost_one(
         asked = {"limit": 2, "direction": "oldest_first", "cursor": lost.cursor}
         answer = await server.api.get(f"/channels/{CHANNEL}/history", **asked)
         refused(answer, 400, "invalid_input")
+
+
+async def test_an_event_stream_goes_on_or_is_reset(
+    tmp_path: Path, store_location: str, restore_location: str, free_port: int
+) -> None:
+    """As a socket: who saw 3 has the new messages after them, who saw 8 is told and rewound."""
+    lost = await lose(tmp_path, store_location)
+    await tidelog("restore", str(lost.backup), "--store", restore_location)
+    stream_id = lost.succeeded["stream_id"]
+    async with served(tmp_path, restore_location, free_port) as server:
+        await server.publish(NEW, "new")
+        async with heard(free_port, CHANNEL, last_id=f"{stream_id}:{KEPT}") as listener:
+            assert (await listener.expect("sockudo:connection_established"))["data"]
+            frames = [await listener.frame() for _ in range(NEW)]
+            assert [frame["serial"] for frame in frames] == [*range(KEPT + 1, KEPT + NEW + 1)]
+            assert {frame["data"] for frame in frames} == {f"new {n}" for n in range(NEW)}
+            assert frames[0]["stream_id"] != stream_id
+        async with heard(free_port, CHANNEL, last_id=f"{stream_id}:{SEEN}", rewind=9) as listener:
+            await listener.expect("sockudo:connection_established")
+            failed = json.loads((await listener.expect("sockudo:resume_failed"))["data"])
+            assert (failed["code"], failed["reason"]) == ("stream_reset", "history_replaced")
+            await listener.subscribed()
+            states = [await listener.frame() for _ in range(9)]
+            assert [state["data"] for state in states[-NEW:]] == [f"new {n}" for n in range(NEW)]
 
 
 async def test_our_client_goes_on_or_says_that_it_could_not(

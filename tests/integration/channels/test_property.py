@@ -42,7 +42,7 @@ from tidelog.channels.front.sockets import connection, delivery, subscribing
 from tidelog.channels.upkeep import stored
 from tidelog.testing.clock import FakeClock
 
-PROGRAMS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "20")) // 10)
+PROGRAMS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "10")) // 10)
 STEPS = int(os.environ.get("TIDELOG_TEST_SOAK_STEPS", "50"))
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 ACTORS = 6

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from support.mesh.broker_process import TOPIC, RealMesh
 from support.mesh.daemon_process import eventually
 from support.mesh.scripted_broker import SLUG

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.scripted_broker import ScriptedBroker, running
 from tidelog.client import BlockingMeshClient, DaemonUnavailable, MeshClient, MeshRefused

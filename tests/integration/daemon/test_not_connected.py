@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from support.mesh.broker_process import RealMesh
 from support.mesh.daemon_process import DaemonProcess, eventually
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from support.dashboard import TOKEN, desk
+from support.dashboard.feed_peer import TOKEN, desk
 from tidelog.base.errors import StoreUnavailable
 from tidelog.dashboard.feed import MAX_PAGES, SESSION_ENDED, TOO_MANY_PAGES
 from tidelog.store.postgresql import PostgresqlStore
@@ -47,6 +47,7 @@ async def test_off_without_a_token(tmp_path: Path) -> None:
 async def test_login_opens_everything_and_logout_closes_it(tmp_path: Path) -> None:
     """Strangers are sent to the login; the token opens the page, its JSON and its feed."""
     async with desk(tmp_path, admin_token=TOKEN) as here:
+        assert (await here.http.get("/")).headers["location"] == "/dashboard"
         assert (await here.http.get("/dashboard")).headers["location"] == "/dashboard/login"
         assert "Admin token" in (await here.http.get("/dashboard/login")).text
         for path in API:
@@ -159,7 +160,7 @@ async def test_development_is_open_here_only(tmp_path: Path) -> None:
     """Under --dev nobody logs in, unless the host has a name that is not this machine's."""
     async with desk(tmp_path) as here:
         assert (await here.http.get("/dashboard")).status_code == 200
-        assert (await here.http.get("/")).headers["location"] == "/dashboard"
+        assert "playground" in (await here.http.get("/")).text
         assert (await here.get("state"))["is_open"] is True
         rebound = {"host": "evil.example:80"}
         assert (await here.http.get("/dashboard", headers=rebound)).status_code == 403

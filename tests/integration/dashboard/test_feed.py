@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from support.dashboard import Desk, Json, desk, draft
+from support.dashboard.feed_peer import Desk, Json, desk, draft
 from tidelog.client import ChannelPublisher
 from tidelog.dashboard.feed import MAX_PUSHED, MAX_WATCHED, POLICY_VIOLATION
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from support.dashboard import Desk, desk
+from support.dashboard.feed_peer import TOKEN, Desk, desk
 from support.mesh.local_daemon import LocalDaemon
 from support.sync.peer import SECRET, connected, note, write_model
 from tidelog.client import ChannelPublisher
@@ -191,12 +191,13 @@ async def test_mesh_members_and_deliveries(here: Desk) -> None:
 
 async def test_what_is_not_served_says_so(tmp_path: Path) -> None:
     """A server without a surface says so instead of showing nothing."""
-    async with desk(tmp_path) as here:
+    async with desk(tmp_path, admin_token=TOKEN) as here:
+        await here.log_in()
         assert (await here.get("sync"))["is_served"] is False
         assert "There is no lake" in (await here.get("pipeline"))["problem"]
         assert "no search index" in (await here.get("search", q="tide"))["problem"]
         assert "empty" in (await here.get("search", q=" "))["problem"]
-        assert (await here.get("state"))["surfaces"] == ["channels", "mesh"]
+        assert (await here.get("state"))["surfaces"] == ["mesh"]
 
 
 async def test_without_the_extra_the_pipeline_says_so(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.catalogue import Database
-from support.nodes import Node, running_node
+from support.log.nodes import Node, running_node
+from support.store.catalogue import Database
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreUnavailable
 from tidelog.base.settings.limits import Limits
 from tidelog.log import announcements as module

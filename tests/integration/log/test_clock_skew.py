@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from support.channels.peer import channels_server, ok
-from support.nodes import Witness, put_item, running_node
+from support.log.nodes import Witness, put_item, running_node
 from tidelog.base.clock import SystemClock
 from tidelog.base.errors import ClockSkewed
 from tidelog.base.settings.limits import Limits

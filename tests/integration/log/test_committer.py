@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from msgspec import Struct
 
-from support.nodes import Node, joined, put_item, running_node, verdict, whole_log
+from support.log.nodes import Node, joined, put_item, running_node, verdict, whole_log
 from support.probe.rules import SCOPE, STATE, PruneItem, PutItem, log_stream
 from tidelog.base.errors import (
     DataError,
@@ -254,6 +254,21 @@ async def test_a_decision_that_raises_fails_alone(
         assert len(scripts.writer.batches) == 1
         assert await stored_keys(node.store) == ["before", "after"]
         assert await node.store.stream_entries("named", 0) == []
+
+
+async def test_slow_decisions_are_told_now_and_then(
+    store_location: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a machine without a free processor each may be one, and a line for each fills the log."""
+    monkeypatch.setattr("tidelog.log.committer.SLOW_DECIDE_SECONDS", -1.0)
+    monkeypatch.setattr("tidelog.log.committer.SLOW_LOG_SECONDS", 3600.0)
+    async with running_node(store_location) as node:
+        for number in range(3):
+            await node.put("s", f"k{number}")
+        assert caplog.text.count("a decision of PutItem took over 50 ms") == 1
+        monkeypatch.setattr("tidelog.log.committer.SLOW_LOG_SECONDS", 0.0)
+        await node.put("s", "k3")
+    assert "took over 50 ms (2 more times since the last such line)" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.catalogue import Database
-from support.nodes import Node, put_item, running_node, verdict
+from support.log.nodes import Node, put_item, running_node, verdict
+from support.store.catalogue import Database
 from tidelog.base.errors import HistoryReplaced, ShuttingDown, StoreUnavailable
 from tidelog.base.settings.limits import Limits
 from tidelog.log.decision import Failure

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from support.nodes import LOG_ID, Node, Witness, joined, put_item, verdict, whole_log
+from support.log.nodes import LOG_ID, Node, Witness, joined, put_item, verdict, whole_log
 from support.probe.rules import SCOPE, PruneItem, PutItem, log_stream
 from support.probe.wire import PruneResult, PutResult
 from tidelog.base.errors import DataError, StoreInUse
@@ -38,7 +38,7 @@ from tidelog.testing.clock import FakeClock
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-EXAMPLES = int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "4"))
 STEPS = int(os.environ.get("TIDELOG_TEST_SOAK_STEPS", "50"))
 
 MAX_INT64 = 2**63 - 1

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from support.nodes import Node, joined, put_item, running_node
+from support.log.nodes import Node, joined, put_item, running_node
 from tidelog.base.errors import QueueFull
 from tidelog.base.settings.limits import Limits
 from tidelog.log.traced import LAST, TracedCommitter

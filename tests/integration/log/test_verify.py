@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner
 
-from support.command import run as run_command
-from support.nodes import put_item, running_node, verdict, whole_log
+from support.cli.command import run as run_command
+from support.log.nodes import put_item, running_node, verdict, whole_log
 from tidelog.base.errors import StoreError
 from tidelog.cli.main import app
 from tidelog.config.schema import SCHEMA

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 import time
@@ -9,15 +10,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import asyncpg
 import pytest
 from typer.testing import CliRunner
 
-from support.catalogue import Database
 from support.channels.peer import channels_server
-from support.full_store import fill
+from support.store.catalogue import Database
+from support.store.full_store import fill
 from tidelog.base.errors import StoreDamaged
 from tidelog.channels.upkeep import erasing
 from tidelog.cli.main import app
@@ -29,6 +30,7 @@ from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database, drop_database
 
 NOT_COVERED = {
+    "alteration": "what a lake is to read again; `pipeline check` compares what it made of that",
     "writer": "the last batch of each running process; asked for only until its COMMIT is answered",
     "announcement": "what nodes tell each other beside the log; unlogged, and gone in a minute",
     "schema_version": "a store whose version is another one is refused before anything is read",
@@ -36,29 +38,45 @@ NOT_COVERED = {
 }
 """Tables whose rows are not verified, and why."""
 
-ROWS = 4
-"""Rows of a table in which each column is changed."""
+ROWS = int(os.environ.get("TIDELOG_TEST_SOAK_ROWS", "2"))
+"""Rows of a table in which each column is changed; `scripts/soak` changes more."""
 
 
 class Changer:
-    """Changes single values of a store, and puts them back."""
+    """Changes single values of a store, and puts them back.
+
+    As a context manager it keeps its connection to a server for many changes.
+    """
 
     def __init__(self, location: str) -> None:
         self._location = location
         self._is_sqlite = not location.startswith("postgresql://")
+        self._kept: asyncpg.Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        if not self._is_sqlite:
+            self._kept = await self._connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._kept is not None:
+            await self._kept.close()
+
+    async def _connect(self) -> asyncpg.Connection:
+        settings = {"search_path": "tidelog, public"}
+        return await asyncpg.connect(self._location, server_settings=settings)
 
     async def run(self, statement: str, *values: object) -> list[Any]:
         """Run one statement; its parameters are `$1` and so on."""
         if self._is_sqlite:
             with closing(sqlite3.connect(self._location, isolation_level=None)) as connection:
                 return connection.execute(statement.replace("$", "?"), values).fetchall()
-        server = await asyncpg.connect(
-            self._location, server_settings={"search_path": "tidelog, public"}
-        )
+        server = self._kept or await self._connect()
         try:
             return [tuple(row) for row in await server.fetch(statement, *values)]
         finally:
-            await server.close()
+            if server is not self._kept:
+                await server.close()
 
     async def change(self, table: str, key: dict[str, Any], column: str, value: object) -> bool:
         """Set one value; False if the engine has no place for it."""
@@ -124,8 +142,14 @@ def test_a_sound_store_is_sound(full_store: str) -> None:
 
 async def test_one_changed_value_is_found_in_every_column(full_store: str) -> None:
     """Of every table, in several rows: the engine refuses the value, or verification finds it."""
+    async with Changer(full_store) as changer:
+        await change_every_column(full_store, changer)
+
+
+async def change_every_column(full_store: str, changer: Changer) -> None:
+    """Each is changed, found and put back."""
     rng = random.Random(19)
-    database, changer = Database(full_store), Changer(full_store)
+    database = Database(full_store)
     found: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     missed: list[tuple[Any, ...]] = []
@@ -427,4 +451,4 @@ async def test_an_erasure_that_is_under_way_is_no_damage(
     changer = Changer(store_location)
     await changer.run("UPDATE channels_erasure SET step = 2")
     problems = {each.problem for each in (await verdict_of(store_location)).damage}
-    assert "is erased, and still there" in problems
+    assert "was erased, but is still there" in problems

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from tidelog.client import ChannelClient, SyncClient
 from tidelog.daemon.key_file import new_key, write_key
 from tidelog.daemon.uplink.broker_address import dialled

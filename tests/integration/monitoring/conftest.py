@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from support.stage import Stage, staged
+from support.dashboard.stage import Stage, staged
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -17,8 +17,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from support.promql import Use, uses
-from support.stage import Stage
+from support.dashboard.stage import Stage
+from support.monitoring.promql import Use, uses
 from tidelog.cli.main import app
 from tidelog.config.metrics import all_metrics
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.stage import Stage
+from support.dashboard.stage import Stage
 from tidelog.testing.process import ServerProcess
 
 WAIT_SECONDS = 30.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.backups import silent
-from support.nodes import put_item, running_node
+from support.log.nodes import put_item, running_node
+from support.store.backups import silent
 from tidelog.config.schema import SCHEMA
 from tidelog.store.backup import back_up
 from tidelog.testing.postgresql import create_database, drop_database

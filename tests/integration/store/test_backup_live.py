@@ -7,8 +7,8 @@ import asyncio
 from contextlib import closing
 from pathlib import Path
 
-from support.command import tidelog
-from support.nodes import Witness
+from support.cli.command import tidelog
+from support.log.nodes import Witness
 from tidelog.client import ChannelPublisher, Receipt
 from tidelog.config.schema import SCHEMA
 from tidelog.store.catalogue import tables

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.backups import command, files_in, run_sql
+from support.store.backups import command, files_in, run_sql
 from tidelog.base.errors import StoreDamaged
 
 ARCHIVES = Path(__file__).parents[2] / "fixtures" / "upgrade"

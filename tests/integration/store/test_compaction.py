@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.backups import silent
 from support.channels.peer import channels_server, ok, unique
-from support.command import run as run_command
-from support.command import tidelog
+from support.cli.command import run as run_command
+from support.cli.command import tidelog
+from support.store.backups import silent
 from tidelog.base.errors import StoreInUse, StoreUnavailable
 from tidelog.base.faultpoint import VARIABLE
 from tidelog.base.sql import sqlitefile

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from support.command import run as run_command
-from support.nodes import put_item, running_node
+from support.cli.command import run as run_command
+from support.log.nodes import put_item, running_node
 from tidelog.base.errors import StoreDamaged, StoreInUse, StoreUnavailable
 from tidelog.base.sql.sqlitefile import DirectoryLock
 from tidelog.config.schema import SCHEMA

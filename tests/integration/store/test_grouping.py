@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.channels.peer import channels_server
-from support.nodes import Node, running_node
+from support.log.nodes import Node, running_node
 from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import Accept, Failure, Names, RowChange, View
 from tidelog.store.grouping import Group, group

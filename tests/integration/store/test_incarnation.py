@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.backups import command, silent
-from support.catalogue import Database
-from support.nodes import LOG_ID, put_item, running_node
+from support.log.nodes import LOG_ID, put_item, running_node
+from support.store.backups import command, silent
+from support.store.catalogue import Database
 from tidelog.base.errors import StoreDamaged
 from tidelog.config.schema import SCHEMA
 from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation

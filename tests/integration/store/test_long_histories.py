@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from support.catalogue import Database
+from support.store.catalogue import Database
 from tidelog.channels.upkeep.verifier import verify_channels
 from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store

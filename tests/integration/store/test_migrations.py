@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.catalogue import Database
+from support.store.catalogue import Database
 from tidelog.base.errors import SchemaTooNew, StoreError, StoreUnavailable
 from tidelog.channels.schema import EXTENSION as CHANNELS
 from tidelog.config.schema import SCHEMA

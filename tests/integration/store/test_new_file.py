@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.backups import command, files_in, silent
-from support.nodes import put_item, running_node
+from support.cli.command import run as run_command
+from support.log.nodes import put_item, running_node
 from support.other_user import as_nobody, can_change_user
+from support.store.backups import command, files_in, silent
 from tidelog.base.errors import StoreUnavailable
 from tidelog.config.schema import SCHEMA
 from tidelog.store.atomic_file import new_file
@@ -30,18 +31,16 @@ async def write_log(location: str) -> None:
 
 def run(*arguments: str, file_bytes: int | None = None) -> subprocess.CompletedProcess[str]:
     """The command as a process, in which a file may be limited as a full disk limits it."""
-
-    def limit() -> None:
-        if file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-
+    if file_bytes is None:
+        return run_command(*arguments)
+    limits = (file_bytes, file_bytes)
     return subprocess.run(
         [sys.executable, "-m", "tidelog", *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=SECONDS,
-        preexec_fn=limit,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits),
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.backups import command, silent
-from support.catalogue import Database
+from support.store.backups import command, silent
+from support.store.catalogue import Database
 from tidelog.base.errors import StoreInUse, StoreUnavailable
 from tidelog.config.schema import SCHEMA
 from tidelog.store.backup import restore

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from support.command import tidelog
-from support.nodes import Witness
+from support.cli.command import tidelog
+from support.log.nodes import Witness
 from tidelog.client import ChannelPublisher
 from tidelog.config.schema import SCHEMA
 from tidelog.testing.process import ServerProcess

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.backups import command
+from support.store.backups import command
 from support.sync.peer import EVENT, MODEL, SECRET, connected, envelope, note, token, write_model
 from tidelog.client import SyncClient
 from tidelog.client.backoff import Backoff

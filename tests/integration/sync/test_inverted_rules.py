@@ -51,6 +51,7 @@ OF_COLD_START = "tests/unit/client/sync/test_core_cold_start.py::"
 OF_FETCHING = "tests/unit/client/sync/test_core_fetching.py::"
 OF_VIEWS = "tests/unit/client/sync/test_core_views.py::"
 OF_STORE = "tests/unit/client/sync/test_store.py::"
+OF_INSIEME = "tests/unit/sync/protocol/test_insieme.py::"
 OF_RULES = "tests/integration/sync/decide/test_rules.py::"
 
 
@@ -68,8 +69,8 @@ INVERSIONS = (
     Inversion(
         "D1",
         SESSION,
-        "if len(frame) > limit:",
-        "if len(frame) > 4 * limit:",
+        "if len(received.frame) > limits.max_message_bytes:",
+        "if len(received.frame) > 4 * limits.max_message_bytes:",
         OF_SESSION + "test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not",
     ),
     Inversion(
@@ -269,8 +270,8 @@ INVERSIONS = (
     Inversion(
         "D44",
         SESSION,
-        "limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))",
-        "limit = max(1, min(settings.sync_limit_max, limit))",
+        "return max(settings.sync_limit_min, min(settings.sync_limit_max, limit))",
+        "return max(1, min(settings.sync_limit_max, limit))",
         OF_SESSION + "test_the_page_size_is_clamped",
     ),
     Inversion(
@@ -363,8 +364,8 @@ INVERSIONS = (
     Inversion(
         "D64",
         PROFILES,
-        'yield from _unknown_members("event", event, ("type", "payload"))',
-        'yield from _unknown_members("event", {}, ("type", "payload"))',
+        '_unknown_members("event", event, ("type", "payload", "meta"))',
+        '_unknown_members("event", {}, ("type", "payload", "meta"))',
         OF_PROFILES + "test_unknown_member_of_the_event",
     ),
     Inversion(
@@ -373,6 +374,48 @@ INVERSIONS = (
         "self._cycles.give_up_states(self.partitions)",
         "self._cycles.try_states()",
         OF_COLD_START + "test_a_state_that_the_log_contradicts_is_replaced_by_events",
+    ),
+    Inversion(
+        "D68",
+        SESSION,
+        'stops = payload.get("stop_at_rejection", False)',
+        'stops = not payload.get("stop_at_rejection", False)',
+        OF_SESSION + "test_a_submit_may_stop_at_the_first_rejection",
+    ),
+    Inversion(
+        "D69",
+        PROFILES,
+        '_object("event.meta", event["meta"])',
+        '_text("event.meta", event["meta"])',
+        OF_PROFILES + "test_meta_beside_the_payload_is_carried",
+    ),
+    Inversion(
+        "D70",
+        TOKENS,
+        "return prefix.startswith(self.prefixes)",
+        "return self.allows(prefix)",
+        OF_INSIEME + "test_who_may_not_connect_is_told_and_closed",
+    ),
+    Inversion(
+        "D71",
+        "sync/protocol/insieme/events.py",
+        "inner.schema in (*TREE_ACTIONS, VERBATIM)",
+        "inner.schema in ()",
+        OF_INSIEME + "test_what_the_dialect_cannot_say_comes_as_it_is",
+    ),
+    Inversion(
+        "D73",
+        "sync/protocol/insieme/form.py",
+        'if problem.code == "rate_limited":',
+        'if problem.code == "":',
+        OF_INSIEME + "test_what_should_be_tried_again_ends_the_connection",
+    ),
+    Inversion(
+        "D74",
+        SESSION,
+        "self._alive_at = max(self._alive_at, heard_at)",
+        "self._alive_at = max(self._alive_at, 0.0)",
+        OF_INSIEME + "test_any_frame_keeps_the_connection_and_silence_is_asked",
     ),
 )
 

@@ -117,6 +117,27 @@ async def test_pages_are_cut_by_bytes(tmp_path: Path, store_location: str) -> No
             assert (await peer.expect("error"))["code"] == "bad_request"
 
 
+async def test_pages_that_were_asked_for_in_advance_wait_for_their_reader(
+    tmp_path: Path, store_location: str
+) -> None:
+    """Forty pages of a megabyte make nobody a slow consumer who reads them later."""
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        filled(tmp_path, store_location, 2, 900 * KB) as node,
+        connected(node.ws_url, "late") as late,
+        connected(node.ws_url, "other") as other,
+    ):
+        late.socket.transport.pause_reading()
+        for _ in range(40):
+            await late.send("sync", {"partitions": ["p"], "since_committed_id": 0})
+        for _ in range(60):  # time enough for the server to make all of them, if it did
+            await other.sync("p")
+        assert node.server.metrics.slow_consumers._value.get() == 0
+        late.socket.transport.resume_reading()
+        for _ in range(40):
+            assert len((await late.expect("sync_response"))["events"]) == 1
+
+
 async def test_the_least_number_of_events_holds_for_small_ones(
     tmp_path: Path, store_location: str
 ) -> None:

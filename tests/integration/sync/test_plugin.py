@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.application import MOST_ITEMS
+from support.sync.application import MOST_ITEMS
 from support.sync.peer import (
     TREE,
     Peer,
@@ -23,7 +23,7 @@ from support.sync.peer import (
 )
 from tidelog.base.errors import ConfigError
 
-PLUGIN = "support.application:Rules"
+PLUGIN = "support.sync.application:Rules"
 
 
 def without_time(result: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +188,9 @@ async def test_a_check_sees_the_items_before_it_in_the_same_request(
         assert outcome(await peer.submit(note("2", data="after first"))) == ["committed"]
 
 
-@pytest.mark.parametrize("plugin", ["support.nowhere:Rules", "support.application:NOT_A_PLUGIN"])
+@pytest.mark.parametrize(
+    "plugin", ["support.nowhere:Rules", "support.sync.application:NOT_A_PLUGIN"]
+)
 async def test_a_server_does_not_start_with_a_wrong_plugin(tmp_path: Path, plugin: str) -> None:
     """The setting is named, and nothing is served without the rules it asks for."""
     with pytest.raises(ConfigError, match=f"sync.plugin: {plugin}"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from support.channels.peer import Api, message_path
-from support.command import tidelog
+from support.cli.command import tidelog
 from tidelog.config.settings import DEVELOPMENT_APP
 from tidelog.testing.process import ServerProcess
 
@@ -18,8 +18,9 @@ def test_development_serves_the_known_app_and_says_so(tmp_path: Path) -> None:
     with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",)) as server:
         server.start()
         assert (
-            "DEVELOPMENT MODE: everybody knows app app-id / app-key / app-secret and the admin "
-            "token dev-admin-token; never expose this port"
+            "DEVELOPMENT MODE: everybody knows app app-id / app-key / app-secret, the admin token "
+            "dev-admin-token, the secret of sync's tokens (everybody knows this development "
+            "secret); never expose this port"
         ) in server.log_text()
     with ServerProcess(data_dir=tmp_path / "other") as server:
         server.start()
@@ -32,15 +33,17 @@ def test_development_announces_only_what_is_public(tmp_path: Path) -> None:
         "TIDELOG_ADMIN_TOKEN": "gull-over-the-quay-7",
         "TIDELOG_APP_ID": "app-id",
         "TIDELOG_APP_SECRET": "lantern-on-the-mole-9",
+        "TIDELOG_SYNC_JWT_SECRET": "k3eP-4t3-tide-0ut-of-h4rbour-walls",
     }
     with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",), environment=own) as server:
         server.start()
-        text = server.log_text()
+        text = server.log_text() + httpx.get(f"{server.url}/playground/server").text
     assert "DEVELOPMENT MODE" in text
     assert "The secret of app.secret (TIDELOG_APP_SECRET) is that of app app-id / main-key" in text
     assert "dev-admin-token" not in text
     assert "app-secret" not in text
-    assert not any(secret in text for secret in ("gull-over", "lantern-on"))
+    assert "development secret" not in text
+    assert not any(secret in text for secret in ("gull-over", "lantern-on", "walls"))
 
 
 def test_development_overrides_no_explicit_setting(tmp_path: Path) -> None:
@@ -102,6 +105,9 @@ def test_development_answers_only_this_machine(tmp_path: Path) -> None:
             assert asked(server, "POST", "/mesh", headers) == 401
             assert asked(server, "GET", opened, headers | upgrade) == 101
         nowhere = {"Origin": "null"}  # a file, or a framed page of anybody
+        stream = "/apps/app-id/channels/room/stream"  # which a page could read, as a socket
+        assert asked(server, "GET", stream, nowhere) == 403
+        assert asked(server, "GET", stream, {"Origin": "http://localhost:3000"}) == 400
         assert asked(server, "GET", "/healthz", nowhere) == 200
         assert asked(server, "POST", "/mesh", nowhere) == 403
         assert asked(server, "GET", opened, nowhere | upgrade) == 403

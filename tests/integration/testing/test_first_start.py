@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from tidelog.testing.process import CREDENTIALS, ServerProcess
 
 if TYPE_CHECKING:

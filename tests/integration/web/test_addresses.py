@@ -12,13 +12,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from support.channels.events import heard, listening
 from support.channels.peer import APP, V2_QUERY
 from support.probe.server import running_server
 from support.sync.peer import SECRET
 from tidelog.base.settings.limits import PerAddress
 from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
-from tidelog.config.settings import Settings
+from tidelog.config.settings import Pipeline, Settings
 from tidelog.sync.settings import SyncSettings as Sync
 from tidelog.web.server import Server
 
@@ -37,6 +38,7 @@ async def serving(
         apps=[APP],
         sync=Sync(jwt_secret=SECRET),
         channels=channels or Channels(),
+        pipeline=Pipeline(lake=str(data_dir / "lake")),
         per_address=PerAddress(**{"exempt": "", **limits}),
     )
     mounts, extensions = _surfaces(settings)
@@ -99,6 +101,31 @@ async def test_connections_of_one_address(tmp_path: Path) -> None:
                     await asyncio.sleep(0.01)
 
 
+async def test_event_streams_count_for_their_address(tmp_path: Path) -> None:
+    """As connections, and their failures as failures; one that ends is given back."""
+    async with serving(
+        tmp_path, max_connections=2, max_failed_authentications_per_minute=2
+    ) as server:
+        port = server.listener.getsockname()[1]
+        async with heard(port, "room") as first, heard(port, "room") as second:
+            await first.subscribed()
+            await second.subscribed()
+            async with listening(port, "room") as third:
+                assert third.status == 429
+            assert refusals(server, "address_connections") == 1
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (await _status(port, token="wrong")) == 429:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert await _status(port, token="wrong") == 401
+        assert await _status(port, token="wrong") == 429
+        assert refusals(server, "address_failures") >= 1
+
+
+async def _status(port: int, **params: str) -> int:
+    async with listening(port, "room", **params) as listener:
+        return listener.status
+
+
 async def test_requests_that_prove_nothing(tmp_path: Path) -> None:
     """Beyond the limit nobody of the address is judged, in the words of each surface."""
     async with (
@@ -127,6 +154,33 @@ async def test_requests_that_prove_nothing(tmp_path: Path) -> None:
             with pytest.raises(InvalidStatus) as refused:
                 await connect(socket_url(server, path))
             assert refused.value.response.status_code == 429
+
+
+async def test_every_route_that_wants_a_proof_has_that_limit(tmp_path: Path) -> None:
+    """Whatever `/openapi.json` says needs a proof is judged where failures are counted."""
+    async with serving(tmp_path) as server:
+        proving = [
+            route for route in server._routes if route.operation and route.operation.security
+        ]
+        assert {"/search", "/mesh/{slug}", "/sync/v1/sync"} <= {route.path for route in proving}
+        unjudged = [route.path for route in proving if route.admit is None]
+        assert unjudged == ["/dashboard/logout"]  # to whoever is not logged in it does nothing
+
+
+async def test_guesses_at_the_admin_token(tmp_path: Path) -> None:
+    """Wrong logins to the dashboard count; beyond the limit not even the right one is judged."""
+    page = "/dashboard/login"
+    async with (
+        serving(tmp_path, max_failed_authentications_per_minute=3) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        for _ in range(3):
+            wrong = await http.post(page, data={"token": "wrong"})
+            assert wrong.headers["location"] == f"{page}?wrong"
+        right = await http.post(page, data={"token": ADMIN})
+        assert (right.status_code, "set-cookie" in right.headers) == (429, False)
+        assert 0 < int(right.headers["retry-after"]) <= 20
+        assert (await http.get("/mesh/m", headers=WRONG)).status_code == 429
 
 
 async def test_sockets_that_prove_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from support.balancer import Balancer
+from support.web.balancer import Balancer
 from tidelog.cli.serve import LISTENER_VARIABLE
 from tidelog.testing.process import CREDENTIALS
 

@@ -4,6 +4,8 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
+
 from support.probe.server import running_server
 from tidelog.web.http import MAX_PIPELINED
 from tidelog.web.server import Server
@@ -35,6 +37,23 @@ async def test_what_was_pipelined_before_garbage_is_answered(tmp_path: Path) -> 
     async with running_server(tmp_path) as server:
         got = await answers_to(server, good + good + b"nonsense\r\n\r\n")
         assert got.count(b"HTTP/1.1 200 ") == 2
+
+
+async def test_garbage_is_counted_and_writes_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line for each would let anybody fill the disk."""
+    garbage = b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n"
+    upgrade = (
+        b"GET /healthz/live HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\n"
+        b"upgrade: h2c\r\n\r\n"
+    )
+    async with running_server(tmp_path) as server:
+        caplog.clear()
+        assert (await answers_to(server, garbage)).startswith(b"HTTP/1.1 400 ")
+        await answers_to(server, upgrade)
+        assert caplog.text == ""
+        assert server.metrics.refusals.labels("malformed")._value.get() == 1
 
 
 async def test_a_target_without_a_path_is_answered(tmp_path: Path) -> None:

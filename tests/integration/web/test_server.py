@@ -11,10 +11,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from support.certificate import make_certificate
 from support.channels import peer as channels_peer
+from support.log.storm import HttpClient, read_log
 from support.probe.server import running_server
-from support.storm import HttpClient, read_log
+from support.web.certificate import make_certificate
 from tidelog.base.errors import ConfigError
 from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route
 from tidelog.base.settings.limits import Limits

@@ -29,7 +29,7 @@ from integration.web.live import (
     echo,
     run,
 )
-from support.certificate import make_certificate
+from support.web.certificate import make_certificate
 from tidelog.base.net.frame import BINARY, CLOSE, PING, PONG, TEXT
 from tidelog.base.settings.limits import Limits
 from tidelog.web.reader import CONTINUATION

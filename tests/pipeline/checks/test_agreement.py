@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import UnsetType
 
-from support import mixed_log
 from support.channels.peer import APP
-from support.lake_rows import frame_of
-from support.store_copy import copy_to_postgresql
+from support.pipeline import mixed_log
+from support.pipeline.check_evidence import looked_at
+from support.pipeline.lake_rows import frame_of
+from support.store.store_copy import copy_to_postgresql
 from support.sync.peer import ADMIN_TOKEN, MODEL
 from tidelog.channels.protocol.version import Version, fold, stored_version
 from tidelog.pipeline.as_of import as_of, position_at
-from tidelog.pipeline.checks import agreement, evidence, served
+from tidelog.pipeline.checks import agreement, served
+from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.checks.served import AppKey, Server
+from tidelog.pipeline.checks.spool import RELATIONS
 from tidelog.pipeline.fill.ingest import IngestError, ingest
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.lake.lake import Lake, LakeError
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from tidelog.pipeline.checks.finding import Verdict
     from tidelog.testing.process import ServerProcess
 
-ENTRIES = int(os.environ.get("TIDELOG_TEST_SOAK_ENTRIES", "4000"))
+ENTRIES = int(os.environ.get("TIDELOG_TEST_SOAK_ENTRIES", "2000"))
 """`scripts/soak` has 200,000, of which the server takes most of a minute to write alone."""
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
 SMALL = 1200
@@ -63,9 +66,10 @@ def server_of(process: "ServerProcess") -> Server:
 
 
 def compared(spark: "SparkSession", location: str, lake: Lake, server: Server) -> "Verdict":
-    """The verdict of agreement."""
-    taken = evidence.take(spark, StoreAddress(location), agreement.NEEDS)
-    return agreement.check(taken, lake, server=server, model=SOURCE)
+    """The verdict of agreement on everything."""
+    taken = looked_at(spark, location, lake.root)
+    ranges = [Range(0, min(lake.through("log"), taken.head.committed_id))]
+    return agreement.check(taken, lake, ranges, server=server, model=SOURCE)
 
 
 def ingested(spark: "SparkSession", location: str, folder: Path) -> Lake:
@@ -110,11 +114,18 @@ def test_the_fold_of_a_long_log_is_what_the_server_answers(
     """
     location = str(tmp_path / "mixed.db")
     started = time.perf_counter()
-    program = [sys.executable, "-m", "support.mixed_log", location, str(ENTRIES), str(SEED)]
+    program = [
+        sys.executable,
+        "-m",
+        "support.pipeline.mixed_log",
+        location,
+        str(ENTRIES),
+        str(SEED),
+    ]
     written: dict[str, Any] = json.loads(
         subprocess.run(
             [*program, "--keep-all"],
-            cwd=Path(mixed_log.__file__).parent.parent,
+            cwd=Path(mixed_log.__file__).parents[2],
             check=True,
             capture_output=True,
             timeout=20 * SECONDS * max(1, ENTRIES // 200_000),
@@ -145,8 +156,11 @@ def _await_purge(location: str, versions: int) -> int:
     """Wait until the server has purged a part of so many versions; returns how many."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        _, tables = StoreAddress(location).relations({"left": "check_channel_versions"})
-        left: int = tables["left"].num_rows
+        relation = RELATIONS["channel_versions"]
+        pages = StoreAddress(location).pages(
+            "check_channel_versions", relation.key, relation.lowest
+        )
+        left: int = sum(page.num_rows for page in pages)
         if left < versions:
             return versions - left
         time.sleep(0.2)
@@ -224,18 +238,26 @@ def test_each_disagreement_is_found(
 
 
 def test_the_lake_agrees_with_its_store_alone(
-    spark: "SparkSession", small: tuple[Path, Lake]
+    spark: "SparkSession", small: tuple[Path, Lake], tmp_path: Path
 ) -> None:
     """Without a server, entries and stored snapshots are compared, and it is said what is not."""
     store, lake = small
-    taken = evidence.take(spark, StoreAddress(str(store)), agreement.NEEDS)
-    verdict = agreement.check(taken, lake)
+    taken = looked_at(spark, str(store), tmp_path)
+    verdict = agreement.check(taken, lake, taken.ranges)
     assert verdict.is_sound, str(verdict)
     assert verdict.examined == taken.head.committed_id
     assert verdict.notes == (
         "states of sync are not compared: no model was given",
         "no server was asked",
     )
+    # Of ranges: their entries, and the snapshots that are as of there, made of all their events.
+    head = taken.head.committed_id
+    ranges = (Range(10, head // 2), Range(head - 100, head))
+    some = looked_at(spark, str(store), tmp_path, *ranges)
+    part = agreement.check(some, lake, ranges, model=SOURCE)
+    assert part.is_sound, str(part)
+    assert sum(each.entries for each in ranges) < part.examined < head
+    assert part.ranges == ranges
 
 
 FORGED_ENTRIES: dict[str, tuple[str, dict[str, Any] | None]] = {
@@ -271,10 +293,23 @@ def test_a_forged_entry_of_the_lake_is_found(
     expected.add((f"entry {last + 9}", "is in the lake and not in the store"))
     forged = [*rows.values(), rows[last], {**rows[last], "committed_id": last + 9}]
     lake.overwrite("log", frame_of(spark, "log", forged).coalesce(1), lake.through("log"))
-    taken = evidence.take(spark, StoreAddress(str(store)), agreement.NEEDS)
-    verdict = agreement.check(taken, lake)
+    taken = looked_at(spark, str(store), tmp_path)
+    verdict = agreement.check(taken, lake, taken.ranges)
     assert {(each.where, each.text) for each in verdict.findings} == expected, str(verdict)
     assert verdict.total == len(expected)
+    ranges = (Range(1, last // 2), Range(last - 100, last))
+    some = looked_at(spark, str(store), tmp_path, *ranges)
+    found = agreement.check(some, lake, ranges).findings
+    inside = {
+        each
+        for each in verdict.findings
+        if any(part.after < (each.at or 0) <= part.through for part in ranges)
+    }
+    assert {each for each in found if (each.at or 0) <= last} == inside
+    assert {(each.where, each.text) for each in found} >= {
+        (f"entry {last}", "is in the lake more than once"),
+        (f"entry {last + 9}", "is in the lake and not in the store"),
+    }
 
 
 def test_what_could_not_be_compared_is_no_agreement(
@@ -292,8 +327,8 @@ def test_what_could_not_be_compared_is_no_agreement(
     assert states.startswith("no state of sync")
     assert all("--config" in text for text in verdict.uncompared)
     assert str(verdict).startswith("agreement: not compared; ")
-    taken = evidence.take(spark, StoreAddress(str(store)), agreement.NEEDS)
-    empty = agreement.check(taken, Lake(tmp_path / "empty"))
+    taken = looked_at(spark, str(store), tmp_path)
+    empty = agreement.check(taken, Lake(tmp_path / "empty"), ())
     assert not empty.is_sound
     assert "tidelog pipeline ingest" in str(empty)
 
@@ -350,7 +385,7 @@ def test_what_is_forgotten_is_no_disagreement(
     shutil.rmtree(lake.path("log"))
     shutil.copytree(whole.path("log"), lake.path("log"))
     then = as_of(spark, lake, lake.through("log"), "channel", room)
-    shown = {row["message_serial"]: row["data"] for row in then.rows.collect()}
+    shown = {row["message_serial"]: row["data"] for row in then.rows.to_pylist()}
     assert {serial: shown[serial] for serial in texts} == {**texts, message: None}
     with pytest.raises(LakeError, match="was forgotten"):
         as_of(spark, lake, lake.through("log"), "partition", partition, SOURCE)
@@ -399,7 +434,7 @@ def test_a_channel_as_of_a_position(spark: "SparkSession", small: tuple[Path, La
         until = [row for row in kept if row["committed_id"] <= position]
         expected = folded_by_server(until)
         then = as_of(spark, lake, position, "channel", f"{APP.id}/room-9")
-        rows = then.rows.collect()
+        rows = then.rows.to_pylist()
         assert {row["message_serial"] for row in rows} == {row["entity"] for row in until}
         found = {row["message_serial"]: tuple(row[name] for name in columns) for row in rows}
         assert {serial: found[serial] for serial in expected} == expected
@@ -414,7 +449,7 @@ def test_a_partition_as_of_a_time(spark: "SparkSession", small: tuple[Path, Lake
     middle = rows[len(rows) // 2]
     at = datetime.fromtimestamp(middle["committed_at"] / 1000, UTC)
     position = max(r["committed_id"] for r in rows if r["committed_at"] <= middle["committed_at"])
-    assert position_at(spark, lake, at) == position
+    assert position_at(lake, at) == position
     tree = TreeState(SOURCE.model())
     events = 0
     for row in rows:
@@ -424,8 +459,8 @@ def test_a_partition_as_of_a_time(spark: "SparkSession", small: tuple[Path, Lake
                 events += 1
                 if row["kind"] in TREE_ACTIONS:
                     tree.apply(body["event"])
-    then = as_of(spark, lake, at, "partition", "team/3", SOURCE)
-    [found] = then.rows.collect()
+    then = as_of(spark, lake, position, "partition", "team/3", SOURCE)
+    [found] = then.rows.to_pylist()
     assert json.loads(found["state"]) == tree.export()
     assert then.counts == {"events": events}
     assert events > 0
@@ -439,7 +474,7 @@ def test_a_mesh_as_of_a_position(spark: "SparkSession", small: tuple[Path, Lake]
     mesh_id = rows[0]["stream"].removeprefix("mesh/")
     then = as_of(spark, lake, cut, "mesh", mesh_id)
     expected = [row["entity"] for row in rows if row["committed_id"] <= cut]
-    assert [row["broker_message_id"] for row in then.rows.collect()] == expected
+    assert [row["broker_message_id"] for row in then.rows.to_pylist()] == expected
     assert sum(then.counts.values()) == len(expected)
 
 
@@ -448,9 +483,9 @@ def test_positions_that_are_not_there(spark: "SparkSession", small: tuple[Path, 
     _, lake = small
     through = lake.through("log")
     with pytest.raises(LakeError, match=f"complete through {through}"):
-        as_of(spark, lake, through + 1, "channel", "tide/room-1")
+        position_at(lake, through + 1)
     with pytest.raises(LakeError, match="has no zone"):
-        position_at(spark, lake, datetime(2020, 1, 1))  # noqa: DTZ001 - which is the point
-    assert position_at(spark, lake, datetime(2020, 1, 1, tzinfo=UTC)) == 0
+        position_at(lake, datetime(2020, 1, 1))  # noqa: DTZ001 - which is the point
+    assert position_at(lake, datetime(2020, 1, 1, tzinfo=UTC)) == 0
     with pytest.raises(LakeError, match="needs the model"):
         as_of(spark, lake, 1, "partition", "team/1")

@@ -1,6 +1,7 @@
 """Every check finds its violation, and only that: copies of a sound store are damaged by hand."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 from pathlib import Path
@@ -9,20 +10,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import asyncpg
 import pytest
 
-from support import mixed_log
-from support.log_writer import write_log
+from support.log.log_writer import write_log
+from support.pipeline import mixed_log
+from support.pipeline.check_evidence import looked_at
 from tidelog.base.errors import ConfigError
-from tidelog.pipeline.checks import continuity, digest, evidence, orphans, retention
+from tidelog.pipeline.checks import continuity, digest, orphans, retention
+from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.checks.finding import Finding, Verdict
 from tidelog.pipeline.checks.run import run_checks
-from tidelog.pipeline.fill.derived_tables import build, model_in_use
+from tidelog.pipeline.fill.derived_tables import build
 from tidelog.pipeline.fill.ingest import catch_up
+from tidelog.pipeline.fill.sync_model import model_in_use
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
+
+    from tidelog.pipeline.checks.evidence import Evidence
 
 ENTRIES = 1500
 HOUR_MS = 3_600_000
@@ -68,9 +76,15 @@ def damaged(
     return str(copy), expected
 
 
-def later(taken: evidence.Evidence) -> Verdict:
-    """The orphan check an hour after the last entry, when no delivery is young any more."""
-    return orphans.check(taken, taken.head.committed_at + HOUR_MS)
+def later(taken: "Evidence", ranges: "Sequence[Range]") -> Verdict:
+    """The orphan check an hour after the last entry, when no delivery is young any more.
+
+    What it found is looked at a second time, and still there.
+    """
+    now_ms = taken.head.committed_at + HOUR_MS
+    verdict = orphans.check(taken, ranges, now_ms)
+    assert orphans.confirmed(taken, verdict, now_ms) == verdict
+    return verdict
 
 
 def found(verdict: Verdict) -> list[tuple[str, str]]:
@@ -443,11 +457,11 @@ RETENTION = (
 )
 
 CASES = {
-    "continuity": (continuity.check, continuity.NEEDS, CONTINUITY),
-    "digest": (digest.check, digest.NEEDS, DIGEST),
-    "orphans": (later, orphans.NEEDS, ORPHANS),
-    "orphans of meshes": (later, orphans.NEEDS, MESH_ORPHANS),
-    "retention": (retention.check, retention.NEEDS, RETENTION),
+    "continuity": (continuity.check, CONTINUITY),
+    "digest": (digest.check, DIGEST),
+    "orphans": (later, ORPHANS),
+    "orphans of meshes": (later, MESH_ORPHANS),
+    "retention": (retention.check, RETENTION),
 }
 
 
@@ -455,11 +469,35 @@ CASES = {
 def test_each_damage_is_found_once_and_nothing_else(
     spark: "SparkSession", sound_store: Path, tmp_path: Path, name: str
 ) -> None:
-    """Every rule is broken at a place of its own, and the findings are exactly these places."""
-    check, needs, damages = CASES[name]
+    """Every rule is broken at a place of its own, and the findings are exactly these places.
+
+    Also if all but the first entry is looked at as a range, when rows are looked up by their keys;
+    and of two ranges in the old and in the new, those are found that are in them.
+    """
+    check, damages = CASES[name]
     location, expected = damaged(sound_store, tmp_path, damages)
-    verdict = check(evidence.take(spark, StoreAddress(location), needs))
+    taken = looked_at(spark, location, tmp_path)
+    verdict = check(taken, taken.ranges)
     assert found(verdict) == sorted(expected), str(verdict)
+    head = taken.head.committed_id
+    almost = (Range(1, head),)
+    by_key = looked_at(spark, location, tmp_path, *almost)
+    assert not by_key.is_whole
+    assert found(check(by_key, almost)) == sorted(expected)
+    places = sorted(each.at for each in verdict.findings if each.at and each.at <= head)
+    old = Range(places[0] - 1, min(places[0] + 99, head))
+    parts = (old, Range(max(old.through, places[-1] - 99), head))
+    some = found(check(looked_at(spark, location, tmp_path, *parts), parts))
+    # An entry whose own digest was changed is nothing that the first one of a range could follow.
+    edges = {("chain", f"entry {part.after + 1}") for part in parts}
+    assert set(some) <= {*expected, *edges}
+    inside = {
+        (each.rule, each.where)
+        for each in verdict.findings
+        if any(part.after < (each.at or 0) <= part.through for part in parts)
+    }
+    assert inside
+    assert inside <= set(some)
 
 
 def test_every_rule_has_its_damage() -> None:
@@ -492,6 +530,33 @@ def test_a_sound_store_has_no_findings(
     kept = lake.arrow("verdict").to_pylist()
     assert sorted(row["check"] for row in kept) == sorted(names)
     assert all(row["findings"] == 0 and row["first"] == [] for row in kept)
+
+
+def test_entries_that_come_while_it_looks_are_no_orphans(
+    spark: "SparkSession", sound_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relations are read after the head, and a writer goes on; a row after the end is found."""
+    path = tmp_path / "tidelog.db"
+    shutil.copyfile(sound_store, path)
+    address, look = StoreAddress(str(path)), StoreAddress.head
+    head = address.head()
+    early = head.committed_id - 400
+    digest_there = address.entry_digest_at(early)
+    assert digest_there is not None
+    now_ms = head.committed_at + HOUR_MS
+    for number, damage in enumerate(("", "INSERT INTO channels_version VALUES (1, 999999)")):
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(damage)
+        heads = iter([head._replace(committed_id=early, digest=digest_there)])
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                StoreAddress, "head", lambda self, heads=heads: next(heads, None) or look(self)
+            )
+            lake = Lake(tmp_path / f"lake-{number}")
+            [verdict] = run_checks(["orphans"], spark, address, lake, now_ms=now_ms)
+        assert verdict.through == early
+        places = {finding.where for finding in verdict.findings}
+        assert places == ({"message 1", "version 999999 of message 1"} if damage else set())
 
 
 @pytest.mark.parametrize("surface", ["none", *mixed_log.SHARES])
@@ -550,30 +615,18 @@ async def _damage(url: str) -> dict[str, list[tuple[str, str]]]:
     return expected
 
 
-def test_postgresql(spark: "SparkSession", postgresql_url: str) -> None:
+def test_postgresql(spark: "SparkSession", postgresql_url: str, tmp_path: Path) -> None:
     """The same on the other engine: each check sees its damage and none of the others'."""
     mixed_log.write(postgresql_url, ENTRIES // 2, 3)
     expected = asyncio.run(_damage(postgresql_url))
+    head = StoreAddress(postgresql_url).head().committed_id
+    whole, almost = looked_at(spark, postgresql_url, tmp_path), Range(1, head)
+    by_key = looked_at(spark, postgresql_url, tmp_path, almost)
     for name, findings in expected.items():
-        check, needs, _ = CASES[name]
-        verdict = check(evidence.take(spark, StoreAddress(postgresql_url), needs))
-        assert found(verdict) == sorted(findings), str(verdict)
-
-
-def test_a_finding_that_a_second_look_does_not_confirm_is_none() -> None:
-    """What retention removed between two reads is gone at the second look; damage stays."""
-    passing, staying = Finding("rule", "here", "passing"), Finding("rule", "there", "staying")
-    looks = iter(
-        [
-            Verdict("check", 10, 5, (passing, staying), 2),
-            Verdict("check", 12, 6, (staying, Finding("rule", "here", "another")), 2),
-        ]
-    )
-    assert evidence.confirmed(lambda: next(looks)) == Verdict("check", 12, 6, (staying,), 1)
-    many = Verdict("check", 12, 6, (staying,), 1000)
-    assert evidence.confirmed(lambda: many) == many
-    once = iter([Verdict("check", 1, 1)])
-    assert evidence.confirmed(lambda: next(once)).is_sound
+        check, _ = CASES[name]
+        for taken in (whole, by_key):
+            verdict = check(taken, taken.ranges)
+            assert found(verdict) == sorted(findings), str(verdict)
 
 
 def test_a_verdict_in_words() -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.killed_job import run_killed
-from support.lake_rows import BEGIN_MS, rows_of
-from support.log_writer import write_log
+from support.log.log_writer import write_log
+from support.pipeline.killed_job import run_killed
+from support.pipeline.lake_rows import BEGIN_MS, rows_of
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.log.draft import Draft
-from tidelog.pipeline.fill.derived_tables import Built, build, buildable
+from tidelog.pipeline.fill.derived_tables import Built, build, buildable, unchanged
 from tidelog.pipeline.fill.ingest import catch_up
 from tidelog.pipeline.lake.lake import Lake, LakeError, LakeLocked
 from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
@@ -37,6 +37,31 @@ MODEL = Model.parse(
     1,
 )
 STREAMS = ("channels/app/one", "channels/app/two", "channels/other/one")
+
+CHANGES = (
+    (
+        "UPDATE mesh_delivery_queue SET status = 'claimed', attempts = attempts + 1 "
+        "WHERE status = 'pending' AND one_in(2)"
+    ),
+    (
+        "UPDATE mesh_delivery_queue SET status = 'delivered', delivered_at = created_at + attempts "
+        "WHERE status = 'claimed' AND one_in(2)"
+    ),
+    (
+        "UPDATE mesh_delivery_queue SET status = 'pending', last_error = 'lease_expired' "
+        "WHERE status = 'claimed'"
+    ),
+    "DELETE FROM mesh_delivery_queue WHERE status = 'delivered' AND one_in(3)",
+    "UPDATE dedupe SET available = 0 WHERE one_in(5)",
+    "DELETE FROM dedupe WHERE one_in(5)",
+    "DELETE FROM mesh_mention_index WHERE one_in(5)",
+    (
+        "INSERT OR IGNORE INTO mesh_message_tombstone (broker_message_id, mesh_id, deleted_at, "
+        "reason) SELECT entity, 'm1', NOW, 'retention' FROM log "
+        "WHERE surface = 'mesh' AND one_in(5)"
+    ),
+)
+"""What happens to rows beside the log without an entry. The first two are how deliveries end."""
 
 
 class Writer:
@@ -125,7 +150,7 @@ class Writer:
             "kind IN ('message.create', 'event') AND surface = 'channels'",
             (self.related,),
         ).fetchall()
-        self.related = self.size
+        after, self.related = self.related, self.size
         store.executemany(
             "INSERT INTO channels_message (message, stream, history_serial, published_at, is_open, "
             "size_bytes, through) VALUES (?1, ?2, ?1, ?3, 0, 0, ?1)",
@@ -136,29 +161,46 @@ class Writer:
             for number in gone:
                 store.execute("DELETE FROM channels_message WHERE message = ?", (number,))
                 del self.messages[number]
-        for message in self.rng.sample(self.sends, min(2, len(self.sends))):
-            store.execute(
-                "INSERT OR IGNORE INTO mesh_mention_index (broker_message_id, mentioned_pubkey, "
-                "mesh_id, history_id, created_at) VALUES (?, 'k2', 'm1', 1, ?)",
-                (message, BEGIN_MS),
+        self._send_rows(store, after)
+        self._keys(store, after)
+        store.create_function("one_in", 1, lambda number: self.rng.randrange(number) == 0)
+        for change in (*CHANGES[:2], *self.rng.sample(CHANGES, 4)):
+            store.execute(change.replace("NOW", str(BEGIN_MS + self.size)))
+
+    def _send_rows(self, store: sqlite3.Connection, after: int) -> None:
+        """What comes with a message of a mesh."""
+        sent = store.execute(
+            "SELECT entity, stream_serial, committed_at FROM log WHERE committed_id > ? AND "
+            "surface = 'mesh'",
+            (after,),
+        ).fetchall()
+        for message, serial, at in sent:
+            recipients = self.rng.sample(("k2", "k3", "queue:q"), self.rng.randint(0, 3))
+            store.executemany(
+                "INSERT INTO mesh_delivery_queue (broker_message_id, recipient_pubkey, channel, "
+                "endpoint_id, mesh_id, history_id, created_at, status, attempts, next_attempt_at) "
+                "VALUES (?, ?, 'push', '', 'm1', ?, ?, 'pending', 0, 0)",
+                [(message, recipient, serial, at) for recipient in recipients],
             )
-            store.execute(
-                "INSERT OR REPLACE INTO dedupe (scope, key, fingerprint, owner, outcome, "
-                "available, first_seen_at) VALUES ('mesh/m1', ?, x'00', 'k1', x'', ?, ?)",
-                (message, self.rng.randrange(2), BEGIN_MS),
+            store.executemany(
+                "INSERT INTO mesh_mention_index (broker_message_id, mentioned_pubkey, mesh_id, "
+                "history_id, created_at) VALUES (?, ?, 'm1', ?, ?)",
+                [(message, recipient, serial, at) for recipient in recipients[:1]],
             )
-            store.execute(
-                "INSERT OR IGNORE INTO mesh_message_tombstone (broker_message_id, mesh_id, "
-                "deleted_at, reason) VALUES (?, 'm1', ?, 'retention')",
-                (message, BEGIN_MS + self.size),
-            )
-            store.execute(
-                "INSERT OR REPLACE INTO mesh_delivery_queue (broker_message_id, recipient_pubkey, "
-                "channel, endpoint_id, mesh_id, history_id, created_at, status, attempts, "
-                "next_attempt_at, delivered_at) VALUES (?, 'k2', 'push', '', 'm1', 1, ?, "
-                "'delivered', 1, 0, ?)",
-                (message, BEGIN_MS, BEGIN_MS + self.rng.randrange(1000)),
-            )
+
+    def _keys(self, store: sqlite3.Connection, after: int) -> None:
+        """A key for most entries, and one that stands for none."""
+        store.execute(
+            "INSERT INTO dedupe (scope, key, committed_id, fingerprint, owner, outcome, available, "
+            "first_seen_at) SELECT stream, 'k' || committed_id, committed_id, x'00', 'k1', x'', 1, "
+            "committed_at FROM log WHERE committed_id > ? AND committed_id % 5 > 0",
+            (after,),
+        )
+        store.execute(
+            "INSERT OR IGNORE INTO dedupe (scope, key, fingerprint, owner, outcome, available, "
+            "first_seen_at) VALUES ('channels/app', ?, x'00', 'k1', x'', 1, ?)",
+            (f"several-{self.size}", BEGIN_MS),
+        )
 
 
 def contents(lake: Lake) -> dict[str, list[str]]:
@@ -182,7 +224,7 @@ def test_building_in_steps_gives_what_building_at_once_gives(
     """Whatever happened between the steps: new entries, purges, deliveries, ends of sends."""
     writer = Writer(tmp_path / "store.db", seed)
     store, lake = StoreAddress(str(writer.path)), Lake(tmp_path / "steps")
-    for entries in (30, 25):
+    for entries in (30, 25, 0, 9):
         writer.step(entries)
         assert catch_up(store, lake)
         build(spark, lake, store, model=MODEL)
@@ -229,6 +271,60 @@ def test_only_what_is_stale_is_built(
     assert [(b.name, b.mode, b.rows) for b in again] == [("audit", "full", 12)]
 
 
+def test_that_nothing_is_new_is_told_without_spark(
+    spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer]
+) -> None:
+    """After a build nothing is; after a change that the log does not tell, what it concerns."""
+    lake, store, writer = small
+    assert unchanged(lake, store, model=MODEL) is None
+    build(spark, lake, store, model=MODEL)
+    nothing = unchanged(lake, store, model=MODEL)
+    assert nothing is not None
+    assert [(b.name, b.rows, b.through, b.mode) for b in nothing] == [
+        (name, 0, 12, "current") for name in buildable()
+    ]
+    files = {name: lake.files(name) for name in buildable()}
+    build(spark, lake, store, model=MODEL)
+    assert {name: lake.files(name) for name in buildable()} == files
+    for change, name in (
+        ("UPDATE dedupe SET available = 1 - available", "dedupe"),
+        ("DELETE FROM channels_message", "message"),
+        ("UPDATE mesh_delivery_queue SET status = 'dead'", "delivery"),
+    ):
+        with closing(sqlite3.connect(writer.path)) as database, database:
+            assert database.execute(change).rowcount, name
+        assert unchanged(lake, store, [name]) is None
+    assert unchanged(lake, store, ["audit", "mention", "send"]) is not None
+    build(spark, lake, store, model=MODEL)
+    assert unchanged(lake, store, model=MODEL) is not None
+    assert unchanged(lake, store, model=Model.parse({}, {}, 2)) is None
+    writer.step(1)
+    assert unchanged(lake, store, ["mention"]) is None
+
+
+def test_a_lake_that_missed_changes_reads_everything_again(
+    spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path
+) -> None:
+    """The store keeps a number of changes; whoever knows fewer mirrors its relations as a whole."""
+    lake, store, writer = small
+    names = ["delivery", "mention", "dedupe", "message", "send", "latency"]
+    build(spark, lake, store, names, model=MODEL)
+    writer.step(5)
+    assert catch_up(store, lake)
+    with closing(sqlite3.connect(writer.path)) as database, database:
+        database.execute(
+            "DELETE FROM alteration WHERE number < (SELECT max(number) FROM alteration)"
+        )
+    done = build(spark, lake, store, names, model=MODEL)
+    assert {b.name: b.mode for b in done} == dict.fromkeys(names, "full") | {
+        "message_version": "new"
+    }
+    fresh = copy_of_log(lake, tmp_path / "fresh")
+    build(spark, fresh, store, names, model=MODEL)
+    rows = [[sorted(map(repr, each.arrow(n).to_pylist())) for n in names] for each in (lake, fresh)]
+    assert rows[0] == rows[1]
+
+
 def test_a_partition_without_a_snapshot_is_told(spark: "SparkSession", tmp_path: Path) -> None:
     """Content of its event is gone, so nobody knows its state; the build says so."""
     writer = Writer(tmp_path / "store.db", seed=99)
@@ -265,7 +361,7 @@ def test_a_build_refuses_what_it_cannot_do(
 KILLED = """
 import sys
 from pathlib import Path
-from support.killed_job import attached_session
+from support.pipeline.killed_job import attached_session
 from pipeline.fill.test_derived_tables import MODEL
 from tidelog.pipeline.fill.derived_tables import build
 from tidelog.pipeline.lake.lake import Lake
@@ -278,10 +374,17 @@ build(attached_session(), Lake(Path(sys.argv[1])), StoreAddress(sys.argv[2]), mo
 def test_a_build_that_was_killed_is_finished_by_the_next(
     spark: "SparkSession", small: tuple[Lake, StoreAddress, Writer], tmp_path: Path
 ) -> None:
-    """Killed before one table's commit, later after another's: the tables are as ever."""
+    """Killed before one table's commit, later after another's: the tables are as ever.
+
+    In the first builds all of a table is made, in the last ones what changed.
+    """
     lake, store, writer = small
-    for fault in (f"{FaultPoint.LAKE_WRITTEN}=kill@2", f"{FaultPoint.LAKE_COMMITTED}=kill@5"):
-        run_killed(spark, KILLED, str(lake.root), store.location, fault=fault)
+    written, committed = FaultPoint.LAKE_WRITTEN, FaultPoint.LAKE_COMMITTED
+    for fault in ("", f"{written}=kill@2", f"{committed}=kill@5", f"{written}=kill@7"):
+        if fault:
+            run_killed(spark, KILLED, str(lake.root), store.location, fault=fault)
+        else:
+            build(spark, lake, store, ["delivery", "dedupe", "message", "send"], model=MODEL)
         writer.step(8)
         assert catch_up(store, lake)
     build(spark, lake, store, model=MODEL)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.backups import silent
-from support.catalogue import Database
-from support.lake_rows import BEGIN_MS
-from support.log_writer import draft, read_log, write_log
+from support.log.log_writer import draft, read_log, write_log
+from support.pipeline.lake_rows import BEGIN_MS
+from support.store.backups import silent
+from support.store.catalogue import Database
 from tidelog.config.schema import SCHEMA
 from tidelog.log.draft import Draft
 from tidelog.pipeline.checks.run import run_checks
 from tidelog.pipeline.fill import entry_files
 from tidelog.pipeline.fill import ingest as ingest_module
-from tidelog.pipeline.fill.derived_tables import build, buildable, model_in_use
+from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.fill.ingest import (
     INCARNATION,
     IngestError,
@@ -27,6 +27,7 @@ from tidelog.pipeline.fill.ingest import (
     ingest,
     roll_back,
 )
+from tidelog.pipeline.fill.sync_model import model_in_use
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.log_writer import draft, live_writer, read_log, write_log
+from support.log.log_writer import draft, live_writer, read_log, write_log
 from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, Progress, ingest
-from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.lake import Lake, LakeLocked
 from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 from tidelog.store.rows import Entry
 
@@ -89,6 +89,8 @@ def test_following_brings_what_is_committed_meanwhile(
         with live_writer(location, tmp_path / "enough"):
             _until(lambda: Lake(tmp_path / "lake").through("log") > 1)
             first = Lake(tmp_path / "lake").through("log")
+            with pytest.raises(LakeLocked, match="another process follows the log"):
+                ingest(spark, address, Lake(tmp_path / "lake"), follow=True)
             _until(lambda: Lake(tmp_path / "lake").through("log") > first)
             other = Lake(tmp_path / "lake")
             with other.writing():

@@ -11,15 +11,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lake.compaction import AT_ONCE
 from tidelog.pipeline.lake.lake import (
-    COMPACT_ABOVE_FILES,
     SEAL,
     Lake,
     LakeError,
     LakeLocked,
     SchemaDrift,
 )
-from tidelog.pipeline.tables import ACTIVITY
+from tidelog.pipeline.tables import ACTION_COUNTS, ACTIVITY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> Lake:
 def minutes(spark: "SparkSession", *numbers: int, writes: int = 1) -> "DataFrame":
     """Rows of `activity`, one for each minute."""
     rows = [
-        ("sync", "sync", datetime(2026, 1, 1, 0, number, tzinfo=UTC), writes, 2, 3)
+        ("sync", "sync", datetime(2026, 1, 1, 0, number, tzinfo=UTC), writes, 2, 3, 0, 0, 0, 0)
         for number in numbers
     ]
     return frame_of_rows(spark, rows, ACTIVITY.ddl)
@@ -91,6 +91,33 @@ def test_a_write_of_nothing_moves_the_position(spark: "SparkSession", lake: Lake
     assert (stored(lake), lake.through("activity")) == ({0: 1}, 9)
 
 
+def test_the_lake_is_local_whatever_file_system_spark_prefers(
+    spark: "SparkSession", lake: Lake
+) -> None:
+    """With another `fs.defaultFS`, what is written is in the lake and what is read is from it."""
+    session = spark.newSession()
+    session.conf.set("fs.defaultFS", "viewfs://tidelog/")
+    with pytest.raises(Exception, match="viewfs"):
+        minutes(session, 0).write.parquet(str(lake.root / "elsewhere"))
+    assert lake.append("activity", minutes(session, 0, 1, 2), 10) == 3
+    lake.upsert("activity", minutes(session, 2, 3, writes=9), 20)
+    assert lake.frame(session, "activity").count() == 4
+    assert stored(lake) == {0: 1, 1: 1, 2: 9, 3: 9}
+
+
+def test_rows_that_went_elsewhere_are_not_committed(
+    spark: "SparkSession", lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker that does not see the lake writes into a directory of its own: that is told."""
+    lake.append("activity", minutes(spark, 0), 1)
+    monkeypatch.setattr(
+        "tidelog.pipeline.lake.lake.spark_path", lambda path: str(tmp_path / Path(path).name)
+    )
+    with pytest.raises(LakeError, match=r"of 2 rows for table activity, 0 are in .*all workers"):
+        lake.append("activity", minutes(spark, 1, 2), 2)
+    assert (stored(lake), lake.through("activity")) == ({0: 1}, 1)
+
+
 def test_files_that_were_not_committed_are_not_seen(spark: "SparkSession", lake: Lake) -> None:
     """What a killed write left is no row of the table, and the vacuum takes it away."""
     lake.append("activity", minutes(spark, 0), 1)
@@ -114,6 +141,7 @@ def test_other_columns_are_refused(spark: "SparkSession", lake: Lake) -> None:
         lake.through("activity")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_process_writes_at_a_time(lake: Lake) -> None:
     """The second is told that there is a first; the right ends with the process that had it."""
     hold = "import sys; from pathlib import Path; from tidelog.pipeline.lake.lake import Lake\n"
@@ -132,7 +160,7 @@ def test_one_process_writes_at_a_time(lake: Lake) -> None:
 
 def test_many_small_files_become_few(spark: "SparkSession", lake: Lake) -> None:
     """Compaction keeps the rows and the position, and the vacuum takes the old files."""
-    count = COMPACT_ABOVE_FILES + 1
+    count = AT_ONCE + 1
     frame = spark.range(0, count, 1, count).selectExpr(
         "'sync' AS stream",
         "'sync' AS surface",
@@ -140,6 +168,7 @@ def test_many_small_files_become_few(spark: "SparkSession", lake: Lake) -> None:
         "id AS writes",
         "2L AS bytes",
         "3L AS actors",
+        *(f"0L AS {name}" for name in ACTION_COUNTS),
     )
     lake.append("activity", frame, 7)
     assert len(lake.files("activity")) == count

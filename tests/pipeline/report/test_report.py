@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.pipeline.table_rows import message_row, table_rows
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.lake import Lake, LakeError
 from tidelog.pipeline.report import write_report
-from tidelog.pipeline.report.figures import BUCKETS, bucket_width, shown_bytes
+from tidelog.pipeline.report.figures import BUCKETS, STEPS, bucket_width, gather, shown_bytes
+from tidelog.pipeline.report.message_states import message_states
 from tidelog.pipeline.source.store_address import StoreAddress
-from tidelog.pipeline.tables import BY_NAME
+from tidelog.pipeline.tables import ACTION_COUNTS, BY_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,13 +64,24 @@ def entry(stream: str) -> tuple[Any, ...]:
     return (1, stream, 1, "channels", "event", "e", "", "a", at, b"{}", None, b"\0", b"\0")
 
 
+def minute(
+    stream: str, surface: str, begin: datetime, writes: int = 5, size: int = 50, **actions: int
+) -> tuple[Any, ...]:
+    """A row of `activity` with the writes of one actor; `actions` are columns that are not 0."""
+    counts = (actions.get(name, 0) for name in ACTION_COUNTS)
+    return (stream, surface, begin, writes, size, 1, *counts)
+
+
 def test_no_text_of_the_log_becomes_part_of_the_page(spark: "SparkSession", tmp_path: Path) -> None:
     """Names of streams and words of findings are shown as they are, and nothing is loaded."""
     lake, path = Lake(tmp_path / "lake"), tmp_path / "out" / "page.html"
     put(spark, lake, "log", [entry(HOSTILE)])
-    minutes = [(HOSTILE, "channels", BEGIN + timedelta(minutes=n), 5, 50, 1) for n in range(3)]
-    put(spark, lake, "activity", [*minutes, ("sync", "odd<i>", BEGIN, 1, 1, 1)])
-    put(spark, lake, "verdict", [("digest", BEGIN, 1, 9, 1, [f"content: {HOSTILE}: <b>bad"])])
+    minutes = [
+        minute(HOSTILE, "channels", BEGIN + timedelta(minutes=n), creates=2) for n in range(3)
+    ]
+    put(spark, lake, "activity", [*minutes, minute("sync", "odd<i>", BEGIN)])
+    said = ("digest", BEGIN, 1, 9, 1, [f"content: {HOSTILE}: <b>bad"])
+    put(spark, lake, "verdict", [(*said, ["1 to 1"], [], 0, 0, 0, "", "", "")])
     assert write_report(lake, NOWHERE, path) == path.stat().st_size
     page = Page(path.read_text(encoding="utf-8"))
     assert page.elements.isdisjoint({"script", "img", "link", "iframe", "object"})
@@ -85,10 +98,8 @@ def test_colours_are_the_pages(spark: "SparkSession", tmp_path: Path) -> None:
     """Plots have no colour of their own, so that they are right in light and in dark."""
     lake, path = Lake(tmp_path / "lake"), tmp_path / "page.html"
     put(spark, lake, "log", [entry("channels/a/b")])
-    put(spark, lake, "activity", [("sync", "sync", BEGIN, 5, 50, 1)])
-    late = BEGIN + timedelta(seconds=2)
-    row = ("m1", "p", "push", "", "mesh", 1, "delivered", 1, None, BEGIN, late)
-    put(spark, lake, "delivery", [row, ("m2", *row[1:-1], None)])
+    put(spark, lake, "activity", [minute("sync", "sync", BEGIN)])
+    put(spark, lake, "latency", [("mesh", "push", BEGIN, 1, 2000.0, 2000.0, 2000.0, 2000.0)])
     write_report(lake, NOWHERE, path)
     text = path.read_text(encoding="utf-8")
     plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
@@ -97,6 +108,56 @@ def test_colours_are_the_pages(spark: "SparkSession", tmp_path: Path) -> None:
         assert "var(--" in plot
         assert not re.findall(r"(?:fill|stroke): ?#", plot)
     assert "acknowledgement, 1 deliveries" in text
+
+
+def test_the_page_is_made_of_aggregates(spark: "SparkSession", tmp_path: Path) -> None:
+    """Sums over streams and minutes, and messages by state, each file of which is read once."""
+    lake, later = Lake(tmp_path / "lake"), BEGIN + timedelta(days=1)
+    put(spark, lake, "log", [entry("channels/a/b")])
+    rows = [
+        minute("channels/a/b", "channels", BEGIN, 10, 100, creates=4, appends=3, updates=2),
+        minute("channels/a/c", "channels", BEGIN, 1, 9, deletes=1),
+        minute("channels/a/b", "channels", later, 7, 1000, creates=7),
+        minute("sync", "sync", later, 6, 60),
+    ]
+    put(spark, lake, "activity", rows)
+    took = ((3, 10.0, 20.0, 30.0, 30.0), (1, 50.0, 60.0, 70.0, 70.0))
+    put(
+        spark,
+        lake,
+        "latency",
+        [("mesh", channel, BEGIN, *each) for channel, each in zip("ab", took, strict=True)],
+    )
+    states = ["visible", "visible", "deleted"]
+    messages = [message_row(f"m{n}", "1", n, state=state) for n, state in enumerate(states, 1)]
+    lake.append("message", table_rows(spark, "message", *messages).coalesce(1), 3)
+    steps: list[str] = []
+    figures = gather(lake, NOWHERE, steps.append)
+    assert tuple(steps) == STEPS
+    assert {bar.name: bar.number for bar in figures.actions if bar.number} == {
+        "create": 11,
+        "append": 3,
+        "update": 2,
+        "delete": 1,
+        "event": 1,
+    }
+    assert figures.activity.sum().to_dict() == {"channels": 18, "sync": 6, "mesh": 0}
+    assert len(figures.activity) == len(figures.changes) == 97, "a quarter of an hour each"
+    assert figures.changes.sum(axis=1).iloc[[0, -1]].to_list() == [11, 7]
+    assert [bar[:2] for bar in figures.streams] == [
+        ("channels/a/b", 17),
+        ("sync", 6),
+        ("channels/a/c", 1),
+    ]
+    assert (figures.stream_count, figures.deliveries) == (3, 4)
+    assert figures.latency.to_dict("records") == [{"p50": 20.0, "p95": 30.0, "p99": 40.0}]
+    assert [bar.number for bar in figures.states] == [2, 1, 0]
+
+    [old] = lake.files("message")
+    gone = message_row("m4", "1", 4, state="purged")
+    lake.append("message", table_rows(spark, "message", gone), 4)
+    Path(old).write_bytes(b"nobody reads this")
+    assert message_states(lake) == {"visible": 2, "deleted": 1, "purged": 1}
 
 
 def test_without_a_log_there_is_no_page(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Search: what is found, what is not found any more, and what a reader sees meanwhile."""
 
+import os
+import random
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.lake_bytes import files_with
-from support.search_shard import publish, put
-from support.table_rows import message_row, table_rows
+from support.pipeline.lake_bytes import files_with
+from support.pipeline.search_shard import DELETED, publish, put
+from support.pipeline.table_rows import message_row, table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.search import index_build
 from tidelog.pipeline.search.index import (
     MAX_HITS,
     MAX_QUERY_CHARACTERS,
@@ -25,7 +29,8 @@ from tidelog.pipeline.search.index import (
     read_manifest,
     search,
 )
-from tidelog.pipeline.search.index_build import sweep_index, text_of, update_index
+from tidelog.pipeline.search.index_build import sweep_index, update_index
+from tidelog.pipeline.search.shard import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +73,7 @@ def test_an_index_follows_its_messages(spark: "SparkSession", lake: Lake) -> Non
 
     gone = [
         message_row("m1", '"the tide goes"', 6, state="deleted", action="delete"),
-        message_row("m2", None, 3, state="purged"),
+        message_row("m2", None, 3, state="purged", is_complete=False),
     ]
     lake.upsert("message", table_rows(spark, "message", *gone), 6)
     assert update_index(spark, lake).documents == 2
@@ -82,10 +87,48 @@ def test_an_index_follows_its_messages(spark: "SparkSession", lake: Lake) -> Non
     }
     root = index_root(lake.root)
     assert files_with(root, "ebb"), "what is searchable can be seen in the files"
-    assert files_with(root, "goes") + files_with(root, "waits") == []
+    assert files_with(root, "waits") == [], "it has no content any more"
+
+    erased = [message_row("m1", None, 6, state="deleted", action="delete", is_complete=False)]
+    lake.upsert("message", table_rows(spark, "message", *erased), 6)
+    update_index(spark, lake)
+    assert files_with(root, "goes") == []
 
     assert update_index(spark, lake, rebuild=True, shard_count=2).is_rebuilt
     assert {query: found(lake, query) for query in after} == after
+
+
+def test_an_update_costs_what_has_changed(
+    spark: "SparkSession", lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the table that the index knows are not opened, nor are shards that stay as they are.
+
+    Whether this process or Spark writes an update, the index is the same.
+    """
+    rows = [message_row(f"m{n}", f'"tide {n}"', n + 1) for n in range(40)]
+    lake.append("message", table_rows(spark, "message", *rows).coalesce(1), 40)
+    monkeypatch.setattr(index_build, "SMALL_ROWS", 0)
+    update_index(spark, lake, shard_count=8)
+    manifest = read_manifest(index_root(lake.root))
+    assert manifest is not None
+    assert len(manifest.shards) == 8
+    with_spark = {name: shard.documents for name, shard in manifest.shards.items()}
+    monkeypatch.undo()
+    update_index(spark, lake, rebuild=True, shard_count=8)
+    before = read_manifest(index_root(lake.root))
+    assert before is not None
+    assert {name: shard.documents for name, shard in before.shards.items()} == with_spark
+
+    [old] = lake.files("message")
+    more = table_rows(spark, "message", message_row("new", '"ebb"', 41)).coalesce(1)
+    lake.append("message", more, 41)
+    Path(old).write_bytes(b"nobody reads this")
+    updated = update_index(spark, lake)
+    assert (updated.shards_written, updated.documents) == (1, 41)
+    after = read_manifest(index_root(lake.root))
+    assert after is not None
+    assert len(set(after.shards.values()) & set(before.shards.values())) == 7
+    assert (found(lake, "ebb"), len(found(lake, "tide"))) == ({"new"}, 40)
 
 
 def test_a_table_that_was_made_anew_is_indexed_anew(spark: "SparkSession", lake: Lake) -> None:
@@ -181,29 +224,88 @@ def test_a_hit_says_where_and_shows_what(lake: Lake, root: Path) -> None:
     assert len(search(lake.root, "hafen", 1).hits) == 1
 
 
-def test_a_change_takes_the_bytes_away_when_a_message_goes(root: Path) -> None:
-    """A deleted message is in no file of the next shard; nothing to do makes no shard."""
+def test_a_delete_is_a_mark_and_an_erasure_leaves_no_byte(root: Path) -> None:
+    """A deleted message costs a mark; an erased one costs the segments that held it, no others."""
     words = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel")
     first = put(root, None, *((f"m{n}", word) for n, word in enumerate(words)))
     assert first is not None
-    assert put(root, first, ("m99", None)) is None, "it was never there"
-    second = put(root, first, ("m3", None), ("m4", "india"))
+    assert put(root, first, ("m99", None), ("m98", DELETED)) is None, "they were never there"
+    second = put(root, first, ("m8", "india"), ("m9", "kilo"))
     assert second is not None
-    assert second.documents == 7
+    deleted = put(root, second, ("m3", DELETED))
+    assert deleted is not None
+    assert deleted.documents == 9
 
-    def has(shard: Shard, word: str) -> bool:
-        return bool(files_with(root / shard.folder, word))
+    def stores(shard: Shard) -> set[int]:
+        return {file.stat().st_ino for file in (root / shard.folder).glob("*.store")}
 
-    assert all(has(first, word) for word in words)
-    assert not has(second, "delta")
-    assert not has(second, "echo")
-    third = put(root, second, ("m5", "kilo"))
-    assert third is not None
-    assert has(third, "foxtrot"), "only marked: one of eight is not worth a copy"
-    fourth = put(root, third, ("m6", "lima"), ("m7", "mike"))
-    assert fourth is not None
-    assert not [word for word in ("foxtrot", "golf", "hotel") if has(fourth, word)]
-    assert len(list(root.iterdir())) == 4, "nothing half-made stays"
+    def held(shard: Shard) -> set[str]:
+        every = (*words, "india", "kilo", "lima", "mike", "november")
+        return {word for word in every if files_with(root / shard.folder, word)}
+
+    assert stores(first) < stores(second) == stores(deleted), "no document was written again"
+    assert put(root, deleted, ("m3", DELETED)) is None
+    changed = put(root, deleted, ("m4", "lima"))
+    assert changed is not None
+    assert held(changed) == {*words, "india", "kilo", "lima"}, "old texts are only marked"
+    assert stores(changed) > stores(deleted)
+
+    erased = put(root, changed, ("m3", None), ("m4", None), ("m99", None))
+    assert erased is not None
+    assert held(erased) == {*words, "india", "kilo"} - {"delta", "echo"}
+    assert erased.documents == 8
+    assert len(stores(erased) & stores(second)) == 1, "the segment of the others stays"
+    assert put(root, erased, ("m3", None), ("m4", None)) is None, "there is nothing left of them"
+    assert len([each for each in root.iterdir() if each.is_dir()]) == 5, "nothing half-made stays"
+
+
+def test_a_segment_of_many_marks_is_written_anew(root: Path) -> None:
+    """A quarter of it may be marked; with more, the documents that are left move."""
+    words = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel")
+    shard = put(root, None, *((f"m{n}", word) for n, word in enumerate(words)))
+    assert shard is not None
+    shard = put(root, shard, ("m0", DELETED), ("m1", DELETED))
+    assert shard is not None
+    assert files_with(root / shard.folder, "alpha")
+    shard = put(root, shard, ("m2", DELETED))
+    assert shard is not None
+    assert shard.documents == 5
+    assert [word for word in words if files_with(root / shard.folder, word)] == list(words[3:])
+
+
+def test_many_changes_leave_what_a_model_has(lake: Lake, root: Path) -> None:
+    """Whatever is put, deleted and erased in whatever order: what lives is found, once.
+
+    Of an erased message no text that it ever had is in a file.
+    """
+    chance = random.Random(5)
+    shard: Shard | None = None
+    live: dict[str, str] = {}
+    texts: dict[str, set[str]] = {}
+    gone: set[str] = set()
+    for step in range(12):
+        changes: dict[str, str | None] = {}
+        for number in chance.sample(range(40), chance.choice((1, 3, 10, 30))):
+            serial, what = f"m{number}", chance.choice(("put", "put", "put", "delete", "erase"))
+            live.pop(serial, None)
+            if what == "put":
+                word = "".join(chance.choices(string.ascii_lowercase, k=12))
+                changes[serial] = live[serial] = word
+                texts.setdefault(serial, set()).add(word)
+            else:
+                changes[serial] = DELETED if what == "delete" else None
+            if what == "erase":
+                gone |= texts.pop(serial, set())
+        shard = put(root, shard, *changes.items()) or shard
+        assert shard is not None
+        publish(root, shard, step)
+        sweep_index(root, read_manifest(root))
+        assert shard.documents == len(live)
+        assert {word: found(lake, word) for word in live.values()} == {
+            word: {serial} for serial, word in live.items()
+        }
+    assert gone
+    assert [word for word in gone if files_with(root, word)] == []
 
 
 def test_an_open_index_sees_the_next_one(lake: Lake, root: Path) -> None:
@@ -282,3 +384,23 @@ def test_searching_needs_neither_spark_nor_a_lake_library(lake: Lake, root: Path
         check=True,
     )
     assert done.stdout == "1 set()\n"
+
+
+def test_a_shard_goes_although_a_lock_comes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of tantivy's threads may put it there while the folder is being removed."""
+    folder = tmp_path / "0001-shard"
+    folder.mkdir()
+    (folder / "meta.json").touch()
+    comes = iter([True, True, False])
+    remove = os.rmdir
+
+    def disturbed(path: str, **place: int | None) -> None:
+        if next(comes):
+            (folder / ".tantivy-meta.lock").touch()
+        remove(path, **place)
+
+    monkeypatch.setattr(os, "rmdir", disturbed)
+    sweep_index(tmp_path, None)
+    assert not folder.exists()

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from support.channels.peer import Api
+from support.pipeline.search_shard import publish, put
 from support.probe.server import mount_probe, running_server
-from support.search_shard import publish, put
 from tidelog.channels.settings import App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.cli.serve import _surfaces

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from support.log_writer import draft, write_log
+from support.log.log_writer import draft, write_log
 from tidelog.pipeline.source.relations import RELATIONS, read_relations
 from tidelog.pipeline.source.store_address import StoreAddress
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from support.log_writer import draft, read_log, write_log
+from support.log.log_writer import draft, read_log, write_log
 from tidelog.base.errors import ConfigError, StoreUnavailable
 from tidelog.pipeline.source.spark_source import (
     BatchReader,
@@ -285,6 +285,27 @@ def test_a_stream_begins_where_it_is_told(store_location: str) -> None:
     wrong = json.dumps({**start, "digest": "00" * 16})
     with pytest.raises(LogReplaced):
         stream_reader(store_location, startingOffset=wrong).initialOffset()
+
+
+def test_a_stream_of_ranges_says_what_a_batch_has(store_location: str) -> None:
+    """Its rows are ranges, one after another, from where the batch begins to where it ends."""
+    write_log(store_location, [draft(n) for n in range(25)])
+    reader = stream_reader(store_location, rows="ranges", rowsPerPartition=10)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadMaxRows(22))
+    found = [
+        row
+        for partition in reader.partitions(begin, end)
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+    assert found == [
+        {"after": 0, "through": 7},
+        {"after": 7, "through": 14},
+        {"after": 14, "through": 22},
+    ]
+    with pytest.raises(ConfigError, match="must be entries or ranges"):
+        stream_reader(store_location, rows="all")
 
 
 def test_a_replaced_log_is_refused(store_location: str, tmp_path: Path) -> None:

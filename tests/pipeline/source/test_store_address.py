@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import support.log_writer
-from support.log_writer import draft, read_log, write_log
+import support.log.log_writer
+from support.log.log_writer import draft, read_log, write_log
 from tidelog.base.errors import ConfigError, StoreUnavailable
 from tidelog.pipeline.source import store_address
 from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
 
 WAIT_SECONDS = 60.0
-TESTS = str(Path(support.log_writer.__file__).parent.parent)
+TESTS = str(Path(support.log.log_writer.__file__).parents[2])
 
 READER = """
 import sys
@@ -30,7 +30,7 @@ print(rows + sum(page.num_rows for page in pages), flush=True)
 """
 """Reads the first page, waits to be told, reads the rest."""
 
-WRITER = "import sys; from support.log_writer import *; write_log(sys.argv[1], [draft(9)])"
+WRITER = "import sys; from support.log.log_writer import *; write_log(sys.argv[1], [draft(9)])"
 """Appends one entry; a process of its own, as the server is one."""
 
 

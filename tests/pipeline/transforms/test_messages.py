@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.lake_rows import at, frame_of, message_entry, rows_of, serial
+from support.pipeline.lake_rows import at, frame_of, message_entry, rows_of, serial
 from tidelog.channels.protocol.version import fold as server_fold
 from tidelog.channels.protocol.version import stored_version
 from tidelog.pipeline.frames import frame_of_rows

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.lake_rows import BEGIN_MS, at, entry, event_entry, frame_of, rows_of
+from support.pipeline.lake_rows import BEGIN_MS, at, entry, event_entry, frame_of, rows_of
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.tables import ACTION_COUNTS
 from tidelog.pipeline.transforms.activity import activity
 from tidelog.pipeline.transforms.audit import audit
+from tidelog.pipeline.transforms.changes import changes
 from tidelog.pipeline.transforms.events import events
 from tidelog.pipeline.transforms.latency import latencies
 from tidelog.pipeline.transforms.sends import (
@@ -135,20 +137,22 @@ def test_a_send_has_its_content_mentions_and_end(spark: "SparkSession") -> None:
     assert (third["deleted_at"], third["deleted_reason"]) == (at(9), "retention")
 
 
-def test_a_send_that_retention_took_later_is_found(spark: "SparkSession") -> None:
-    """Only those that have just ended, with all they said before."""
-    known = sends(
-        frame_of(spark, "log", [send_entry(n, {"sender_name": "A"}) for n in (1, 2, 3)]),
-        frame_of_rows(spark, [("b1", "m1", BEGIN_MS, "retention")], TOMBSTONE),
-    )
+def test_a_send_that_retention_took_later_has_ended(spark: "SparkSession") -> None:
+    """It has its own end, whatever their order, and all that it said before."""
+    none = frame_of_rows(spark, [], TOMBSTONE)
+    entries = [send_entry(n, {"sender_name": "A"}) for n in (1, 3)]
     ends = frame_of_rows(
         spark,
-        [("b1", "m1", BEGIN_MS, "retention"), ("b3", "m1", BEGIN_MS + 5000, "retention")],
+        [("b3", "m1", BEGIN_MS + 5000, "retention"), ("b1", "m1", BEGIN_MS, "size")],
         TOMBSTONE,
     )
-    [found] = rows_of(newly_ended(known, ends))
-    assert (found["broker_message_id"], found["deleted_at"]) == ("b3", at(5))
-    assert (found["sender_name"], found["content"]) == ("A", b"hi")
+    known = sends(frame_of(spark, "log", entries), none)
+    found = newly_ended(known.toArrow(), ends.toArrow()).sort_by("broker_message_id").to_pylist()
+    times = [row["deleted_at"].replace(tzinfo=None) for row in found]
+    assert [row["broker_message_id"] for row in found] == ["b1", "b3"]
+    assert times == [at(0), at(5)]
+    assert [row["deleted_reason"] for row in found] == ["size", "retention"]
+    assert {(row["sender_name"], row["content"]) for row in found} == {("A", b"hi")}
 
 
 def test_relations_become_tables_with_times(spark: "SparkSession") -> None:
@@ -189,11 +193,11 @@ def test_activity_counts_each_actor_of_a_minute_once(spark: "SparkSession") -> N
     """Writes, bytes and actors by stream and minute; a pruned body counts as a write."""
     log = [
         entry(1, actor="ana", body=b"12345"),
-        entry(2, actor="bo", body=b"123", data=b"12"),
-        entry(3, actor="ana", body=None),
+        entry(2, actor="bo", body=b"123", data=b"12", kind="message.append"),
+        entry(3, actor="ana", body=None, kind="message.append"),
         entry(59, actor="cy", body=b"1"),
         entry(60, actor="cy", body=b"1"),
-        entry(61, stream="sync", surface="sync", body=b"1"),
+        entry(61, stream="sync", surface="sync", kind="set", body=b"1"),
     ]
     found = rows_of(activity(frame_of(spark, "log", log)).orderBy("minute", "stream"))
     first = {
@@ -203,13 +207,33 @@ def test_activity_counts_each_actor_of_a_minute_once(spark: "SparkSession") -> N
         "writes": 4,
         "bytes": 11,
         "actors": 3,
+        **dict.fromkeys(ACTION_COUNTS, 0),
+        "creates": 2,
+        "appends": 2,
     }
+    one = {"minute": at(60), "writes": 1, "bytes": 1, "actors": 1, "creates": 1, "appends": 0}
     assert found == [
         first,
-        {**first, "minute": at(60), "writes": 1, "bytes": 1, "actors": 1},
-        {**first, "stream": "sync", "surface": "sync", "minute": at(60), "writes": 1}
-        | {"bytes": 1, "actors": 1},
+        {**first, **one},
+        {**first, **one, "stream": "sync", "surface": "sync", "creates": 0},
     ]
+
+
+def test_changes_say_what_is_new_in_the_order_of_the_log(spark: "SparkSession") -> None:
+    """One row for each entry, whatever its surface; content that is gone leaves its place."""
+    log = [
+        entry(1, body=b'{"data":"1.10"}', kind="message.create"),
+        event_entry(2, ["p", "q"], {"type": "set"}),
+        entry(3, stream="mesh/m", surface="mesh", kind="send.topic", ref="t", data=b"\xff"),
+        entry(4, body=None),
+    ]
+    found = rows_of(changes(frame_of(spark, "log", log)).orderBy("committed_id"))
+    assert [row["committed_id"] for row in found] == [1, 2, 3, 4]
+    assert [row["surface"] for row in found] == ["channels", "sync", "mesh", "channels"]
+    assert found[0]["change"] == '{"data":"1.10"}'
+    assert json.loads(found[1]["change"])["partitions"] == ["p", "q"]
+    assert (found[2]["ref"], found[2]["content"]) == ("t", b"\xff")
+    assert (found[3]["change"], found[3]["at"]) == (None, at(4))
 
 
 def test_latency_percentiles_are_exact(spark: "SparkSession") -> None:

@@ -22,8 +22,8 @@ import jwt
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from support import wire_schema
 from support.probe.server import running_server
+from support.web import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.settings import (
@@ -261,7 +261,8 @@ class Peer:
 
     async def send(self, event: str, data: object = None, **fields: Any) -> None:
         """Send a frame; an event without a prefix gets that of the protocol."""
-        name = event if ":" in event or event.startswith("client-") else f"{self.prefix}:{event}"
+        is_whole = ":" in event or event.startswith(("client-", "ai-"))
+        name = event if is_whole else f"{self.prefix}:{event}"
         frame = {"event": name, **fields}
         if data is not None:
             frame["data"] = data
@@ -293,6 +294,23 @@ class Peer:
         assert set(frame["data"]) == {"code", "message"}, frame
         assert frame["data"]["code"] == code, frame
         text = frame["data"]["message"]
+        assert isinstance(text, str)
+        assert text
+        return text
+
+    async def expect_refused(
+        self, channel: str, reason: str, ai_code: int | None, message_id: str | None = None
+    ) -> str:
+        """The text of the next frame: an event of a run was refused, and the socket stays."""
+        frame = await self.expect(":error", channel)
+        assert set(frame) == {"event", "channel", "data", "message_id"}
+        data = dict(frame["data"])
+        text = data.pop("message")
+        expected = {"code": 4301, "reason": reason, "channel": channel}
+        expected |= {} if ai_code is None else {"ai_code": ai_code}
+        expected |= {} if message_id is None else {"message_id": message_id}
+        assert data == expected, frame
+        assert frame["message_id"] != message_id, "clients drop a frame whose id they have seen"
         assert isinstance(text, str)
         assert text
         return text
@@ -465,7 +483,9 @@ async def channels_server(
         running_server(
             data_dir, store=store, settings=settings, mounts=(mount,), extensions=(), clock=clock
         ) as server,
-        httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=1), timeout=WAIT_SECONDS) as client,
+        httpx.AsyncClient(
+            verify=False, limits=httpx.Limits(keepalive_expiry=1), timeout=WAIT_SECONDS
+        ) as client,
     ):
         yield ChannelsNode(server, mounted[0], client)
 

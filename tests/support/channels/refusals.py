@@ -31,8 +31,14 @@ def check_frame(frame: Json, expected: int | str, *, is_v2: bool) -> None:
         assert frame["event"] == f"{prefix}:{expected}", frame
         return
     assert frame["event"] == f"{prefix}:error", (frame, expected)
-    assert frame.keys() - {"message_id"} == {"event", "data"}
-    assert frame["data"].keys() == {"code", "message"}
+    if "reason" in frame["data"]:  # it says which event of a run was refused, and why
+        assert frame.keys() - {"channel"} == {"event", "data", "message_id"}
+        named = frame["data"].keys() - {"channel", "ai_code", "message_id"}
+        assert named == {"code", "message", "reason"}
+        assert frame.get("channel") == frame["data"].get("channel")
+    else:
+        assert frame.keys() - {"message_id"} == {"event", "data"}
+        assert frame["data"].keys() == {"code", "message"}
     assert frame["data"]["code"] == expected, frame
     assert 0 < len(frame["data"]["message"]) < 300
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from msgspec import structs
 
+from support.daemon.no_uplink import NoUplink
 from tidelog.base.clock import Clock
 from tidelog.daemon.clock import WallClock
 from tidelog.daemon.inbox.inbox_db import Inbox
@@ -25,7 +26,7 @@ from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.outbox.outbox_db import Claim, Outbox, Settlement
 from tidelog.daemon.outbox.pressure import Pressure
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.daemon.uplink.interface import NoUplink, Reply, Uplink
+from tidelog.daemon.uplink.interface import Reply, Uplink
 from tidelog.mesh.protocol.wire import Deliver
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class LocalDaemon:
     def unix(self, **options: Any) -> httpx.AsyncClient:
         """A client of the Unix socket."""
         transport = httpx.AsyncHTTPTransport(
-            uds=str(self.socket), limits=httpx.Limits(max_connections=200)
+            uds=str(self.socket), limits=httpx.Limits(max_connections=200), verify=False
         )
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
 
@@ -135,7 +136,7 @@ class LocalDaemon:
         right = (self.folder / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {right if token is None else token}"}
         return httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{self.port}", headers=headers, **options
+            verify=False, base_url=f"http://127.0.0.1:{self.port}", headers=headers, **options
         )
 
     def row_count(self) -> int:

@@ -13,8 +13,8 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from support import wire_schema
 from support.probe.server import mount_probe, running_server
+from support.web import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
@@ -251,12 +251,13 @@ async def connected(
     client_id: str = "c",
     profile: str = EVENT,
     incarnation: str | None = None,
+    claims: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Peer]:
-    """A connection after its handshake."""
+    """A connection after its handshake; `claims` are further ones of its token."""
     async with open_peer(url, **options) as peer:
         payload = {
-            "token": token(client_id),
+            "token": token(client_id, **(claims or {})),
             "client_id": client_id,
             "supported_profiles": [profile],
             **({} if incarnation is None else {"incarnation": incarnation}),

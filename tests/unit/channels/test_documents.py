@@ -1,4 +1,4 @@
-"""docs/protocol/channels.md says what the program does: table by table."""
+"""docs/protocol/channels.md and docs/protocol/runs.md say what the program does: table by table."""
 
 import re
 from collections.abc import Iterator
@@ -8,12 +8,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from support.markdown import Document, code
+from support.docs.markdown import Document, code
 from tidelog.channels import settings
 from tidelog.channels.front.api.openapi import OPERATIONS
-from tidelog.channels.protocol import capabilities, fault, query, session, wire
+from tidelog.channels.protocol import capabilities, fault, query, runs, session, wire
 from tidelog.channels.protocol.extras import TRANSPORT_STATUSES
-from tidelog.channels.protocol.verbs import MUTATION_VERBS
+from tidelog.channels.protocol.verbs import MUTATION_VERBS, VERBS, kind_of
+from tidelog.web.handshake import CODES, UNAVAILABLE
 
 PROTOCOL = Document("protocol/channels.md")
 
@@ -37,6 +38,15 @@ def test_the_codes_of_error_frames() -> None:
     assert set(session.MESSAGES) <= listed
 
 
+RUN_FAULTS = (
+    fault.invalid_transport_header("e"),
+    fault.header_too_large("e"),
+    fault.client_id_spoof("e"),
+    fault.event_not_permitted("e"),
+    fault.rollup_window_invalid("e"),
+)
+
+
 def test_the_errors_of_the_http_api() -> None:
     """Channels 8.2 has the status and the code of every refusal."""
     [rows] = PROTOCOL.tables("8.2")
@@ -46,17 +56,33 @@ def test_the_errors_of_the_http_api() -> None:
         fault.not_found("s", "c"),
         fault.app_not_found("k"),
         fault.invalid_input("e"),
-        fault.invalid_transport_header("e"),
+        *RUN_FAULTS,
         fault.missing_channel_info(),
         fault.limit_exceeded("e"),
         fault.payload_too_large("e"),
         fault.auth_failed("e"),
         fault.rate_limited(1),
-        fault.backpressure(),
-        fault.service_unavailable(),
-        fault.internal_error(),
     ]
-    assert listed == {(refused.status, refused.code) for refused in made}
+    web = {(500, CODES[500]), (503, CODES[503]), (503, UNAVAILABLE)}
+    assert listed == {(refused.status, refused.code) for refused in made} | web
+
+
+def test_runs() -> None:
+    """The page has every event, key, domain, limit and error, and no other."""
+    page = Document("protocol/runs.md")
+    [events, _] = page.tables("2.")
+    clients = {name for row in events if "sockets" in row[1] for name in code(row[0])}
+    agents = {name for row in events if "sockets" not in row[1] for name in code(row[0])}
+    assert clients == runs.CLIENT_EVENTS
+    assert agents == runs.AGENT_EVENTS
+    [keys] = page.tables("4.2")
+    assert {name for row in keys for name in code(row[0])} == runs.TRANSPORT_KEYS
+    for row in keys:
+        for value in code(row[1]):
+            runs.check_metadata({code(row[0])[0]: value}, {})
+    [errors] = page.tables("8.")
+    listed = {(int(row[0]), code(row[1])[0], int(row[2])) for row in errors}
+    assert listed == {(made.status, made.code, made.ai_code) for made in RUN_FAULTS}
 
 
 def test_the_reasons_of_a_failed_resume() -> None:
@@ -93,21 +119,36 @@ def test_the_limits() -> None:
     for name, default in sections(settings.Channels):
         if name in NOT_LIMITS:
             continue
-        assert name in told, name
+        assert name in told, f"channels 8.1 has no row for {name}, which is {default} by default"
+        wrong = f"channels 8.1 says {told[name]} for {name}; the default is {default}"
         if isinstance(default, bool):
-            assert str(default).lower() in told[name], name
+            assert str(default).lower() in told[name], wrong
             continue
         numbers = [re.match(r"([\d ]*\d)( MiB| KiB)?", value) for value in told[name]]
         known = {int(found[1].replace(" ", "")) * units[found[2]] for found in numbers if found}
-        assert default in known, name
+        assert default in known, wrong
+
+
+def test_the_actions() -> None:
+    """Channels 5.1 has the kind and the frame of each, and 5.9 what each frame has as data."""
+    [rows] = PROTOCOL.tables("5.1")
+    told = {name: code(kind) + code(event) for name, kind, event, *_ in rows if name != "summary"}
+    made = {verb: [kind_of(verb), f"sockudo:{kind_of(verb)}"] for verb in VERBS}
+    made["create"].pop()  # its frame has the published name
+    assert told == made, "channels 5.1 needs a row for each verb of channels/protocol/verbs.py"
+    [rows] = PROTOCOL.tables("5.9")
+    shown = {row[0].partition(",")[0] for row in rows}
+    assert shown == {*MUTATION_VERBS}, "channels 5.9 says what data the frame of each change has"
 
 
 def test_the_operations_of_capabilities() -> None:
     """Channels 7.1 names those of one verb, and the other verbs."""
     named = words("7.1")
     for operation in capabilities.OPERATIONS:
-        assert re.sub("|".join(MUTATION_VERBS), "update", operation) in named
-    assert {*MUTATION_VERBS} - {"update"} <= named
+        written = re.sub("|".join(MUTATION_VERBS), "update", operation)
+        assert written in named, f"channels 7.1 does not name the capability {written}"
+    missing = {*MUTATION_VERBS} - {"update"} - named
+    assert not missing, f"channels 7.1 does not name {missing}: `message_{{verb}}_own` and `_any`"
 
 
 def documented_ends() -> set[str]:
@@ -131,7 +172,8 @@ def end_of(parts: list[str]) -> str:
 @pytest.mark.parametrize("path", sorted({path for _, path in OPERATIONS}))
 def test_the_routes(path: str) -> None:
     """Each is on the page."""
-    assert end_of(path.split("/")) in documented_ends()
+    end = end_of(path.split("/"))
+    assert end in documented_ends(), f"no path on docs/protocol/channels.md ends with {end}"
 
 
 def test_the_spellings_of_a_query() -> None:

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -17,11 +20,10 @@ main.add_typer(app, name="config")
 
 @pytest.fixture(autouse=True)
 def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings from outside the test, and room enough for the table."""
+    """No settings from outside the test."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "120")
 
 
 def run(*arguments: str, **environ: str) -> Result:
@@ -29,17 +31,32 @@ def run(*arguments: str, **environ: str) -> Result:
     return CliRunner().invoke(main, ["config", *arguments], env=environ)
 
 
-def test_table_shows_key_value_and_origin() -> None:
-    """Without options a table lists every key with its value and its origin."""
+def test_values_are_shown_as_in_a_file_with_their_origin() -> None:
+    """Without options every key stands in its section; a comment says where a value comes from."""
     Path("tidelog.toml").write_text("[limits]\nmax_headers = 50")
     result = run("check", TIDELOG_PORT="9000")
     assert result.exit_code == 0
-    lines = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
-    assert [cell.strip() for cell in lines[0]] == ["key", "value", "origin"]
-    rows = {line[0]: [cell.strip() for cell in line[1:]] for line in lines}
-    assert rows["port"] == ["9000", "environment TIDELOG_PORT"]
-    assert rows["limits.max_headers"] == ["50", "tidelog.toml"]
-    assert rows["postgresql.pool_size"] == ["4", "default"]
+    sections = dict(re.findall(r"^\[(.+)\]\n((?:.+\n)*)", result.stdout, re.MULTILINE))
+    top = result.stdout.partition("[")[0].splitlines()
+    assert "port = 9000".ljust(44) + " # environment TIDELOG_PORT" in top
+    assert "max_headers = 50".ljust(44) + " # tidelog.toml" in sections["limits"].splitlines()
+    assert "pool_size = 4" in sections["postgresql"].splitlines()
+
+
+def test_what_is_shown_is_a_settings_file() -> None:
+    """It can be read again, with the same keys and values; only secrets are masked."""
+    app = 'id = "a"\nkey = "b"\nsecret = "long enough to be kept"'
+    Path("tidelog.toml").write_text(f"[[apps]]\n{app}")
+    shown = json.loads(run("check", "--json").stdout)
+    read = tomllib.loads(run("check").stdout)
+
+    def value(key: str) -> object:
+        found: Any = read
+        for name in re.findall(r"\w+", key):
+            found = found[int(name)] if name.isdecimal() else found[name]
+        return found
+
+    assert {key: value(key) for key in shown} == {key: row["value"] for key, row in shown.items()}
 
 
 def test_secrets_a_server_would_not_start_with_are_named() -> None:
@@ -54,10 +71,14 @@ def test_secrets_a_server_would_not_start_with_are_named() -> None:
         assert run("check", **enough).stderr == ""
 
 
-def test_keys_are_whole_in_a_narrow_terminal() -> None:
-    """A key is never cut, however narrow the terminal."""
-    result = run("check", COLUMNS="40")
-    assert "limits.commit_queue_requests " in result.stdout
+def test_it_fits_a_terminal_of_eighty_columns(tmp_path: Path) -> None:
+    """Whatever the origin's length: it then stands above its setting."""
+    file = tmp_path / ("deep/" * 12) / "tidelog.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[limits]\nmax_headers = 50")
+    lines = run("check", "--config", str(file)).stdout.splitlines()
+    assert lines[lines.index("max_headers = 50") - 1] == f"# {file}"
+    assert max(len(line) for line in lines if not line.startswith("# /")) <= 80
 
 
 def test_json() -> None:
@@ -128,7 +149,7 @@ def test_group_without_command_shows_help() -> None:
 
 def test_a_wrong_plugin_is_found() -> None:
     """What `sync.plugin` names is imported; a mistake is exit code 2 and names the setting."""
-    assert run("check", TIDELOG_SYNC_PLUGIN="support.application:Rules").exit_code == 0
+    assert run("check", TIDELOG_SYNC_PLUGIN="support.sync.application:Rules").exit_code == 0
     result = run("check", TIDELOG_SYNC_PLUGIN="support.nowhere:Rules")
     assert result.exit_code == 2
     assert "sync.plugin: support.nowhere:Rules: there is no module support.nowhere" in result.stderr

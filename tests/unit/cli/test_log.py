@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from support.nodes import LOG_ID, put_item, running_node, whole_log
+from support.log.nodes import LOG_ID, put_item, running_node, whole_log
 from tidelog.base.errors import StoreUnavailable
 from tidelog.cli.main import app
 from tidelog.log.draft import Draft

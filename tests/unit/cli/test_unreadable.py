@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 
 if TYPE_CHECKING:
     import subprocess

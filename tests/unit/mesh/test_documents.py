@@ -14,7 +14,7 @@ import typer
 from msgspec import structs
 from typer.testing import CliRunner
 
-from support.markdown import Document, code
+from support.docs.markdown import Document, code
 from tidelog.cli.main import app
 from tidelog.daemon.hooks import dispatch as hooks_module
 from tidelog.daemon.hooks import hook_files, hook_run

@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 import pytest
 
-from support.application import compute
+from support.sync.application import compute
 from tidelog.base.errors import ConfigError
 from tidelog.base.metrics import Metrics
 from tidelog.sync.decide import plugin_guard
@@ -449,7 +449,7 @@ def test_a_plugin_that_always_fails_does_not_fill_the_log(
 
 def test_a_class_and_an_object_can_be_named() -> None:
     """A class is made without arguments; an object is taken as it is."""
-    made = load_plugin("support.application:Rules")
+    made = load_plugin("support.sync.application:Rules")
     assert isinstance(made, Plugin)
     assert type(made).__name__ == "Rules"
 
@@ -457,14 +457,14 @@ def test_a_class_and_an_object_can_be_named() -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("support.application", "is not module:attribute"),
+        ("support.sync.application", "is not module:attribute"),
         (":Rules", "is not module:attribute"),
         ("support.nowhere:Rules", "there is no module support.nowhere. Install it"),
-        ("support.application:Nothing", "has no attribute 'Nothing'"),
-        ("support.application:NOT_A_PLUGIN", "is of type object; must be a subclass of"),
-        ("support.application:SLOW_SECONDS", "is of type float; must be a subclass of"),
-        ("support.application:NeedsArguments", "cannot be loaded: TypeError"),
-        ("support.application:Waits", "check is `async def`"),
+        ("support.sync.application:Nothing", "has no attribute 'Nothing'"),
+        ("support.sync.application:NOT_A_PLUGIN", "is of type object; must be a subclass of"),
+        ("support.sync.application:SLOW_SECONDS", "is of type float; must be a subclass of"),
+        ("support.sync.application:NeedsArguments", "cannot be loaded: TypeError"),
+        ("support.sync.application:Waits", "check is `async def`"),
         ("broken_application:Rules", "cannot be loaded: SyntaxError"),
     ],
 )

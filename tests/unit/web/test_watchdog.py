@@ -67,11 +67,24 @@ def test_a_loop_that_waits_was_not_held_up_by_us() -> None:
     assert module.shown(traceback.StackSummary.from_list(begun)) == ""
 
 
+async def test_a_turn_that_takes_just_too_long_is_looked_at_before_it_ends() -> None:
+    """The look comes when the time is up, wherever in the turn the last sign of life was."""
+    watching = Watchdog()
+    watching._seen_at = 10.0
+    for looked_at in (10.0, 10.03, 10.09):
+        left = watching.seconds_left(looked_at)
+        assert looked_at + left == pytest.approx(10.0 + module.HELD_SECONDS)
+    assert watching.seconds_left(10.0 + module.HELD_SECONDS + 0.001) < 0
+
+
 async def test_a_loop_that_is_always_late_is_told_once(
     dog: Watchdog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line with a stack every turn would hold it up further."""
+    """A line with a stack every turn would hold it up further; the next line says how often."""
     monkeypatch.setattr(module, "LOG_SECONDS", 3600.0)
-    dog._tell(0.2, "a")
-    dog._tell(0.2, "b")
+    for stack in ("a", "b", "c"):
+        dog._tell(0.2, stack)
     assert caplog.text.count("held up") == 1
+    monkeypatch.setattr(module, "LOG_SECONDS", 0.0)
+    dog._tell(0.2, "d")
+    assert "held up for 200 ms (2 more times since the last such line); it was d" in caplog.text

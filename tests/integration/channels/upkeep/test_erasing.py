@@ -16,7 +16,7 @@ from support.channels.peer import (
     unique,
     until,
 )
-from support.command import tidelog
+from support.cli.command import tidelog
 from tidelog.channels.upkeep import erasing
 
 TOKEN = "an admin token of some length"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from support.channels.peer import ChannelsNode, channels_server, unique
-from support.command import run as run_command
-from support.command import tidelog
-from support.nodes import Witness
+from support.cli.command import run as run_command
+from support.cli.command import tidelog
+from support.log.nodes import Witness
 from tidelog.channels.upkeep import streams as module
 from tidelog.config.schema import SCHEMA
 from tidelog.testing.clock import FakeClock

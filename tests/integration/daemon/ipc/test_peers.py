@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
+from support.daemon.no_uplink import NoUplink
 from support.mesh.broker_process import RealMesh
 from support.mesh.daemon_process import eventually
 from support.mesh.local_daemon import BOB, running
-from tidelog.daemon.uplink.interface import NoUplink
 
 
 async def test_they_are_listed_by_name(tmp_path: Path) -> None:

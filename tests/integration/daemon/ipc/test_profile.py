@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
+from support.daemon.no_uplink import NoUplink
 from support.mesh.broker_process import TOPIC, RealMesh
 from support.mesh.daemon_process import eventually
 from support.mesh.local_daemon import running
-from tidelog.daemon.uplink.interface import NoUplink
 
 
 async def test_what_the_broker_knows_is_null_without_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from support.mesh import mesh_cases
 from support.mesh.local_daemon import BOB, LocalDaemon, running
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from support.daemon.no_uplink import NoUplink
 from support.mesh.local_daemon import LocalDaemon, running, until, with_ipc
 from tidelog.daemon.ipc import token_file
-from tidelog.daemon.uplink.interface import NoUplink
 from tidelog.mesh.protocol.negotiation import REQUIRED
 
 SEND = b'{"to":"topic:alerts","message":"x"}'

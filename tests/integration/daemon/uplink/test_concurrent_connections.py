@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from support.mesh.broker_process import ADMIN_TOKEN, TOPIC, RealMesh
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.proxy import proxied

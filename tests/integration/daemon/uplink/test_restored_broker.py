@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.command import run as run_command
+from support.cli.command import run as run_command
 from support.mesh.broker_process import TOPIC, RealMesh
 from support.mesh.daemon_process import DaemonProcess, eventually
 

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import httpx
 import pytest
 
+from support.log.nodes import AppendItem
 from support.mesh import mesh_cases
 from support.mesh.peer import Broker, Json, Member, envelope, fingerprint, unique
-from support.nodes import AppendItem
 from tidelog.base.errors import StoreUnavailable
 from tidelog.daemon.key_file import new_key
 from tidelog.log.decision import Accept, Names, RowChange, View

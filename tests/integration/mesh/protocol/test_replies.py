@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from support.markdown import Document, code
+from support.docs.markdown import Document, code
 from support.mesh.peer import Broker, envelope, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

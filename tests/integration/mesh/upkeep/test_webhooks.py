@@ -15,12 +15,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from support.certificate import make_certificate
-from support.markdown import Document
+from support.docs.markdown import Document
 from support.mesh.peer import Broker, Json, Member, envelope, running_broker, unique
 from support.mesh.webhook_receiver import CLOSE, OK, receiving
+from support.web.certificate import make_certificate
 from tidelog.base.net import tls
-from tidelog.mesh.decide.webhook_posts import MAX_ATTEMPTS, backoff_ms
+from tidelog.mesh.decide.webhook_posts import MAX_ATTEMPTS, post_backoff_ms
 from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient, is_public
 from tidelog.mesh.upkeep.webhooks import Webhooks
 from tidelog.testing.clock import FakeClock
@@ -242,7 +242,7 @@ async def test_a_failing_endpoint_is_tried_again_and_then_buried(scene: Scene) -
     for attempt in range(1, MAX_ATTEMPTS):
         await scene.work()
         assert await scene.rows() == [("pending", attempt, "status_500")]
-        scene.clock.advance(backoff_ms(attempt) - 1)
+        scene.clock.advance(post_backoff_ms(attempt) - 1)
         await scene.work()
         assert len(scene.endpoint.requests) == attempt
         scene.clock.advance(1)
@@ -257,7 +257,7 @@ async def test_a_failing_endpoint_is_tried_again_and_then_buried(scene: Scene) -
 
 def test_pauses() -> None:
     """They double from a second and end at five minutes."""
-    assert [backoff_ms(n) for n in (1, 2, 3, 9, 10, 12)] == [
+    assert [post_backoff_ms(n) for n in (1, 2, 3, 9, 10, 12)] == [
         1000,
         2000,
         4000,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.command import run as run_command
-from support.nodes import running_node, verdict
+from support.cli.command import run as run_command
+from support.log.nodes import running_node, verdict
 from support.sync.admin import admin
 from support.sync.peer import (
     ADMIN_TOKEN,
@@ -211,15 +211,15 @@ async def test_a_cold_start_reads_only_what_is_behind_the_snapshot(
         """How many events a server that has just started reads to judge a submit."""
         read = 0
         async with admin(tmp_path, store=store_location) as administrator:
-            rows = administrator.node.store.rows
+            rows_within = administrator.node.store.rows_within
 
-            async def counted(query: str, key: Any) -> Any:
+            async def counted(query: str, positions: Any, *, most_bytes: int) -> Any:
                 nonlocal read
-                found = await rows(query, key)
-                read += len(found) if query == "sync_page" else 0
+                found = await rows_within(query, positions, most_bytes=most_bytes)
+                read += len(found)
                 return found
 
-            monkeypatch.setattr(administrator.node.store, "rows", counted)
+            monkeypatch.setattr(administrator.node.store, "rows_within", counted)
             async with connected(administrator.node.ws_url, "t", TREE) as peer:
                 results = await peer.submit(
                     push(f"{name}-1", "n7"), push(f"{name}-2", name, parent="n219")
@@ -511,7 +511,7 @@ async def test_retention_goes_on_while_clients_write(tmp_path: Path) -> None:
 
 def test_commands_say_when_a_server_has_no_sync(tmp_path: Path) -> None:
     """Not that there is nothing at a path, which nobody named, but what to set."""
-    with ServerProcess(data_dir=tmp_path, arguments=("--dev",)) as server:
+    with ServerProcess(data_dir=tmp_path) as server:
         server.start()
         for command in (["connections"], ["model-version"], ["snapshot", "home"]):
             ended = run_command("sync", *command, "--url", server.url)

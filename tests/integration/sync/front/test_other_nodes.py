@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.catalogue import Database
+from support.store.catalogue import Database
+from support.sync import insieme_peer
 from support.sync.peer import (
     ADMIN_TOKEN,
     EVENT,
@@ -44,6 +45,31 @@ async def shake_hands(peer: Peer, client_id: str = "c") -> None:
     """Send `connect` and do not wait for the answer."""
     payload = {"token": token(client_id), "client_id": client_id, "supported_profiles": [EVENT]}
     await peer.send("connect", payload)
+
+
+# The dialect of insieme.
+
+
+async def test_clients_of_insiemes_dialect_on_two_nodes_see_each_other(
+    postgresql_url: str, tmp_path: Path
+) -> None:
+    """Live and by pages, beside a client of ours."""
+    async with (
+        sync_server(tmp_path / "a", store=postgresql_url) as a,
+        sync_server(tmp_path / "b", store=postgresql_url) as b,
+        insieme_peer.connected(a.ws_url, "first") as first,
+        insieme_peer.connected(b.ws_url, "second") as second,
+        connected(b.ws_url, "ours") as ours,
+    ):
+        await ours.subscribe("p/tasks")
+        await first.submit(insieme_peer.task("x"))
+        assert (await second.expect("event_broadcast"))["id"] == "x"
+        assert [event["id"] for event in await ours.broadcasts(1)] == ["x"]
+        await second.submit(insieme_peer.task("y"))
+        assert (await first.expect("event_broadcast"))["id"] == "y"
+        for peer in (first, second):
+            assert [event["id"] for event in await peer.whole()] == ["x", "y"]
+        assert (await second.submit(insieme_peer.task("x")))[0]["committedId"] == 1
 
 
 # One connection per client.

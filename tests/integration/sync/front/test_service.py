@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.catalogue import Database
-from support.nodes import running_node
+from support.log.nodes import running_node
+from support.store.catalogue import Database
 from support.sync.peer import (
     EVENT,
     MODEL,
@@ -696,19 +696,13 @@ async def test_a_sync_that_cannot_be_read_closes(
 ) -> None:
     """A failing read is `server_error` and close; the client comes back and gets its page."""
     async with sync_server(tmp_path) as node:
-        rows, rows_within = node.store.rows, node.store.rows_within
-
-        async def failing(query: str, key: Any) -> Any:
-            if query == "sync_page":
-                raise StoreUnavailable("injected")
-            return await rows(query, key)
+        rows_within = node.store.rows_within
 
         async def failing_within(*_: Any, **__: Any) -> Any:
             raise StoreUnavailable("injected")
 
         async with connected(node.ws_url) as peer:
             await peer.submit(note("a"))
-            monkeypatch.setattr(node.store, "rows", failing)
             monkeypatch.setattr(node.store, "rows_within", failing_within)
             await peer.send("sync", {"partitions": ["p"], "since_committed_id": 0})
             assert (await peer.expect("error"))["code"] == "server_error"
@@ -717,7 +711,6 @@ async def test_a_sync_that_cannot_be_read_closes(
             await peer.send("submit_events", {"events": [push("b", "n")]})
             assert (await peer.expect("error"))["code"] == "server_error"
             assert await peer.close_code() == 1011
-        monkeypatch.setattr(node.store, "rows", rows)
         monkeypatch.setattr(node.store, "rows_within", rows_within)
         async with connected(node.ws_url, "t", TREE) as peer:
             assert outcome(await peer.submit(push("b", "n"))) == ["committed"]

@@ -20,8 +20,6 @@ CLASSES = [
     (fault.auth_failed("t"), 401, "auth_failed"),
     (fault.rate_limited(7), 429, "rate_limited"),
     (fault.backpressure(), 503, "backpressure"),
-    (fault.service_unavailable(), 503, "service_unavailable"),
-    (fault.internal_error(), 500, "internal_error"),
 ]
 
 
@@ -38,7 +36,6 @@ def test_sentences_of_the_contract_are_given_verbatim() -> None:
     disabled = "Versioned messages are disabled for channel 'X' (setting s)"
     assert str(fault.feature_disabled("X", "s")) == disabled
     assert str(fault.not_found("S", "X")) == "Message 'S' was not found in channel 'X'"
-    assert str(fault.internal_error()) == "Internal server error"
 
 
 def test_ai_code_and_index_are_there_only_when_given() -> None:

@@ -535,3 +535,20 @@ def test_published_data_is_what_any_client_would_make_of_it(value: Any) -> None:
     body = msgspec.json.encode({"name": "e", "channel": "c", "data": value})
     delivered = json.loads(requests.parse_publication(body, None, LIMITS).data)
     assert delivered == value if isinstance(value, str) else json.loads(delivered) == value
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda body: requests.parse_publication(body, None, LIMITS),
+        lambda body: requests.parse_batch(body, LIMITS),
+        lambda body: requests.parse_mutation("update", "c", "s", body, LIMITS.max_message_values),
+        requests.parse_revocation,
+    ],
+)
+def test_a_body_of_too_many_values_is_not_read(read: Callable[[bytes], object]) -> None:
+    """It says what to change, whatever else is wrong with it (channels 8.1)."""
+    found = refusal(read, b"[" + b"1," * LIMITS.max_message_values)
+    assert (found.status, found.code) == (413, "payload_too_large")
+    assert found.error.endswith("(setting channels.max_message_values)")
+    assert refusal(read, b"[" + b"1," * (LIMITS.max_message_values - 2)).status == 400

@@ -16,6 +16,7 @@ from tidelog.channels.protocol.actions import (
     Ping,
     Position,
     PresenceUpdate,
+    PublishEvent,
     ReadHistory,
     Resume,
     Rewind,
@@ -676,6 +677,72 @@ def test_client_events_are_counted() -> None:
         update = peer.send("sockudo:presence_update", {"user_info": 1}, channel="presence-x")
         assert error(update) == 4301
         peer.now += 1
+
+
+# Events of runs.
+
+
+def run_events_refused(actions: list[Action]) -> tuple[str, int | None, str | None]:
+    """Reason, `ai_code` and `message_id` of the one error."""
+    [action] = actions
+    frame = sent(action)
+    assert (frame["event"], frame["data"]["code"]) == ("sockudo:error", 4301)
+    data = frame["data"]
+    return data["reason"], data.get("ai_code"), data.get("message_id")
+
+
+def test_an_event_of_a_run() -> None:
+    """It is a publication in the name of the verified client, which nobody else can write."""
+    peer = Peer(granted={"room": ["publish"]})
+    extras = {"mine": 1, "ai": {"transport": {"event-id": "e"}, "codec": {"a": "b"}}}
+    [action] = peer.send("ai-input", {"a": 1}, channel="room", extras=extras, message_id="m")
+    assert isinstance(action, PublishEvent)
+    made = action.publication
+    assert (made.name, made.channels, made.message_id) == ("ai-input", ("room",), "m")
+    assert (made.data, action.user_id, action.own_run) == (b'"{\\"a\\":1}"', None, None)
+    assert json.loads(made.extras or b"") == {
+        "mine": 1,
+        "ai": {
+            "transport": {"event-id": "e", "input-client-id": "ana"},
+            "codec": {"a": "b"},
+        },
+    }
+    for extra in (None, {"ai": None}, {"ai": {"transport": None}}):
+        [action] = peer.send("ai-input", "x", channel="room", extras=extra)
+        assert isinstance(action, PublishEvent)
+        wanted = {"ai": {"transport": {"input-client-id": "ana"}}}
+        assert json.loads(action.publication.extras or b"") == wanted
+    spoofed = {"ai": {"transport": {"input-client-id": "bob"}}}
+    told = peer.send("ai-input", "x", channel="room", extras=spoofed, message_id="m")
+    assert run_events_refused(told) == ("ai_client_id_spoof", 104002, "m")
+    told = peer.send("ai-output", "x", channel="room")
+    assert run_events_refused(told) == ("ai_event_not_permitted", 104003, None)
+
+
+def test_cancels_of_a_socket() -> None:
+    """One run is left to whoever knows its owner, unless all may be cancelled."""
+    for granted, own_run in ((["publish"], "r"), (["publish", "run-cancel-any"], None)):
+        peer = Peer(granted={"room": granted})
+        [action] = peer.send("ai-cancel", {"runId": "r"}, channel="room")
+        assert isinstance(action, PublishEvent)
+        assert action.own_run == own_run
+        told = peer.send("ai-cancel", {"all": True}, channel="room")
+        assert isinstance(told[0], Send if own_run else PublishEvent)
+
+
+def test_events_of_runs_are_counted() -> None:
+    """With client events, by the second; what is refused for another reason is not."""
+    peer = Peer(granted={"room": ["publish"]})
+    for _ in range(20):
+        peer.send("ai-output", "x", channel="room")
+    for _ in range(APP.max_client_events_per_second):
+        [action] = peer.send("ai-input", "x", channel="room")
+        assert isinstance(action, PublishEvent)
+    told = peer.send("ai-input", "x", channel="room", message_id="m")
+    assert run_events_refused(told) == ("rate_limited", None, "m")
+    peer.now += 1
+    [action] = peer.send("ai-input", "x", channel="room")
+    assert isinstance(action, PublishEvent)
 
 
 def test_presence_updates() -> None:

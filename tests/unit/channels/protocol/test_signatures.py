@@ -203,10 +203,28 @@ def test_what_was_changed_after_signing() -> None:
     assert refused(query.partition(b"&auth_signature")[0]) == (401, "auth_failed")
 
 
-def test_a_get_has_no_body_md5() -> None:
-    """It is forbidden where there is no body (channels 4.1)."""
-    query = signed("GET", body=b"", body_md5=hashlib.md5(b"").hexdigest())
-    assert refused(query, method="GET", body=b"") == (401, "auth_failed")
+def test_a_get_has_no_body() -> None:
+    """It may say so by the MD5 of one without a byte, and of no other (channels 4.1)."""
+    empty = hashlib.md5(b"").hexdigest()
+    for md5 in (None, empty):
+        check(signed("GET", body=b"", body_md5=md5), method="GET", body=b"")
+    query = signed("GET", body=b"", body_md5=hashlib.md5(b"x").hexdigest())
+    assert refused(query, method="GET", body=b"x") == (401, "auth_failed")
+    query = signed("GET", body=b"", body_md5=empty)
+    assert refused(query, method="GET", body=b"x") == (401, "auth_failed")
+
+
+def test_an_alias_names_the_app_too() -> None:
+    """In the path that is signed; the key decides whose it is."""
+    app = App(id="a1", alias="4711", key="k1", secret="s1")
+    path = b"/apps/4711/events"
+    query = signed(app=app, path=path)
+    for app_id, found in (("4711", app), ("4712", None), ("", None)):
+        try:
+            by = signed_by({app.key: app}.get, app_id, "POST", path, query, NOW).app
+        except Fault:
+            by = None
+        assert by == found
 
 
 def test_whose_key_it_is() -> None:

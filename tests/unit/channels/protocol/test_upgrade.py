@@ -77,8 +77,6 @@ def test_v2_options(window: str, mode: str, append_mode: str) -> None:
         b"protocol=2&format=protobuf",
         b"protocol=2&format=JSON",
         b"protocol=2&append_mode=snapshot",
-        b"protocol=2&append_rollup_window=60",
-        b"protocol=2&append_rollup_window=",
         b"protocol=2&echo_messages=yes",
         b"protocol=2&echo_messages=",
     ],
@@ -89,6 +87,16 @@ def test_bad_values(query: bytes) -> None:
     assert isinstance(found, HttpResponse)
     assert found.status == 400
     assert json.loads(found.body)["code"] == "invalid_input"
+
+
+@pytest.mark.parametrize("window", ["60", "", "-20", "020", "40ms", "501"])
+def test_a_rollup_window_that_is_none(window: str) -> None:
+    """Refused with a code of its own."""
+    found = parse_upgrade(f"protocol=2&append_rollup_window={window}".encode())
+    assert isinstance(found, HttpResponse)
+    told = json.loads(found.body)
+    assert found.status == 400
+    assert (told["code"], told["ai_code"]) == ("ai_rollup_window_invalid", 104004)
 
 
 @given(st.binary(max_size=40))

@@ -324,3 +324,16 @@ def test_raw_data_is_the_data(value: Any) -> None:
 def test_both_prefixes_are_read(event: str, name: str | None) -> None:
     """Either prefix marks a system event; internal ones are the server's alone."""
     assert wire.system_name(event) == name
+
+
+def test_values_are_counted_in_the_message_and_in_its_data() -> None:
+    """Also where the data is a text that is JSON itself."""
+    inner = json.dumps({"channel": "c", "more": [0] * 20})
+    plain = json.dumps({"event": "e", "data": json.loads(inner)}).encode()
+    with pytest.raises(InvalidJson, match="more than 20 values"):
+        wire.parse(plain, 20)
+    assert wire.parse(plain, 30).fields()["channel"] == "c"
+    texted = json.dumps({"event": "e", "data": inner}).encode()
+    with pytest.raises(InvalidJson, match="more than 20 values"):
+        wire.parse(texted, 20).fields()
+    assert wire.parse(texted, 30).fields()["channel"] == "c"

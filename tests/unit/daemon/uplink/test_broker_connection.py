@@ -14,7 +14,7 @@ from tidelog.daemon.uplink.broker_address import dialled
 from tidelog.daemon.uplink.broker_connection import BrokerConnection
 from tidelog.daemon.uplink.interface import BrokerUnreachable
 from tidelog.mesh.protocol import negotiation, wire
-from tidelog.mesh.protocol.fingerprint import Envelope, make_envelope
+from tidelog.mesh.protocol.fingerprint import SendEnvelope, make_envelope
 from tidelog.mesh.protocol.negotiation import NegotiationFailed, Parameters
 from tidelog.mesh.protocol.policy import MaxAgeRefused
 
@@ -92,12 +92,12 @@ async def until(so: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-def envelope(text: str = "x", ref: str = "tides", kind: str = "topic") -> Envelope:
+def envelope(text: str = "x", ref: str = "tides", kind: str = "topic") -> SendEnvelope:
     """What is sent."""
     return make_envelope(destination_kind=kind, destination_ref=ref, body=text.encode())
 
 
-async def send(uplink: BrokerConnection, message_id: str, what: Envelope | None = None) -> Any:
+async def send(uplink: BrokerConnection, message_id: str, what: SendEnvelope | None = None) -> Any:
     """One attempt."""
     what = what or envelope()
     return await uplink.send(message_id, what.fingerprint(), what.payload(), None)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from support.mesh import mesh_cases
 from tidelog.mesh.protocol.fingerprint import (
-    Envelope,
     RequestRefused,
+    SendEnvelope,
     choose_client_message_id,
     make_envelope,
     prefix,
@@ -24,7 +24,7 @@ KEY_B = "a7c3" * 16
 BASE = {"destination_kind": "topic", "destination_ref": "alerts", "body": "disk 91% on db-3"}
 
 
-def envelope_of(case: mesh_cases.Case) -> Envelope:
+def envelope_of(case: mesh_cases.Case) -> SendEnvelope:
     """The envelope of a case, its meta read as a request's."""
     request = b"{}"
     if "meta_json" in case:

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from tidelog.mesh.protocol import wire
-from tidelog.mesh.protocol.fingerprint import make_envelope, read_envelope
+from tidelog.mesh.protocol.fingerprint import (
+    MAX_VALUES,
+    RequestRefused,
+    make_envelope,
+    read_envelope,
+    read_object,
+)
 
 
 def test_a_send_carries_the_stored_payload_unchanged() -> None:
@@ -122,3 +128,21 @@ def test_the_largest_body_fits_into_a_frame() -> None:
     envelope = make_envelope(destination_kind="queue", destination_ref="q" * 512, body=b"\0" * 1024)
     frame = wire.send_frame(2**31, "x" * 128, envelope.fingerprint(), envelope.payload(), "y" * 128)
     assert len(frame) <= wire.max_frame_bytes(1024)
+
+
+def test_what_a_daemon_takes_a_broker_reads() -> None:
+    """A request of as many values as a daemon takes fits a frame; one with more ends it."""
+    request = {"to": "topic:t", "body": "b", "meta": {"many": [0] * (MAX_VALUES - 5)}}
+    fields = read_object(json.dumps(request).encode(), MAX_VALUES)
+    with pytest.raises(RequestRefused, match="more than 100000 JSON values"):
+        read_object(json.dumps({**request, "more": 0}).encode(), MAX_VALUES)
+    envelope = make_envelope(
+        destination_kind="topic", destination_ref="t", body=b"b", meta=fields["meta"]
+    )
+    payload = envelope.payload()
+    assert read_envelope(read_object(payload)) == envelope
+    frame = wire.read_daemon_frame(wire.send_frame(1, "id", b"f" * 32, payload, "earlier"))
+    assert isinstance(frame, wire.SendRequest)
+    assert frame.fault is None
+    with pytest.raises(wire.FrameInvalid, match="JSON values"):
+        wire.read_daemon_frame(b'{"type":"send","ref":1,"meta":[' + b"[]," * (MAX_VALUES + 100))

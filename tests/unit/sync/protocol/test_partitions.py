@@ -7,10 +7,10 @@ from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.partitions import (
     MAX_NAME_BYTES,
     MAX_PARTITIONS,
-    event_faults,
     name_faults,
     normal_name,
     normal_set,
+    partition_faults,
 )
 
 COMPOSED = "caf\u00e9"
@@ -51,31 +51,31 @@ def test_normal_sets_are_stable(names: list[str]) -> None:
 
 def test_no_partition() -> None:
     """An event belongs somewhere."""
-    assert event_faults([]) == [Fault("partitions", "must not be empty")]
+    assert partition_faults([]) == [Fault("partitions", "must not be empty")]
 
 
 def test_empty_name() -> None:
     """An empty name is reported with its index in the input."""
-    assert event_faults(["p", ""]) == [Fault("partitions.1", "must not be empty")]
+    assert partition_faults(["p", ""]) == [Fault("partitions.1", "must not be empty")]
 
 
 def test_length_is_measured_in_composed_bytes() -> None:
     """128 bytes after normalization pass, 129 do not."""
     fits = "e\u0301" * (MAX_NAME_BYTES // 2)
-    assert event_faults([fits]) == []
-    assert event_faults(["p", fits + "x"]) == [Fault("partitions.1", "longer than 128 bytes")]
+    assert partition_faults([fits]) == []
+    assert partition_faults(["p", fits + "x"]) == [Fault("partitions.1", "longer than 128 bytes")]
 
 
 def test_count_is_taken_after_normalization() -> None:
     """Seventy entries naming three partitions are three (sync D21)."""
-    assert event_faults([f"p{index % 3}" for index in range(70)]) == []
+    assert partition_faults([f"p{index % 3}" for index in range(70)]) == []
 
 
 def test_most_partitions() -> None:
     """64 distinct partitions pass, 65 do not."""
     names = [f"p{index}" for index in range(MAX_PARTITIONS + 1)]
-    assert event_faults(names[:-1]) == []
-    assert event_faults(names) == [Fault("partitions", "more than 64")]
+    assert partition_faults(names[:-1]) == []
+    assert partition_faults(names) == [Fault("partitions", "more than 64")]
 
 
 def test_sync_may_name_more() -> None:
@@ -85,5 +85,5 @@ def test_sync_may_name_more() -> None:
 
 def test_faults_are_sorted() -> None:
     """All wrong names are reported, sorted by field as text (sync D26)."""
-    fields = [fault.field for fault in event_faults([""] * 11)]
+    fields = [fault.field for fault in partition_faults([""] * 11)]
     assert fields == sorted(f"partitions.{index}" for index in range(11))

@@ -501,3 +501,22 @@ def test_messages_do_not_repeat_values(secret: str) -> None:
     payload = {"schema": "note.created", "data": {"id": "n", "title": [secret]}}
     [fault] = event_faults(MODEL, {"type": "event", "payload": payload})
     assert fault == ("event.payload.data.title", 'the value is not of type "string"')
+
+
+# What comes beside the payload.
+
+
+@pytest.mark.parametrize(
+    ("judge", "whole"),
+    [
+        (tree_faults, {"type": "unset", "payload": {"target": "settings"}}),
+        (event_faults, {"type": "event", "payload": {"schema": "anything", "data": 1}}),
+    ],
+)
+def test_meta_beside_the_payload_is_carried(judge: Any, whole: dict[str, Any]) -> None:
+    """An object in either profile, whatever is in it; nothing else may be there (sync D69)."""
+    assert judge(MODEL, {**whole, "meta": {"anything": [1, {}]}}) == []
+    wrongs: tuple[Any, ...] = (None, 1, [], "x")
+    for wrong in wrongs:
+        assert [fault.field for fault in judge(MODEL, {**whole, "meta": wrong})] == ["event.meta"]
+    assert [fault.field for fault in judge(MODEL, {**whole, "more": {}})] == ["event.more"]

@@ -87,7 +87,7 @@ class Peer:
 
     def due(self) -> list[Action]:
         """The timer fires."""
-        return self.session.due(self.now, self.unix)
+        return self.session.due(self.now, self.unix, self.now)
 
     def connect(self, **payload: Any) -> list[Action]:
         """A handshake of client `c`, not yet finished."""
@@ -209,6 +209,31 @@ def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() -> N
     code, details, closed = problem(peer.frame(message.ljust(1025)))
     assert (code, details["max_message_bytes"], closed) == ("bad_request", 1024, None)
     assert peer.frame(message) == [Send("heartbeat_ack", b"{}")]
+
+
+def test_a_message_of_as_many_values_as_may_be_is_taken_and_one_more_is_not() -> None:
+    """The drafts of a refused one are not looked at, and do not count as in flight (sync D78)."""
+    peer = active(max_message_values=30, max_in_flight_drafts=1)
+    most = envelope("heartbeat", {"more": [0] * 23})
+    assert peer.frame(json.dumps(most).encode()) == [Send("heartbeat_ack", b"{}")]
+    most["payload"]["more"].append(0)
+    code, details, closed = problem(peer.frame(json.dumps(most).encode()))
+    assert (code, details["max_message_values"], closed) == ("bad_request", 30, None)
+    many = item(more=[0] * 30)
+    code, details, closed = problem(peer.send("submit_events", {"events": [many]}))
+    assert (code, details["max_message_values"], closed) == ("bad_request", 30, None)
+    assert isinstance(peer.send("submit_events", {"events": [item()]})[0], Submit)
+
+
+@pytest.mark.parametrize("field", ["partitions", "subscription_partitions"])
+def test_a_sync_names_as_many_partitions_as_may_be(field: str) -> None:
+    """One more is refused and changes nothing; each is held as long as the connection (sync 15)."""
+    peer = active(max_partitions=3)
+    asked = {"partitions": ["p"], "since_committed_id": 0, field: ["p"] * 4}
+    code, details, closed = problem(peer.send("sync", asked))
+    assert (code, details["max_partitions"], closed) == ("bad_request", 3, None)
+    assert field in details["message"]
+    assert isinstance(peer.send("sync", {**asked, field: ["p"] * 3})[0], Sync)
 
 
 @pytest.mark.parametrize(
@@ -1215,3 +1240,16 @@ def test_refused_requests_leave_nothing_in_flight() -> None:
         assert submit(peer, {"id": 1}) == []
         assert submit(peer, item("d"), item("e")) == []
         assert [problem([action])[0] for action in peer.done()] == ["bad_request", "rate_limited"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, False), ({"stop_at_rejection": True}, True)])
+def test_a_submit_may_stop_at_the_first_rejection(given: dict[str, Any], expected: bool) -> None:
+    """If it says so, and in no other way than by true or false (sync D68)."""
+    peer = active()
+    [action] = peer.send("submit_events", {"events": [item()], **given})
+    assert isinstance(action, Submit)
+    assert action.stops_at_rejection is expected
+    peer.done()
+    for wrong in (1, None, "true"):
+        sent = peer.send("submit_events", {"events": [item()], "stop_at_rejection": wrong})
+        assert problem(sent)[0] == "bad_request"

@@ -882,7 +882,7 @@ def verdict(found: list[Fault]) -> list[str]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(programs())
 def test_agrees_with_the_naive_reducer(program: list[dict[str, Any]]) -> None:
     """Verdict, state and invariants after every event are those of the contract's own words."""
@@ -901,7 +901,7 @@ def test_agrees_with_the_naive_reducer(program: list[dict[str, Any]]) -> None:
     assert (loaded.export(), loaded.size) == (naive, state.size)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(programs(), st.data())
 def test_undo_restores(program: list[dict[str, Any]], data: st.DataObject) -> None:
     """Changes taken back latest first give every earlier state again, and it works on."""

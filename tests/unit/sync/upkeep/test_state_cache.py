@@ -19,6 +19,11 @@ class NoEvents:
         del query, key
         return ()
 
+    async def lowest(self, query: str, names: Any, **bounds: int) -> list[int]:
+        """Nothing."""
+        del query, names, bounds
+        return []
+
 
 def cache(room_bytes: int) -> StateCache:
     """An empty cache with so much room."""

@@ -23,7 +23,7 @@ from support.channels.peer import (
     unique,
     until,
 )
-from support.nodes import Witness
+from support.log.nodes import Witness
 from tidelog.base.errors import QueueFull, StoreUnavailable
 from tidelog.channels.front.cluster import nodes as module
 from tidelog.channels.front.cluster.messages import Counted

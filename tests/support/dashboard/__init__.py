@@ -1,0 +1,1 @@
+"""A server with traffic, and the browser that looks at it."""

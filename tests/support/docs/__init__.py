@@ -1,0 +1,1 @@
+"""Pages, their code blocks and their citations, for the tests of the documentation."""

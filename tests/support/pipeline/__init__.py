@@ -1,0 +1,1 @@
+"""Logs, lakes and processes for the tests of the pipeline."""

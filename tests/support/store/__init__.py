@@ -1,0 +1,1 @@
+"""Stores that tests fill, damage, copy and move."""

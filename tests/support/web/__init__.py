@@ -1,0 +1,1 @@
+"""What stands between a client and a server in tests, and what checks what is said."""
