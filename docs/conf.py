@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",
     "lineage",
+    "llms",
     "repository_links",
 ]
 root_doc = "index"
@@ -52,6 +53,7 @@ html_theme = "furo"
 html_title = "tidelog"
 html_static_path = ["_static"]
 html_css_files = ["tidelog.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False

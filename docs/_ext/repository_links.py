@@ -1,4 +1,4 @@
-"""Links of documents to files of the repository that are not documents.
+"""Links of documents to files of the repository that are not part of the site.
 
 In the repository `[the measuring scripts](../bench)` is a link one can follow. The site holds no
 sources, so there it becomes the words followed by the path. A path that does not exist stays as it
@@ -32,6 +32,8 @@ class RepositoryLinks(SphinxTransform):
             if not target or "://" in target or target.startswith("#"):
                 continue
             path = (folder / target.partition("#")[0]).resolve()
+            if not path.exists():  # a document, whose ending MyST has taken off
+                path = path.with_name(f"{path.name}.md")
             is_outside = path.is_relative_to(ROOT) and not path.is_relative_to(DOCUMENTS)
             if is_outside and path.exists():
                 node.replace_self(_shown(node, str(path.relative_to(ROOT))))
