@@ -179,8 +179,8 @@ AREAS = (
         360,
         (
             (
-                f"{PYTEST} tests/unit/base tests/unit/cli tests/unit/config tests/unit/log"
-                " tests/unit/web tests/integration/store tests/integration/testing"
+                f"{PYTEST} tests/unit/base tests/unit/cli tests/unit/config tests/unit/link"
+                " tests/unit/log tests/unit/web tests/integration/store tests/integration/testing"
                 " tests/integration/web"
             ),
             f"{PYTEST} tests/integration/log",

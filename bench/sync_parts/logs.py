@@ -34,7 +34,9 @@ from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Submit
 from tidelog.sync.protocol.items import PreparedItem, prepare
 from tidelog.sync.protocol.profiles import COMPATIBILITY, Model
+from tidelog.sync.protocol.wire import Committed
 from tidelog.sync.settings import SyncSettings
+from tidelog.sync.surface import open_halves
 from tidelog.testing.process import ServerProcess
 
 PAGE = 1000
@@ -137,6 +139,13 @@ def _tree_items(first: int, count: int, model: Model) -> tuple[PreparedItem, ...
     return tuple(items)
 
 
+def _submitted(service: SyncService, submit: Submit) -> asyncio.Future[Any]:
+    """What is answered to a submit; all come from one connection, and keep their order."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    service.submit(submit, answer.set_result, 1, 0)
+    return answer
+
+
 async def write_tree(place: Place, count: int) -> float:
     """Write `count` tree events through the committer and the rules of sync; events per second."""
     (place.home / "data").mkdir(exist_ok=True)
@@ -144,26 +153,17 @@ async def write_tree(place: Place, count: int) -> float:
     try:
         committer = await Committer.start(store, SystemClock(), Metrics(), Limits())
         try:
-            service = await SyncService.open(committer, store, place.sync, SystemClock())
+            _, service = await open_halves(committer, store, place.sync, SystemClock())
             started = time.perf_counter()
             for begin in range(0, count, PAGE):
-                done = asyncio.get_running_loop().create_future()
-                missing = 0
-
-                def answered(answers: Sequence[Any] | None) -> None:
-                    nonlocal missing
-                    assert answers is not None, "the store failed"
-                    assert all(answer.status == "committed" for answer in answers), answers
-                    missing -= len(answers)
-                    if missing == 0:
-                        done.set_result(None)  # noqa: B023 - awaited in the same turn
-
-                missing = min(PAGE, count - begin)
-                end = begin + missing
-                for first in range(begin, end, 100):
-                    items = _tree_items(first, min(100, end - first), service.model)
-                    await service.warm_and_submit(Submit(items, 30_000), answered, None)
-                await done
+                end = min(count, begin + PAGE)
+                submits = [
+                    Submit(_tree_items(first, min(100, end - first), service.model), 30_000)
+                    for first in range(begin, end, 100)
+                ]
+                for answer in [_submitted(service, submit) for submit in submits]:
+                    results = (await answer).results
+                    assert all(isinstance(each, Committed) for each in results), results
             return count / (time.perf_counter() - started)
         finally:
             await committer.stop()

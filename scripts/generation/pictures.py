@@ -174,7 +174,7 @@ def rooms() -> str:
     layers = [[name for name in layer if name not in APART] for layer in _layers("rooms:")]
     layers = [layer for layer in layers if layer]
     down = ", ".join(" | ".join(layer) for layer in layers)
-    parts = [name for [name] in _layers("surfaces:")[1:-1]]
+    parts = [name.strip("()") for [name] in _layers("surfaces:")[1:-1]]
     height = 64 + (len(layers) - 1) * 46 + 46 + 16 * len(parts)
     picture = Picture(
         860,
@@ -188,11 +188,11 @@ def rooms() -> str:
         width = (500 - (len(names) - 1) * 10) // len(names)
         for place, name in enumerate(names):
             fill = DURABLE if name in ("log", "store") else SERVER
-            lines = parts if len(names) > 1 else []
+            lines = parts if "sync" in names else []
             picture.box(
                 (20 + place * (width + 10), top, width, 36 + 16 * len(lines)), fill, name, *lines
             )
-        top += 46 + 16 * (len(parts) if len(names) > 1 else 0)
+        top += 46 + 16 * (len(parts) if "sync" in names else 0)
     picture.words(270, 24, "the server: imports point down only", size=12)
     beside = (
         ("client", "Python clients", "base, and protocol of the surfaces"),

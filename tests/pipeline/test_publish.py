@@ -34,9 +34,9 @@ async def publish(lake: Lake, node: SyncNode, token: str = ADMIN_TOKEN) -> Publi
 
 async def snapshot_row(node: SyncNode, partition: str, at: int, **changed: Any) -> dict[str, Any]:
     """The state of a partition as a row of the table `snapshot`, at the newest position."""
-    pinned = await node.service.states.pin([partition])
+    pinned = await node.owner.states.pin([partition])
     state = pinned[partition].tree.export()
-    node.service.states.unpin(pinned)
+    node.owner.states.unpin(pinned)
     [entry] = await node.store.entries(at - 1, limit=1)
     row = {
         "partition": partition,

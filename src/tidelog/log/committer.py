@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.base.clock import ServerClock
+from tidelog.base.data.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
 from tidelog.base.errors import (
     ClockSkewed,
     DataError,
@@ -34,7 +35,6 @@ from tidelog.base.spaced_lines import SpacedLines
 from tidelog.log.announcements import Announcements
 from tidelog.log.clock_skew import ClockSkew
 from tidelog.log.decision import Accept, Answer, Failure, Item, Names, Request, View
-from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
 from tidelog.log.tail import Tail
 from tidelog.store.engine import MAX_ID, Store, new_incarnation
 from tidelog.store.rows import Effects, Entry, Head, Loaded, RowChange

@@ -12,12 +12,12 @@ from typing import Any
 from opentelemetry.trace import Link, Span, StatusCode, Tracer, get_tracer, set_span_in_context
 
 from tidelog.base.clock import ServerClock
+from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.errors import TidelogError
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer, _Decided
 from tidelog.log.decision import Answer, Failure, Item, Request, View
-from tidelog.log.incarnation import Incarnations
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
 from tidelog.store.rows import Effects, Entry

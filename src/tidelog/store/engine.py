@@ -109,7 +109,7 @@ class Store(Protocol):
     async def incarnations(self) -> list[Incarnation]:
         """The continuations of the log that are known, oldest first; the last is the current one.
 
-        Never empty. `tidelog.log.incarnation.Incarnations` judges positions by them.
+        Never empty. `tidelog.base.data.incarnation.Incarnations` judges positions by them.
         """
 
     async def clock_ms(self) -> int | None:

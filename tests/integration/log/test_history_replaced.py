@@ -9,10 +9,10 @@ import pytest
 
 from support.log.nodes import Node, put_item, running_node, verdict
 from support.store.catalogue import Database
+from tidelog.base.data.incarnation import Incarnation
 from tidelog.base.errors import HistoryReplaced, ShuttingDown, StoreUnavailable
 from tidelog.base.settings.limits import Limits
 from tidelog.log.decision import Failure
-from tidelog.log.incarnation import Incarnation
 from tidelog.store import Store
 from tidelog.store.rows import Head, Loaded, Names
 

@@ -11,9 +11,9 @@ import pytest
 from support.log.nodes import LOG_ID, put_item, running_node
 from support.store.backups import command, silent
 from support.store.catalogue import Database
+from tidelog.base.data.incarnation import FORMER_INCARNATIONS, Incarnation
 from tidelog.base.errors import StoreDamaged
 from tidelog.config.schema import SCHEMA
-from tidelog.log.incarnation import FORMER_INCARNATIONS, Incarnation
 from tidelog.store import open_store
 from tidelog.store.backup import back_up, restore
 from tidelog.testing.postgresql import create_database

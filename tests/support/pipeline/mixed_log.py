@@ -53,17 +53,19 @@ from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
 from tidelog.store import open_store
 from tidelog.sync.front.admin import Admin
-from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Submit
 from tidelog.sync.protocol.items import PreparedItem, prepare
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY
+from tidelog.sync.protocol.wire import Committed
 from tidelog.sync.settings import SyncSettings
+from tidelog.sync.surface import open_halves
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.process import ServerProcess
 
 if TYPE_CHECKING:
     from tidelog.mesh.protocol.model import Member, Mesh
     from tidelog.store.engine import Store
+    from tidelog.sync.front.service import SyncService
 
 Json = dict[str, Any]
 
@@ -254,7 +256,7 @@ class _Writer:
         shared = (self._committer, self._store)
         self.channels.service = await ChannelsService.open(*shared, settings, self._clock)
         self.channels.is_versioned = versioned
-        self.sync.service = await SyncService.open(*shared, settings.sync, self._clock)
+        _, self.sync.service = await open_halves(*shared, settings.sync, self._clock)
         await self.mesh.open(await MeshSurface.open(*shared, settings, self._clock))
 
     async def close(self) -> None:
@@ -420,13 +422,8 @@ class _Sync:
             yield self._submit(tuple(items))
 
     async def _submit(self, items: tuple[PreparedItem, ...]) -> int:
-        answered: asyncio.Future[Sequence[Any] | None] = asyncio.get_running_loop().create_future()
-        request = Submit(items, sum(len(item.body) for item in items))
-        if not self.service.submit(request, answered.set_result, None):
-            await self.service.warm_and_submit(request, answered.set_result, None)
-        answers = await answered
-        assert answers is not None, "the store failed"
-        return sum(answer.status != "committed" for answer in answers)
+        results = await self.service.commit(Submit(items, sum(len(item.body) for item in items)))
+        return sum(not isinstance(result, Committed) for result in results)
 
     def _item(self) -> PreparedItem:
         self._number += 1

@@ -46,7 +46,7 @@ class Admin:
 
     async def state(self, partition: str) -> Any:
         """What the server believes a partition's trees are."""
-        states = self.node.service.states
+        states = self.node.owner.states
         pinned = await states.pin([partition])
         try:
             return pinned[partition].tree.export()

@@ -18,7 +18,6 @@ from support.web import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
-from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.profiles import TREE_ACTIONS
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import SyncSurface
@@ -105,9 +104,11 @@ def outcome(results: list[dict[str, Any]]) -> list[str]:
 class SyncNode:
     """A running server with sync mounted."""
 
-    def __init__(self, server: Server, service: SyncService, settings: Settings) -> None:
+    def __init__(self, server: Server, surface: SyncSurface, settings: Settings) -> None:
         self.server = server
-        self.service = service
+        self.service = surface.service
+        """The front's half."""
+        self.owner = surface.owner
         self.settings = settings
         self.ws_url = server.url.replace("http", "ws") + "/sync"
 
@@ -153,7 +154,7 @@ async def sync_server(
     async with running_server(
         data_dir, store=store, limits=limits, mounts=(mount, mount_probe), clock=clock
     ) as server:
-        yield SyncNode(server, mounted[0].service, settings)
+        yield SyncNode(server, mounted[0], settings)
 
 
 class Peer:

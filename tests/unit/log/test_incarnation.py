@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.log.incarnation import Incarnation, Incarnations
+from tidelog.base.data.incarnation import Incarnation, Incarnations
 
 
 def known(*began: int) -> Incarnations:

@@ -21,11 +21,11 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.base.data.incarnation import Incarnation, Incarnations
 from tidelog.base.data.nultext import MARK, escape, unescape
 from tidelog.base.errors import ConfigError, StoreUnavailable, TidelogError
 from tidelog.base.settings.kinds import SecretUrl, masked
 from tidelog.base.sql.queries import load_queries
-from tidelog.log.incarnation import Incarnation, Incarnations
 
 PAGE_ROWS = 4000
 """Entries of one read: some ten milliseconds, too short to hold a checkpoint back, and enough that

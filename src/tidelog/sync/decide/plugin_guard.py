@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from tidelog.sync.decide.rules import Check
 from tidelog.sync.metrics import SyncMetrics
 from tidelog.sync.plugin import Access, Event, Identity, Plugin, State, load_plugin, overrides
 from tidelog.sync.protocol.fault import Fault
@@ -95,22 +96,18 @@ class GuardedPlugin:
         """An item with what the plug-in finds and will check, each at its step of sync 8.2."""
         if item.refused or item.invalid or not (self._validates or self._checks):
             return item
-        content = msgspec.json.decode(
-            raw_event
-        )  # a copy: the plug-in must not change what is stored
-        event = Event(
-            item.id,
-            _identity(claims),
-            item.partitions,
-            content["type"],
-            content["payload"],
-            content.get("meta", {}),
-        )
-        return msgspec.structs.replace(
-            item,
-            invalid=self._validate(event) if self._validates else (),
-            check=partial(self._check_in_time, event) if self._checks else None,
-        )
+        invalid: tuple[Fault, ...] = ()
+        if self._validates:
+            invalid = self._validate(_event(item, raw_event, claims.all))
+        check = claims.all if self._checks else None
+        return msgspec.structs.replace(item, invalid=invalid, check=check)
+
+    def check_of(self, item: PreparedItem) -> Check | None:
+        """What the plug-in has to say about the states of a judged item; None if nothing."""
+        if item.check is None:
+            return None
+        event = _event(item, _decode_body(item.body).event, item.check)
+        return partial(self._check_in_time, event)
 
     def _validate(self, event: Event) -> tuple[Fault, ...]:
         before = self._steady()
@@ -174,6 +171,26 @@ class GuardedPlugin:
             return False
         self._logged_at[method, reason] = now
         return True
+
+
+class _Body(msgspec.Struct):
+    event: msgspec.Raw
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def _event(item: PreparedItem, raw_event: bytes, claims: Mapping[str, Any]) -> Event:
+    """What the plug-in is shown: a copy, since it must not change what is stored."""
+    content = msgspec.json.decode(raw_event)
+    return Event(
+        item.id,
+        Identity(item.client_id, claims),
+        item.partitions,
+        content["type"],
+        content["payload"],
+        content.get("meta", {}),
+    )
 
 
 def _identity(claims: Claims) -> Identity:

@@ -1,6 +1,6 @@
 """The decision of sync: what becomes of a submitted item."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from tidelog.log.draft import Draft
 from tidelog.sync.decide.state import PartitionState
 from tidelog.sync.protocol.fault import Fault
 from tidelog.sync.protocol.items import PreparedItem
+from tidelog.sync.protocol.tree import TreeState
 from tidelog.sync.protocol.wire import PRIOR_ITEM_FAILED, Committed, NotProcessed, Rejected
 
 SURFACE = "sync"
@@ -19,6 +20,11 @@ STREAM = "sync"
 SCOPE = "sync"
 
 REUSED = "id already committed with different payload"
+
+
+Check = Callable[[Mapping[str, TreeState]], tuple[Fault, ...]]
+"""The application's own rules about one event; takes the states of its partitions, sorted by name.
+"""
 
 
 class Outcome(Struct):
@@ -48,6 +54,8 @@ class SubmitItem(Struct, frozen=True):
     prepared: PreparedItem
     states: tuple[PartitionState, ...] = ()
     """Of its partitions in sorted order, if the decision looks at them."""
+    check: Check | None = None
+    """None if the application has no rules about states."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -69,8 +77,8 @@ class SubmitItem(Struct, frozen=True):
         for state in self.states:
             if found := state.tree.check(item.event):
                 return Refuse(Rejected(item.id, "validation_failed", tuple(found), view.now_ms))
-        if item.check is not None and (
-            wrong := item.check({state.name: state.tree for state in self.states})
+        if self.check is not None and (
+            wrong := self.check({state.name: state.tree for state in self.states})
         ):
             return Refuse(Rejected(item.id, "validation_failed", wrong, view.now_ms))
         return self._commit(view)

@@ -1,6 +1,5 @@
 """Administration of sync over HTTP: model version, connections, snapshots, retention."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -17,19 +16,15 @@ from tidelog.base.serving.surface import (
     guarded,
     is_bearer,
 )
-from tidelog.log.decision import Failure, Names
-from tidelog.log.request import submit_and_wait
-from tidelog.log.retention import PRUNE_ENTRIES
-from tidelog.sync.decide.administration import Archive, PutSnapshot
+from tidelog.sync import messages
 from tidelog.sync.front.service import SyncService
+from tidelog.sync.messages import TOO_DEEP, PutSnapshot, SnapshotRefused, TakeSnapshot
 from tidelog.sync.protocol.partitions import name_faults, normal_name
 from tidelog.sync.protocol.tree import TreeState
 from tidelog.sync.protocol.wire import encode
 
 Stored = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that both engines can hold."""
-
-POLL_SECONDS = 0.01
 
 
 class ModelVersion(Struct):
@@ -125,10 +120,7 @@ class Admin:
         """The current state of a partition; nothing is stored."""
         query = parse_qs(request.query_string.decode("ascii", "replace"))
         partition = _named("".join(query.get("partition", ())))
-        try:
-            made = await self._snapshot(partition, Snapshot(partition))
-        except RecursionError:
-            raise ValueError("the state is nested too deeply for a snapshot") from None
+        made = await self._asked(TakeSnapshot(partition, is_stored=False))
         return {
             "partition": partition,
             "committed_id": made.committed_id,
@@ -139,34 +131,24 @@ class Admin:
     async def _put_snapshot(self, request: HttpRequest) -> object:
         snapshot = msgspec.json.decode(request.body, type=Snapshot)
         partition = _named(snapshot.partition)
-        try:
-            put = await self._snapshot(partition, snapshot)
-        except RecursionError:
-            raise ValueError("the state is nested too deeply for a snapshot") from None
-        for _, committed_id, _, _ in await self._service.store.rows("sync_snapshot", (partition,)):
-            if committed_id > put.committed_id:
-                raise NewerSnapshot(f"there is a newer snapshot, as of {committed_id}")
-        await self._commit(put, len(put.state))
-        return {"partition": put.partition, "committed_id": put.committed_id}
+        question: TakeSnapshot | PutSnapshot = TakeSnapshot(partition, is_stored=True)
+        if snapshot.state is not None:
+            try:
+                await self._check(snapshot)
+                state = encode(snapshot.state)
+            except RecursionError:
+                raise ValueError(TOO_DEEP) from None
+            question = PutSnapshot(partition, state, snapshot.committed_id, snapshot.model_version)
+        stored = await self._asked(question)
+        return {"partition": partition, "committed_id": stored.committed_id}
 
-    async def _snapshot(self, partition: str, given: Snapshot) -> PutSnapshot:
-        """What to store: the given state once it is checked, or the server's own."""
-        service = self._service
-        if given.state is not None:
-            await self._check(given)
-            return PutSnapshot(
-                partition, encode(given.state), given.committed_id, given.model_version
-            )
-        pinned = await service.states.pin([partition])
-        try:
-            state = pinned[partition]
-            # After the position of the tail it holds decisions that may yet be taken back.
-            while state.position > service.committer.tail.position:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(POLL_SECONDS)
-            exported = encode(state.tree.export())
-            return PutSnapshot(partition, exported, state.position, service.model_version)
-        finally:
-            service.states.unpin(pinned)
+    async def _asked(self, question: TakeSnapshot | PutSnapshot) -> messages.Snapshot:
+        """What the owner of the log has taken or stored."""
+        answer = await self._service.link.reply(question, messages.Snapshot, SnapshotRefused)
+        if isinstance(answer, SnapshotRefused):
+            raise NewerSnapshot(answer.reason) if answer.is_newer else ValueError(answer.reason)
+        assert isinstance(answer, messages.Snapshot)  # noqa: S101 - `reply` has seen to it
+        return answer
 
     async def _check(self, snapshot: Snapshot) -> None:
         if snapshot.model_version != self._service.model_version:
@@ -175,7 +157,8 @@ class Admin:
                 f"{self._service.model_version}"
             )
         at, found = snapshot.committed_id, None
-        if 0 < at <= self._service.committer.tail.position:
+        await self._service.catch_up()
+        if 0 < at <= self._service.link.position:
             [found] = await self._service.store.entries(at - 1, limit=1)
         if found is None or found.digest.hex() != snapshot.digest:
             raise ValueError(
@@ -185,20 +168,8 @@ class Admin:
 
     async def _post_retention(self, request: HttpRequest) -> object:
         through = msgspec.json.decode(request.body, type=Retention).through
-        archived, serial = 0, 0
-        while found := await self._service.store.rows(
-            "sync_prunable", (serial, through, PRUNE_ENTRIES)
-        ):
-            events = tuple((at, number) for at, number in found)
-            await self._commit(Archive(events), 64 * len(events))
-            archived += len(events)
-            serial = events[-1][1]
-        return {"archived": archived}
-
-    async def _commit(self, item: PutSnapshot | Archive, size_bytes: int) -> None:
-        [answer] = await submit_and_wait(self._service.committer, Names(), size_bytes, (item,))
-        if isinstance(answer, Failure):
-            raise answer.error
+        answer = await self._service.link.reply(messages.Retain(through), messages.Retained)
+        return {"archived": answer.archived}
 
 
 def _named(name: str) -> str:

@@ -17,7 +17,6 @@ from msgspec import Raw, Struct, structs
 from tidelog.base.data import strictjson
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.serving.surface import Handle, HttpRequest, HttpResponse, Route, guarded
-from tidelog.log.decision import Answer
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Action, Send, Submit, Sync
 from tidelog.sync.protocol.problem import Problem
@@ -142,7 +141,7 @@ class Polling:
         if "sync_to_committed_id" in payload:
             repeated = whole_number(payload, "sync_to_committed_id", least=0)
         # The page before may have come from another node that is ahead of this one.
-        await service.committer.catch_up()
+        await service.catch_up()
         history = service.history(incarnation)
         since = action.since
         if incarnation not in (None, history["incarnation"]) and since > history["began"]:
@@ -153,24 +152,10 @@ class Polling:
         last = service.last_event
         watermark = last if repeated is None else min(repeated, last)
         request = structs.replace(action, since=since, watermark=watermark)
-        page = await service.page(request, history=history)
-        if service.committer.incarnations.current.id != history["incarnation"]:
-            raise Problem("server_error", "the log has another history now; ask again")
-        return page
+        return await service.page(request, history=history)
 
     async def _commit(self, action: Submit) -> bytes:
-        result: asyncio.Future[Sequence[Answer] | None] = asyncio.get_running_loop().create_future()
-
-        def answered(answers: Sequence[Answer] | None) -> None:
-            if not result.done():
-                result.set_result(answers)
-
-        if not self._service.submit(action, answered, None):
-            await self._service.warm_and_submit(action, answered, None)
-        answers = await result
-        if answers is None:
-            raise Problem("server_error", "internal error; retry all drafts")
-        return result_payload(list(answers))
+        return result_payload(await self._service.commit(action))
 
     def _error(self, action: Send) -> HttpResponse:
         return self._response(STATUSES[_refusal(action) or "bad_request"], "error", action.payload)

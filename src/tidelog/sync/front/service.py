@@ -1,47 +1,59 @@
-"""The sync service: the only file of sync that touches both the log and connections."""
+"""The front's half of sync: connections, subscriptions, pages and broadcasts.
+
+It decides nothing and writes nothing: what the log is asked for, and what it says, crosses the link
+(`tidelog.sync.messages`). Pages are read from the store.
+"""
 
 import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
-
 from tidelog.base.clock import Clock
+from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.errors import (
     QueueFull,
     ShuttingDown,
-    StoreDamaged,
     StoreError,
     TidelogError,
 )
 from tidelog.base.net.frame import PING, frame, text_frame
 from tidelog.base.serving.surface import Conversation, Endpoint, Outlet, Upgrade
-from tidelog.log.committer import Committer
-from tidelog.log.decision import Answer, Failure, Item, Names
-from tidelog.log.request import Submission
+from tidelog.link.ends import FrontEnd
+from tidelog.link.following import Following
+from tidelog.link.message import Failed, Message
 from tidelog.store.engine import Store
-from tidelog.store.rows import Entry
-from tidelog.sync.decide.plugin_guard import Clocks, GuardedPlugin
-from tidelog.sync.decide.rules import STREAM, SURFACE, SubmitItem, in_sequence
-from tidelog.sync.front.files import read_model, read_tokens
-from tidelog.sync.front.other_nodes import OtherNodes
+from tidelog.sync import messages
+from tidelog.sync.front.files import read_tokens
 from tidelog.sync.front.snapshots import Part, stored_state
-from tidelog.sync.metrics import SyncMetrics
+from tidelog.sync.messages import (
+    Attach,
+    Attached,
+    Detach,
+    Event,
+    Events,
+    Evict,
+    Hello,
+    Join,
+    Joined,
+    Left,
+    ModelVersionChanged,
+    NotTaken,
+    Submitted,
+    Welcome,
+)
 from tidelog.sync.protocol.actions import Action, Close, Connected, Ping, Send, Submit, Sync
 from tidelog.sync.protocol.form import NATIVE, WireForm
 from tidelog.sync.protocol.insieme.events import SEPARATOR, project_of
 from tidelog.sync.protocol.insieme.form import InsiemeForm
-from tidelog.sync.protocol.items import PreparedItem
 from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.profiles import CANONICAL, Model
-from tidelog.sync.protocol.session import Session
-from tidelog.sync.protocol.wire import AUTH_FAILED, SUPERSEDED, Page, encode
+from tidelog.sync.protocol.session import ApplicationRules, Session
+from tidelog.sync.protocol.wire import AUTH_FAILED, SUPERSEDED, Committed, Page, Result, encode
 from tidelog.sync.settings import SyncSettings
-from tidelog.sync.upkeep.model_version import StoredModelVersion
-from tidelog.sync.upkeep.state_cache import CachedState, StateCache
 
 _log = logging.getLogger(__name__)
 
@@ -64,115 +76,86 @@ _PING = frame(PING, b"")
 Subscribers = dict["_Connection", Callable[[bytes], None]]
 """Who gets the broadcasts of a partition, or of a project, and how."""
 
-Answered = Callable[[Sequence[Answer] | None], None]
-"""Takes the answers of a submit; None if the store failed: how much was committed is unknown."""
-
-
-class _Partitions(msgspec.Struct):
-    partitions: list[str]
-
-
-_decode_partitions = msgspec.json.Decoder(_Partitions).decode
-
-
-def _wanted(request: Submit) -> list[str]:
-    """Partitions whose tree state a decision of the request may look at."""
-    return sorted({n for item in request.items if item.needs_state() for n in item.partitions})
-
-
-def _with_states(item: PreparedItem, pinned: dict[str, CachedState]) -> SubmitItem:
-    if not item.needs_state():
-        return SubmitItem(item)
-    return SubmitItem(item, tuple([pinned[name] for name in item.partitions]))
-
-
-class _Request(Submission):
-    """A submit in the committer's queue."""
-
-    __slots__ = ("_origin", "_sequence")
-
-    def __init__(
-        self,
-        names: Names,
-        size_bytes: int,
-        items: Sequence[SubmitItem],
-        answered: Callable[[Sequence[Answer | Failure]], None],
-        origin: "_Connection | None",
-        *,
-        stops_at_rejection: bool,
-    ) -> None:
-        super().__init__(names, size_bytes, items, answered)
-        self._origin = origin
-        self._sequence = items if stops_at_rejection else None
-
-    def items(self) -> Sequence[Item]:
-        """None, once an earlier request of the connection has failed (sync D9)."""
-        if self._origin is not None and self._origin.failed:
-            return ()
-        return super().items() if self._sequence is None else in_sequence(self._sequence)
-
 
 class SyncService:
-    """The sockets of sync on a committer and a store."""
+    """The sockets of sync, on a link to the owner of the log and a store to read from."""
 
     def __init__(
         self,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
         settings: SyncSettings,
         clock: Clock,
         model: Model,
-        *,
-        model_version: int,
+        plugin: ApplicationRules | None,
     ) -> None:
-        self.settings = settings
-        self.model = model
-        self._version = StoredModelVersion(committer, store, model_version, self._version_changed)
-        self.clock = clock
-        self.tokens = read_tokens(settings)
-        clocks = Clocks(time.perf_counter, time.thread_time)
-        self._plugin = GuardedPlugin.from_settings(
-            settings, committer.metrics.part(SyncMetrics), clocks
-        )
-        self.committer = committer
+        self.link = link
         self.store = store
-        self.states = StateCache(store, committer.tail, model, settings, model_version)
+        self.settings = settings
+        self.clock = clock
+        self.model = model
+        self.tokens = read_tokens(settings)
+        self._plugin = plugin
+        self.incarnations: Incarnations
+        """Of the log; they do not change while this lives."""
+        self.model_version = model.model_version
+        """The one in use on all nodes."""
         self.last_event = 0
-        """The last sync event that the tail delivered: the watermark of a new cycle (sync D38)."""
+        """The last event of sync that came here: the watermark of a new cycle (sync D38)."""
         self.clients: dict[str, _Connection] = {}
         """Active connections by `client_id`: one each (sync 3.3). Those of insieme's dialect are
         not among them: two tabs of a browser share an id there (sync D72)."""
         self._open: set[_Connection] = set()
+        self._numbers: dict[int, _Connection] = {}
+        """Open connections by what the owner knows them by."""
+        self._last_number = 0
         self._subscribers: dict[str, Subscribers] = {}
         self._in_projects: dict[str, Subscribers] = {}
         """Connections of insieme's dialect by their project."""
+        self._followed = Following()
+        """Partitions that somebody is subscribed to, or is about to be."""
+        self._followed_projects = Following()
         self._origins: dict[int, _Connection] = {}
-        """Who submitted an entry that is about to leave the tail; it gets no broadcast of it."""
+        """Who submitted an event that is about to come; it gets no broadcast of it."""
         self._sweep: asyncio.TimerHandle | None = None
-        self._others = OtherNodes(
-            committer.announcements,
-            connected=self._connected_elsewhere,
-            model_changed=self._version.follow,
-        )
-        committer.tail.subscribe(SURFACE, self._deliver)
-        committer.restore_bodies(SURFACE, self._archived)
+        link.hear = self._heard
 
     @classmethod
     async def open(
         cls,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
         settings: SyncSettings,
         clock: Clock,
+        model: Model,
+        plugin: ApplicationRules | None,
     ) -> "SyncService":
-        """A service whose watermark and model version are those of the store."""
-        model = read_model(settings)
-        version = await StoredModelVersion.stored(committer, store, model.model_version)
-        service = cls(committer, store, settings, clock, model, model_version=version)
-        # It follows the tail from here on; what other nodes commit meanwhile comes from there.
-        for (last,) in await store.rows("sync_last_event", (committer.tail.position,)):
-            service.last_event = max(service.last_event, last)
+        """A service that follows the log.
+
+        Raises:
+            ConfigError: the owner of the log has other rules.
+        """
+        service = cls(link, store, settings, clock, model, plugin)
+        hello = Hello(model.digest, settings.plugin)
+        await link.reply(hello, Welcome, at_once=service._welcomed)
         return service
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self.incarnations = Incarnations(welcome.incarnations)
+        self.model_version = welcome.model_version
+        self.last_event = welcome.last_event
+        self.link.passed(welcome.position)
+
+    def _heard(self, message: Message) -> None:
+        """What the owner says without being asked."""
+        match message:
+            case Events():
+                self._deliver(message)
+            case Evict(number):
+                if connection := self._numbers.get(number):
+                    connection.close(SUPERSEDED)
+            case ModelVersionChanged(old, new):
+                self._version_changed(old, new)
 
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
@@ -181,11 +164,6 @@ class SyncService:
         return (
             Endpoint("/sync", self._accept, cap, heartbeat=False, unauthenticated_codes=failed),
         )
-
-    @property
-    def model_version(self) -> int:
-        """The one in use on all nodes."""
-        return self._version.current
 
     @property
     def announced_version(self) -> int | None:
@@ -202,11 +180,14 @@ class SyncService:
         del upgrade
         return _Connection(self)
 
-    def opened(self, connection: "_Connection") -> None:
-        """Watch over a connection."""
+    def opened(self, connection: "_Connection") -> int:
+        """Watch over a connection; returns its number."""
         self._open.add(connection)
+        self._last_number += 1
+        self._numbers[self._last_number] = connection
         if self._sweep is None:
             self._schedule_sweep()
+        return self._last_number
 
     def _schedule_sweep(self) -> None:
         pause = min(SWEEP_SECONDS, self.settings.heartbeat_timeout_ms / 4000)
@@ -224,21 +205,28 @@ class SyncService:
         return [connection for connection in self._open if connection.client_id]
 
     def closed(self, connection: "_Connection") -> None:
-        """Forget a connection and its subscriptions."""
-        self._open.discard(connection)
+        """Forget a connection and its subscriptions; again, nothing."""
+        if connection not in self._open:
+            return
+        self._open.remove(connection)
+        del self._numbers[connection.number]
         self.subscribe(connection, ())
         if self.clients.get(connection.client_id) is connection:
             del self.clients[connection.client_id]
+        if connection.client_id:
+            self.link.tell(Left(connection.number))
 
     def subscribe(self, connection: "_Connection", partitions: Sequence[str]) -> None:
         """Replace the whole set of partitions that a connection gets broadcasts of.
 
-        For one of insieme's dialect these are projects. One that was closed in the meantime gets
-        none, because nothing would remove it again.
+        They were attached for it. For one of insieme's dialect these are projects. One that was
+        closed in the meantime gets none, because nothing would remove it again.
         """
-        by_name = self._in_projects if connection.session.project else self._subscribers
+        is_project = bool(connection.session.project)
+        by_name = self._in_projects if is_project else self._subscribers
         outlet = connection.outlet
         if outlet is None or connection.session.closed:
+            self._leave(partitions, is_project=is_project)
             partitions = ()
         for name in connection.subscriptions:
             subscribers = by_name[name]
@@ -247,29 +235,41 @@ class SyncService:
                 del by_name[name]
         for name in partitions:
             assert outlet is not None  # noqa: S101 - or there are none
-            push = connection.deliver if connection.session.project else outlet.push
+            push = connection.deliver if is_project else outlet.push
             by_name.setdefault(name, {})[connection] = push
-        connection.subscriptions = tuple(partitions)
+        former, connection.subscriptions = connection.subscriptions, tuple(partitions)
+        self._leave(former, is_project=is_project)
+
+    def _leave(self, names: Sequence[str], *, is_project: bool) -> None:
+        """Somebody does not want these any more: the owner is told what nobody wants."""
+        if is_project:
+            if gone := self._followed_projects.leave(names):
+                self.link.tell(Detach(projects=gone))
+        elif gone := self._followed.leave(names):
+            self.link.tell(Detach(gone))
 
     def history(self, incarnation: str | None) -> dict[str, Any]:
         """Which history this is, and how much of it a client's `incarnation` has (sync 4.2)."""
-        incarnations = self.committer.incarnations
-        shared = incarnations.shared_with(incarnation)
+        shared = self.incarnations.shared_with(incarnation)
         if shared is None:  # they share all of it, or it is unknown
             shared = 0 if incarnation is None else self.last_event
-        return {"incarnation": incarnations.current.id, "began": shared}
+        return {"incarnation": self.incarnations.current.id, "began": shared}
+
+    async def catch_up(self) -> None:
+        """Return when what any node has acknowledged by now has come here."""
+        await self.link.reply(Attach(), Attached, at_once=self._attached)
+
+    def _attached(self, attached: Attached) -> None:
+        self.link.passed(attached.position)
 
     async def connect(self, connection: "_Connection", action: Connected) -> bytes:
         """Register an authenticated client; returns the payload of `connected`."""
-        # What another node has acknowledged to this client must not be missing here.
-        await self.committer.catch_up()
         form = connection.session.form
         if isinstance(form, InsiemeForm):
+            await self.catch_up()
             return form.connected(connection.client_id, self.last_event)
-        if not connection.session.closed:  # who has hung up by now supersedes nobody
-            connection.claim = await self._others.claim(connection.client_id)
-        if not connection.session.closed:
-            self._take_over(connection)
+        join = Join(connection.number, connection.client_id)
+        await self.link.reply(join, Joined, at_once=partial(self._joined, connection))
         settings = self.settings
         payload = {
             "client_id": connection.client_id,
@@ -290,87 +290,51 @@ class SyncService:
             payload["model_version"] = self.announced_version
         return encode(payload)
 
-    def _take_over(self, connection: "_Connection") -> None:
+    def _joined(self, connection: "_Connection", joined: Joined) -> None:
         """Of several connections of one client, the one with the latest claim stays (sync 3.3)."""
-        client_id, claim = connection.client_id, connection.claim
-        older = self.clients.get(client_id)
-        if self._others.has_later_claim(client_id, claim) or (older and older.claim > claim):
+        self.link.passed(joined.position)
+        if not joined.is_latest:
             connection.close(SUPERSEDED)
-            return
-        if older is not None:
-            older.close(SUPERSEDED)
-        self.clients[client_id] = connection
-
-    def _connected_elsewhere(self, client_id: str, claim: int) -> None:
-        connection = self.clients.get(client_id)
-        if connection is not None and connection.claim < claim:
-            connection.close(SUPERSEDED)
+        elif not connection.session.closed:
+            self.clients[connection.client_id] = connection
 
     # Submit.
 
-    def submit(self, request: Submit, answered: Answered, origin: "_Connection | None") -> bool:
-        """Queue a request whose states are warm; False if they are not: `warm_and_submit` then.
+    def submit(
+        self, request: Submit, answered: Callable[[Message], None], connection: int, round_: int
+    ) -> None:
+        """Ask the owner to commit; `answered` takes what `messages.Submit` says."""
+        self.link.ask(
+            messages.Submit(
+                request.items, request.size_bytes, request.stops_at_rejection, connection, round_
+            ),
+            answered,
+        )
+
+    async def commit(self, request: Submit) -> Sequence[Result]:
+        """Commit what comes from no connection; returns when its events have come here too.
 
         Raises:
-            QueueFull: see `Committer.submit`.
-            ShuttingDown: see `Committer.submit`.
+            QueueFull: there is no room.
+            ShuttingDown: nothing is taken any more.
+            Problem: the store failed. Earlier items may be committed.
         """
-        pinned = self.states.pin_ready(_wanted(request))
-        if pinned is None:
-            return False
-        self._queue(request, pinned, answered, origin)
-        return True
+        answer = await self.link.answer(
+            messages.Submit(request.items, request.size_bytes, request.stops_at_rejection)
+        )
+        if isinstance(answer, NotTaken):
+            raise answer.raised()
+        if not isinstance(answer, Submitted):
+            raise Problem("server_error", "internal error; retry all drafts")
+        ids = [each.committed_id for each in answer.results if isinstance(each, Committed)]
+        await self.link.reach(max(ids, default=0))
+        return answer.results
 
-    async def warm_and_submit(
-        self, request: Submit, answered: Answered, origin: "_Connection | None"
-    ) -> None:
-        """Load the states that decisions may look at, then queue the request."""
-        pinned = await self.states.pin(_wanted(request))
-        self._queue(request, pinned, answered, origin)
-
-    def _queue(
-        self,
-        request: Submit,
-        pinned: dict[str, CachedState],
-        answered: Answered,
-        origin: "_Connection | None",
-    ) -> None:
-        if pinned:
-            items = [_with_states(item, pinned) for item in request.items]
-        else:
-            items = [SubmitItem(item) for item in request.items]
-
-        def hand_over(answers: Sequence[Answer | Failure]) -> None:
-            self.states.unpin(pinned)
-            if any(isinstance(answer, Failure) for answer in answers):
-                answered(None)
-                return
-            if origin is not None:
-                self._note_origin(origin, answers)
-            answered(answers)
-
-        names = Names(tuple([item.key for item in items if not item.prepared.refused]), (STREAM,))
-        try:
-            self.committer.submit(
-                _Request(
-                    names,
-                    request.size_bytes,
-                    items,
-                    hand_over,
-                    origin,
-                    stops_at_rejection=request.stops_at_rejection,
-                )
-            )
-        except BaseException:
-            self.states.unpin(pinned)
-            raise
-
-    def _note_origin(self, origin: "_Connection", answers: Sequence[Answer]) -> None:
-        """Its new entries leave the tail right after this; replays have none."""
-        position = self.committer.tail.position
-        for answer in answers:
-            if answer.status == "committed" and answer.committed_id > position:
-                self._origins[answer.committed_id] = origin
+    def note_origin(self, origin: "_Connection", results: Sequence[Result]) -> None:
+        """Its new events come right after this; replays have come before."""
+        for result in results:
+            if isinstance(result, Committed) and result.committed_id > self.last_event:
+                self._origins[result.committed_id] = origin
 
     # Sync.
 
@@ -383,14 +347,9 @@ class SyncService:
         """Read one page; the watermark and the subscriptions are taken in one step (sync D39)."""
         form = NATIVE if connection is None else connection.session.form
         watermark = request.watermark
-        if watermark is None:
-            await self.committer.catch_up()
-            watermark = self.last_event
-        # No await between these two: an event is up to the watermark, or it is broadcast.
-        if connection is not None and request.subscriptions is not None:
-            self.subscribe(connection, request.subscriptions)
-            if request.project:
-                connection.hold()
+        if watermark is None or (connection is not None and request.subscriptions is not None):
+            last_event = await self._attach(request, connection)
+            watermark = last_event if watermark is None else watermark
         more = dict(history or {})
         if request.since > watermark:
             events: list[bytes] = []
@@ -415,13 +374,38 @@ class SyncService:
         )
         return form.page(request, found)
 
+    async def _attach(self, request: Sync, connection: "_Connection | None") -> int:
+        """Catch up, and subscribe; returns the last event that came before."""
+        is_project = bool(request.project)
+        wanted = () if connection is None else request.subscriptions or ()
+        new = (self._followed_projects if is_project else self._followed).want(wanted)
+        last_event = 0
+
+        def attached(answer: Attached) -> None:
+            # In the same step: an event is up to the watermark, or it is broadcast (sync D39).
+            nonlocal last_event, wanted
+            self._attached(answer)
+            last_event = self.last_event
+            if connection is not None and request.subscriptions is not None:
+                self.subscribe(connection, wanted)
+                wanted = ()
+                if is_project:
+                    connection.hold()
+
+        question = Attach(projects=new) if is_project else Attach(new)
+        try:
+            await self.link.reply(question, Attached, at_once=attached)
+        finally:
+            self._leave(wanted, is_project=is_project)
+        return last_event
+
     async def _part(self, request: Sync, watermark: int) -> Part | None:
         """The state to start from, or a part of it; None where there are only events (sync D67)."""
         if request.snapshot is None:
             return None
         [partition] = request.partitions
         # Entries of other surfaces do not change a state, so it may include positions of theirs.
-        last = self.committer.tail.position if watermark == self.last_event else watermark
+        last = self.link.position if watermark == self.last_event else watermark
         state = await stored_state(self.store, partition, self.model_version, through=last)
         if state is None:
             return None
@@ -482,27 +466,21 @@ class SyncService:
 
     # Delivery.
 
-    async def _archived(self, ids: Sequence[int]) -> dict[int, bytes]:
-        """Bodies that retention on another node moved to the archive before they came here."""
-        found = await self.store.rows_of("sync_archived", [(each,) for each in ids])
-        if not all(found):
-            lost = [each for each, rows in zip(ids, found, strict=True) if not rows]
-            raise StoreDamaged(f"events {lost[:10]} are neither in the log nor in the archive")
-        return {each: rows[0][0] for each, rows in zip(ids, found, strict=True)}
-
-    def _deliver(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self.last_event = entry.committed_id
-            origin = self._origins.pop(entry.committed_id, None) or self._submitter(entry)
-            assert entry.body is not None  # noqa: S101 - new, or restored by `_archived`
-            partitions = _decode_partitions(entry.body).partitions
-            self.states.follow(entry, partitions)
-            _broadcast(entry, NATIVE, self._receivers(partitions), origin)
+    def _deliver(self, events: Events) -> None:
+        origins = self._origins
+        for event in events.events:
+            origin = origins.pop(event.committed_id, None) or self._submitter(event)
+            _broadcast(event, NATIVE, self._receivers(event.partitions), origin)
             if self._in_projects:
-                for project in {project_of(name) for name in partitions}:
+                for project in {project_of(name) for name in event.partitions}:
                     if project is not None:
                         receivers = self._in_projects.get(project, {})
-                        _broadcast(entry, InsiemeForm(project), receivers, origin)
+                        _broadcast(event, InsiemeForm(project), receivers, origin)
+        if origins:  # of events that nobody here follows
+            for committed_id in [each for each in origins if each <= events.position]:
+                del origins[committed_id]
+        self.last_event = events.position
+        self.link.passed(events.position)
 
     def _receivers(self, partitions: Sequence[str]) -> "Subscribers":
         """Who is subscribed to any of the partitions, each once."""
@@ -513,25 +491,24 @@ class SyncService:
             receivers |= self._subscribers.get(name, {})
         return receivers
 
-    def _submitter(self, entry: Entry) -> "_Connection | None":
+    def _submitter(self, event: Event) -> "_Connection | None":
         """Who still waits for the answer to this very item, if somebody does.
 
         The items of a request with a poison item leave the tail before its answer (sync D29).
         """
-        connection = self.clients.get(entry.actor)
+        connection = self.clients.get(event.client_id)
         if connection is None:
             return None
         waiting = (item.id for request in connection.unanswered for item in request.items)
-        return connection if entry.entity in waiting else None
+        return connection if event.id in waiting else None
 
     async def set_model_version(self, version: int) -> int:
         """Store a new model version and tell every client of the event profile; returns the old."""
-        old = await self._version.change(version)
-        await self._others.tell_model_version()
-        return old
+        question = messages.ChangeModelVersion(version)
+        return (await self.link.reply(question, messages.ModelVersionStored)).old
 
     def _version_changed(self, old: int, new: int) -> None:
-        self.states.model_version = new
+        self.model_version = new
         payload = encode({"old_model_version": old, "new_model_version": new})
         for connection in tuple(self.clients.values()):
             if connection.session.profile == CANONICAL:
@@ -539,15 +516,14 @@ class SyncService:
 
 
 def _broadcast(
-    entry: Entry, form: WireForm, receivers: Subscribers, origin: "_Connection | None"
+    event: Event, form: WireForm, receivers: Subscribers, origin: "_Connection | None"
 ) -> None:
     """Encode an event once in a form, and push it to all that speak it; not to its origin."""
     if not receivers:
         return
-    assert entry.body is not None  # noqa: S101 - new, or restored by `_archived`
-    payload = form.delivered(entry.body, entry.committed_id, entry.committed_at)
-    message_id = f"b{entry.committed_id}"
-    encoded = text_frame(form.envelope("event_broadcast", message_id, entry.committed_at, payload))
+    payload = form.delivered(event.body, event.committed_id, event.committed_at)
+    message_id = f"b{event.committed_id}"
+    encoded = text_frame(form.envelope("event_broadcast", message_id, event.committed_at, payload))
     for connection, push in receivers.items():
         if connection is not origin:
             push(encoded)
@@ -561,14 +537,16 @@ class _Connection:
         now = asyncio.get_running_loop().time()
         self.session = service.new_session(now)
         self.subscriptions: tuple[str, ...] = ()
-        self.claim = 0
-        """Tells which of a client's connections is the latest; see `OtherNodes`."""
+        self.number = 0
+        """What the owner of the log knows it by, once it is open."""
         self.cursor = 0
         """Up to where the client was last sent a page."""
         self.unanswered: deque[Submit] = deque()
         """Submits that are being committed, in their order."""
         self.failed = False
-        """Whether the store failed one of them: those after it must not be committed (sync D9)."""
+        """Whether the store failed one of them: those after it fail too (sync D9)."""
+        self._round = 0
+        """See `messages.Submit.round`."""
         self.outlet: Outlet | None = None
         self._held: list[bytes] | None = None
         """Broadcasts that a page must come before; None if they need not wait."""
@@ -583,7 +561,7 @@ class _Connection:
 
     def opened(self, outlet: Outlet) -> None:
         self.outlet = outlet
-        self._service.opened(self)
+        self.number = self._service.opened(self)
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         now = asyncio.get_running_loop().time()
@@ -657,23 +635,38 @@ class _Connection:
         if self.outlet is not None:
             self.outlet.close(code)
 
-    def submitted(self, answers: Sequence[Answer] | None) -> None:
-        """The result goes out before any entry of the request does.
-
-        None: the store failed. Earlier items may be committed, and nobody was told (sync D29).
-        """
-        request = self.unanswered.popleft()
+    def _answered(self, request: Submit, answer: Message) -> None:
+        """The result goes out before any event of the request does."""
+        if isinstance(answer, NotTaken):
+            self._not_taken(request, answer)
+            return
+        self.unanswered.popleft()
         if self.failed:
             return
-        if answers is None:
-            self.failed = True
-            self._act(self.session.fail())
-        else:
+        if isinstance(answer, Submitted):
+            if self.subscriptions:
+                self._service.note_origin(self, answer.results)
             now_ms = self._service.clock.now_ms()
-            payload = self.session.form.results(request, answers, now_ms)
+            payload = self.session.form.results(request, answer.results, now_ms)
             self.send("submit_events_result", payload, request.reply_to)
             now = asyncio.get_running_loop().time()
             self._act(self.session.answered(now, time.time()))
+        else:
+            # The store failed. Earlier items may be committed, and nobody was told (sync D29).
+            self.failed = True
+            self._act(self.session.fail())
+
+    def _not_taken(self, request: Submit, answer: Failed) -> None:
+        """It has to be tried again, or refused; so have those after it, which are not taken."""
+        places = [n for n, each in enumerate(self.unanswered) if each is request]
+        if not places:
+            return  # one before it was not taken
+        count = len(self.unanswered) - places[0]
+        for _ in range(count):
+            self.unanswered.pop()
+        self._round += 1
+        if not self.session.postponed(count):
+            self._refuse(answer.raised())
 
     def _queued(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -694,40 +687,30 @@ class _Connection:
                     self.close(code)
                 case Submit():
                     self._submit(action)
-                case _:
+                case Connected() | Sync():
                     self._work = asyncio.create_task(self._do(action))
         if self.outlet is not None and not self.session.is_full:
             self.outlet.resume_reading()
 
     def _submit(self, request: Submit) -> None:
-        """At once if all states are warm, the usual case; else in a task that warms them."""
-        self.unanswered.append(request)
-        try:
-            if self._service.submit(request, self.submitted, self):
-                self._queued()
-            else:
-                self._work = asyncio.create_task(self._do(request))
-        except (QueueFull, ShuttingDown) as error:
-            self._busy(request, error)
+        unanswered = self.unanswered
+        unanswered.append(request)
+        answered = partial(self._answered, request)
+        self._service.submit(request, answered, self.number, self._round)
+        if unanswered and unanswered[-1] is request:  # or it was not taken, and is told so
+            self._queued()
 
-    def _busy(self, action: Action, error: TidelogError) -> None:
-        if isinstance(action, Submit):
-            self.unanswered.pop()
-            if self.session.postponed():
-                return
+    def _refuse(self, error: TidelogError) -> None:
         self._act(self.session.busy(str(error)))
         self._done()
 
-    async def _do(self, action: Connected | Submit | Sync) -> None:
+    async def _do(self, action: Connected | Sync) -> None:
         try:
             match action:
                 case Connected():
                     payload = await self._service.connect(self, action)
                     self.send("connected", payload, action.reply_to)
                     self._done()
-                case Submit():
-                    await self._service.warm_and_submit(action, self.submitted, self)
-                    self._queued()
                 case Sync():
                     if self.outlet is not None:  # a page is made when the one before it is taken
                         await self.outlet.drained()
@@ -743,7 +726,7 @@ class _Connection:
             self._act(self.session.refuse(problem))
             self._done()
         except (QueueFull, ShuttingDown) as error:
-            self._busy(action, error)
+            self._refuse(error)
         except StoreError as error:
             _log.warning("a sync request failed: %s", error)
             self._act(self.session.fail())

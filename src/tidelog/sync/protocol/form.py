@@ -8,10 +8,8 @@ from msgspec import Raw
 from tidelog.sync.protocol.actions import Submit, Sync
 from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.wire import (
-    Committed,
-    NotProcessed,
     Page,
-    Rejected,
+    Result,
     delivered,
     encode,
     envelope,
@@ -39,9 +37,7 @@ class WireForm(Protocol):
     def error(self, problem: Problem) -> bytes:
         """Payload of `error`."""
 
-    def results(
-        self, request: Submit, results: Sequence[Committed | Rejected | NotProcessed], now_ms: int
-    ) -> bytes:
+    def results(self, request: Submit, results: Sequence[Result], now_ms: int) -> bytes:
         """Payload of `submit_events_result`."""
 
     def delivered(self, body: bytes, committed_id: int, committed_at: int) -> bytes:
@@ -74,9 +70,7 @@ class NativeForm:
         """See `WireForm.error`."""
         return error_payload(problem.code, str(problem), problem.details)
 
-    def results(
-        self, request: Submit, results: Sequence[Committed | Rejected | NotProcessed], now_ms: int
-    ) -> bytes:
+    def results(self, request: Submit, results: Sequence[Result], now_ms: int) -> bytes:
         """See `WireForm.results`."""
         del request, now_ms
         return result_payload(results)

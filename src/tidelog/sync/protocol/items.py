@@ -1,6 +1,7 @@
 """A submitted item after the stateless steps of sync 8.2: what a session hands to a decision.
 
 Nothing here looks at the log or at a partition's state, so it may happen anywhere and in any order.
+A prepared item is data: it may be decided in another process than it was prepared in.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,21 +23,17 @@ from tidelog.sync.protocol.profiles import (
     number_faults,
     tree_faults,
 )
-from tidelog.sync.protocol.tree import TreeState
 from tidelog.sync.protocol.wire import stored_body
 
-Check = Callable[[Mapping[str, TreeState]], tuple[Fault, ...]]
-"""The application's own rules about one event; takes the states of its partitions, sorted by name.
-"""
 
-
-class PreparedItem(Struct, frozen=True):
+class PreparedItem(Struct, frozen=True, array_like=True):
     """One submitted event whose stateless work is done."""
 
     id: str
     client_id: str
     partitions: tuple[str, ...]
     event: dict[str, Any]
+    """As sent if it may have to be applied to states; else its type, and an empty payload."""
     body: bytes
     fingerprint: bytes
     event_hash: bytes
@@ -44,8 +41,9 @@ class PreparedItem(Struct, frozen=True):
     """Reason and faults of steps 1 to 3 of sync 8.2, which come before the id is looked at."""
     invalid: tuple[Fault, ...]
     """Faults of steps 5 and 6 that need no state; they count only for a new id (sync D25)."""
-    check: Check | None = None
-    """None if the application has no rules about states."""
+    check: Mapping[str, Any] | None = None
+    """All claims of the client's token, if the application has rules about states, which need them;
+    else None."""
 
     def needs_state(self) -> bool:
         """Whether a decision about it may look at tree states."""
@@ -58,7 +56,11 @@ def refused_item(
     item_id: str, client_id: str, event: dict[str, Any], refusal: tuple[str, tuple[Fault, ...]]
 ) -> PreparedItem:
     """An item that is rejected whatever is known of its id."""
-    return PreparedItem(item_id, client_id, (), event, b"", b"", b"", refusal, ())
+    return PreparedItem(item_id, client_id, (), _without_content(event), b"", b"", b"", refusal, ())
+
+
+def _without_content(event: dict[str, Any]) -> dict[str, Any]:
+    return {"type": event["type"], "payload": {}} if "type" in event else {}
 
 
 def proofs_of(canonical_event: bytes, canonical_partitions: bytes) -> tuple[bytes, bytes]:
@@ -96,16 +98,18 @@ def prepare(
     partitions = normal_set(names)
     canonical_partitions = canonical(partitions)
     fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
+    invalid = tuple(_invalid(event, profile, model))
+    is_applied = not invalid and event["type"] in TREE_ACTIONS
     return PreparedItem(
         id=item["id"],
         client_id=client_id,
         partitions=partitions,
-        event=event,
+        event=event if is_applied else _without_content(event),
         body=stored_body(item["id"], client_id, canonical_partitions, raw_event),
         fingerprint=fingerprint,
         event_hash=event_hash,
         refused=None,
-        invalid=tuple(_invalid(event, profile, model)),
+        invalid=invalid,
     )
 
 

@@ -9,7 +9,9 @@ Every event here has a text `type` and an object `payload`: the checks of the re
 that (sync 8.1).
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from jsonschema_rs import Draft202012Validator, ValidationErrorKind
@@ -68,6 +70,10 @@ class Address(NamedTuple):
     """Segments below the registered name; always empty for a tree."""
 
 
+def _digest(*parts: Any) -> bytes:
+    return sha256(json.dumps(parts, default=repr).encode()).digest()
+
+
 class Model(Struct, frozen=True):
     """The registries of a deployment, ready to judge events."""
 
@@ -77,6 +83,8 @@ class Model(Struct, frozen=True):
     model_version: int
     profiles: tuple[str, ...]
     """What a connection can be given, in the configured order."""
+    digest: bytes = b""
+    """Over all of it but the version: models that judge alike have the same."""
 
     @classmethod
     def parse(
@@ -106,6 +114,7 @@ class Model(Struct, frozen=True):
             },
             model_version,
             tuple(profiles),
+            _digest(tree_targets, schemas, list(profiles)),
         )
 
     def find(self, action: str, target: str) -> Address | None:

@@ -188,7 +188,7 @@ class Session:
         return self._next(now, unix_now)
 
     def queued(self, now: float, unix_now: float) -> list[Action]:
-        """The submit is in the committer's queue; returns what to do meanwhile."""
+        """The submit is on its way to the committer's queue; returns what to do meanwhile."""
         assert self._current is not None  # noqa: S101 - one was asked for
         self._queued.append(self._current)
         self._queued_bytes += len(self._current.frame)
@@ -202,15 +202,23 @@ class Session:
         self._in_flight -= received.drafts
         return self._next(now, unix_now)
 
-    def postponed(self) -> bool:
-        """The submit found no room in the committer's queue; returns whether it is tried again.
+    def postponed(self, count: int = 1) -> bool:
+        """The last `count` submits found no room in the committer's queue.
 
-        It is tried after the answers to those before it. If there are none, it must be refused.
+        They are tried again, after the answers to those before them. If there are none before them,
+        the first of them must be refused: it is the current one again, and this returns False.
         """
-        if not self._queued or self._current is None:
-            return False
-        self._wait_for_answers(self._current)
-        self._current = None
+        if self._current is not None:
+            self._queued.append(self._current)
+            self._queued_bytes += len(self._current.frame)
+            self._current = None
+        for number in range(count, 0, -1):
+            received = self._queued.pop()
+            self._queued_bytes -= len(received.frame)
+            if number == 1 and not self._queued:
+                self._current = received
+                return False
+            self._wait_for_answers(received)
         return True
 
     def paged(self, action: Sync, next_since: int, watermark: int, *, has_more: bool) -> None:

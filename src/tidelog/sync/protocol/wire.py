@@ -113,36 +113,34 @@ def delivered(body: bytes, committed_id: int, committed_at: int) -> bytes:
     )
 
 
-class Committed(Struct):
+class Committed(Struct, tag_field="status", tag="committed"):
     """A result entry of a committed item."""
 
     id: str
     committed_id: int
     status_updated_at: int
-    status: str = "committed"
 
 
-class Rejected(Struct):
+class Rejected(Struct, tag_field="status", tag="rejected"):
     """A result entry of a rejected item."""
 
     id: str
     reason: str
     errors: tuple[Fault, ...]
     status_updated_at: int
-    status: str = "rejected"
 
     def as_json(self) -> dict[str, Any]:
         """`errors` are objects on the wire."""
         return {
             "id": self.id,
-            "status": self.status,
+            "status": "rejected",
             "reason": self.reason,
             "errors": [fault._asdict() for fault in self.errors],
             "status_updated_at": self.status_updated_at,
         }
 
 
-class NotProcessed(Struct):
+class NotProcessed(Struct, tag_field="status", tag="not_processed"):
     """A result entry of an item that was not looked at, because one before it was not taken."""
 
     id: str
@@ -150,8 +148,10 @@ class NotProcessed(Struct):
     blocked_by: str
     """The id of that item."""
     status_updated_at: int
-    status: str = "not_processed"
 
+
+Result = Committed | Rejected | NotProcessed
+"""What becomes of a submitted item."""
 
 PRIOR_ITEM_FAILED = "prior_item_failed"
 """Why an item was not processed: one before it was rejected."""
@@ -170,7 +170,7 @@ class Page(Struct):
     """Members that only some responses have."""
 
 
-def result_payload(results: "Sequence[Committed | Rejected | NotProcessed]") -> bytes:
+def result_payload(results: Sequence[Result]) -> bytes:
     """Payload of `submit_events_result`."""
     return encode(
         {

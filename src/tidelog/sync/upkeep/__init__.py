@@ -1,1 +1,1 @@
-"""What the owner of the log does: caching states, keeping the model version, verifying rows."""
+"""The owner's half of sync: answering fronts, caching states, keeping the model version."""

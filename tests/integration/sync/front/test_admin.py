@@ -27,8 +27,8 @@ from support.sync.peer import (
 )
 from tidelog.base.clock import SystemClock
 from tidelog.base.errors import StoreUnavailable
-from tidelog.sync.front.service import SyncService
 from tidelog.sync.settings import SyncSettings
+from tidelog.sync.surface import open_halves
 from tidelog.testing.process import ServerProcess
 
 ROUTES = [
@@ -145,7 +145,7 @@ async def test_a_start_that_breaks_off_does_not_forget_the_new_version(tmp_path:
 
             store.writer.commit = limited
             try:
-                service = await SyncService.open(
+                _, service = await open_halves(
                     node.committer, store, SyncSettings(**options), SystemClock()
                 )
             except StoreUnavailable:

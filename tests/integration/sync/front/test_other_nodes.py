@@ -27,9 +27,9 @@ from support.sync.peer import (
 )
 from tidelog.base.errors import StoreDamaged, StoreUnavailable
 from tidelog.base.settings.limits import Limits
-from tidelog.sync.front.other_nodes import OtherNodes
 from tidelog.sync.protocol.wire import SUPERSEDED
 from tidelog.sync.upkeep import model_version as version_module
+from tidelog.sync.upkeep.other_nodes import OtherNodes
 
 HEADERS = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 
@@ -156,7 +156,7 @@ async def test_a_claim_that_was_overtaken_before_it_was_known_is_given_up(
         async def held(nodes: OtherNodes, client_id: str) -> int:
             nonlocal claimed
             mine = await claim(nodes, client_id)
-            if nodes is b.service._others:
+            if nodes is b.owner.others:
                 claimed = mine
                 await gate.wait()
             return mine
@@ -165,7 +165,7 @@ async def test_a_claim_that_was_overtaken_before_it_was_known_is_given_up(
         await shake_hands(early)
         await until(lambda: claimed > 0)
         async with connected(a.ws_url, "c") as late:
-            await until(lambda: b.service._others.has_later_claim("c", claimed))
+            await until(lambda: b.owner.others.has_later_claim("c", claimed))
             gate.set()
             assert await early.close_code() == SUPERSEDED
             assert await late.is_quiet()
@@ -218,7 +218,7 @@ async def test_a_new_model_version_reaches_the_clients_of_every_node(
         assert await here.expect("version_changed") == changed
         assert len(await there.broadcasts(50)) == 50
         assert await there.expect("version_changed") == changed
-        assert b.service.model_version == b.service.states.model_version == 7
+        assert b.service.model_version == b.owner.states.model_version == 7
         assert await tree.is_quiet()
         assert (await there.sync("p"))["model_version"] == 7
         await set_version(b, 7)
@@ -344,4 +344,4 @@ async def test_a_body_that_is_nowhere_stops_delivery_rather_than_leave_a_gap(
     ):
         await writer.submit(note("i"))
         with pytest.raises(StoreDamaged, match=r"events \[1\] are neither"):
-            await a.service._archived([1])
+            await a.owner.archived([1])

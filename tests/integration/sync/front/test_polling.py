@@ -123,7 +123,7 @@ async def test_submit_and_sync_mean_the_same_as_over_a_socket(
             "sync_to_committed_id": 1,
             "has_more": False,
             "model_version": 3,
-            "incarnation": polling.node.service.committer.incarnations.current.id,
+            "incarnation": polling.node.server.committer.incarnations.current.id,
             "began": 0,
         }
         history = {name: page.pop(name) for name in ("incarnation", "began")}
@@ -273,7 +273,7 @@ async def test_trouble_of_the_server_has_its_status_too(
 ) -> None:
     """A full queue or an ending server is 429, a failing store or a mistake of ours is 500."""
     async with poller(tmp_path) as polling:
-        service = polling.node.service
+        server = polling.node.server
 
         def raising(error: Exception) -> Any:
             def fail(*_: Any) -> Any:
@@ -282,7 +282,7 @@ async def test_trouble_of_the_server_has_its_status_too(
             return fail
 
         for error in (QueueFull("full"), ShuttingDown("ending")):
-            monkeypatch.setattr(service.committer, "submit", raising(error))
+            monkeypatch.setattr(server.committer, "submit", raising(error))
             status, message = await polling.post("submit", submit_text())
             assert (status, message["payload"]["code"]) == (429, "rate_limited")
             assert message["payload"]["details"]["retry_after_ms"] > 0

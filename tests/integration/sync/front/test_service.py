@@ -38,8 +38,8 @@ from tidelog.base.clock import SystemClock
 from tidelog.base.errors import DataError, StoreUnavailable
 from tidelog.base.settings.limits import Limits
 from tidelog.sync.front import service as service_module
-from tidelog.sync.front.service import SyncService
 from tidelog.sync.settings import SyncSettings
+from tidelog.sync.surface import open_halves
 
 
 class Tampered:
@@ -464,7 +464,7 @@ async def test_a_full_queue_is_told_and_nothing_of_it_stored(tmp_path: Path) -> 
             assert error["code"] == "rate_limited"
             assert error["details"]["retry_after_ms"] > 0
             assert await peer.is_quiet()
-        assert all(state.pins == 0 for state in node.service.states._states.values())
+        assert all(state.pins == 0 for state in node.owner.states._states.values())
         writer.gate.set()
         await first.expect("submit_events_result")
         await second.expect("submit_events_result")
@@ -688,7 +688,7 @@ async def test_nothing_overtakes_a_submit_that_failed(
             assert [event["id"] for event in await again.whole("p")] == ["0", "1", "2"]
             results = await again.submit(push("poison", "b"), push("3", "c", parent="b"))
             assert outcome(results) == ["committed", "committed"]
-        assert all(state.pins == 0 for state in node.service.states._states.values())
+        assert all(state.pins == 0 for state in node.owner.states._states.values())
 
 
 async def test_a_sync_that_cannot_be_read_closes(
@@ -761,22 +761,22 @@ async def test_a_state_that_was_forgotten_judges_the_same(
         for start in range(0, len(items), 6):
             batch = items[start : start + 6]
             rebuilt += len({n for item in batch for n in item["partitions"]})
-            rebuilt -= len(tiny.service.states._states)
+            rebuilt -= len(tiny.owner.states._states)
             wanted = outcome(await expected.submit(*batch))
             verdicts += wanted
             assert outcome(await peer.submit(*batch)) == wanted
-            assert tiny.service.states.used_bytes == 0, "bounded at every request"
-            kept = roomy.service.states
+            assert tiny.owner.states.used_bytes == 0, "bounded at every request"
+            kept = roomy.owner.states
             assert kept._size == sum(state.tree.size for state in kept._states.values())
         assert rebuilt > 40, "states were really forgotten"
         assert min(verdicts.count("committed"), len(verdicts) - verdicts.count("committed")) > 40
         for name in "pqrs":
-            pinned = await tiny.service.states.pin([name])
+            pinned = await tiny.owner.states.pin([name])
             mine = pinned[name].tree.export()
-            tiny.service.states.unpin(pinned)
-            pinned = await roomy.service.states.pin([name])
+            tiny.owner.states.unpin(pinned)
+            pinned = await roomy.owner.states.pin([name])
             assert mine == pinned[name].tree.export()
-            roomy.service.states.unpin(pinned)
+            roomy.owner.states.unpin(pinned)
 
 
 async def test_many_cold_submits_load_a_state_once(
@@ -872,9 +872,9 @@ async def test_what_is_committed_while_a_node_starts_is_not_overlooked(
         store.rows = interrupted
         options: dict[str, Any] = {"jwt_secret": SECRET, "model_file": write_model(tmp_path)}
         settings = SyncSettings(**options)
-        service = await SyncService.open(second.committer, store, settings, SystemClock())
+        owner, service = await open_halves(second.committer, store, settings, SystemClock())
         assert done
-        assert service.last_event == 1
+        assert (owner.last_event, service.last_event) == (1, 1)
 
 
 # Content.
@@ -1032,9 +1032,9 @@ async def test_the_relations_of_the_protocol_can_be_queried(
         events = await peer.whole("p", "q", "t")
         await node.service.set_model_version(9)
         async with asyncio.timeout(10):
-            pinned = await node.service.states.pin(["t"])
+            pinned = await node.owner.states.pin(["t"])
         state = pinned["t"].tree.export()
-        node.service.states.unpin(pinned)
+        node.owner.states.unpin(pinned)
         await put_snapshot(node, "t")
         database = Database(store_location)
         found = await database.run(
@@ -1115,7 +1115,7 @@ async def test_the_handshake_tells_what_a_client_needs(tmp_path: Path) -> None:
         assert payload == {
             "client_id": "c",
             "server_last_committed_id": 0,
-            "incarnation": node.service.committer.incarnations.current.id,
+            "incarnation": node.server.committer.incarnations.current.id,
             "began": 0,
             "capabilities": {"profile": EVENT, "accepted_event_types": ["event"]},
             "model_version": 3,

@@ -424,12 +424,13 @@ def test_an_item_becomes_an_event_of_its_profile() -> None:
     assert request.reply_to == "m"
     first, second = request.items
     assert first.partitions == ("p/q",)
-    assert first.event == {
+    assert read(first.body)["event"] == {
         "type": "event",
         "payload": {"schema": "task.created", "data": {"title": "x"}},
         "meta": {"schemaVersion": 1, "clientTs": 5, "userId": "u"},
     }
-    assert read(first.body)["event"] == first.event
+    assert first.event == {"type": "event", "payload": {}}, "no decision looks at the rest"
+    assert read(second.body)["event"] == second.event
     assert second.event == {
         "type": "treePush",
         "payload": {"target": "t", "value": {"id": "n"}},

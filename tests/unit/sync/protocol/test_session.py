@@ -540,6 +540,38 @@ def test_a_submit_without_room_is_tried_again_in_its_turn() -> None:
     assert submitted(submit(peer, item("d"), item("e"), item("f"))) == ["d", "e", "f"]
 
 
+def test_submits_that_were_on_their_way_without_room_are_tried_again_in_their_turn() -> None:
+    """Whatever came after one that found no room is put back with it, in order."""
+    peer = active()
+    for name in "abcd":
+        assert submitted(submit(peer, item(name))) == [name]
+        assert peer.queued() == []
+    assert peer.session.postponed(3)
+    assert submit(peer, item("e")) == []
+    assert submitted(peer.answered()) == ["b"]
+    assert peer.queued() == []
+    assert submitted(peer.answered()) == ["c"]
+    assert peer.queued() == []
+    assert not peer.session.postponed(), "c is alone now, and the service's to refuse"
+    assert submitted(peer.done()) == ["d"]
+    assert submitted(peer.queued()) == ["e"], "which was never on its way"
+
+
+def test_of_submits_that_all_found_no_room_the_first_is_refused() -> None:
+    """The others are tried when it is done."""
+    peer = active(max_in_flight_drafts=3)
+    for name in "abc":
+        submit(peer, item(name))
+        peer.queued()
+    assert not peer.session.postponed(3)
+    assert submitted(peer.done()) == ["b"]
+    assert peer.queued() == []
+    assert submitted(peer.answered()) == ["c"]
+    assert peer.queued() == []
+    assert peer.answered() == []
+    assert submitted(submit(peer, item("d"), item("e"), item("f"))) == ["d", "e", "f"]
+
+
 def test_a_type_in_a_string_makes_no_submit() -> None:
     """Only what is one is looked at while submits are in the queue."""
     peer = active()

@@ -18,6 +18,7 @@ from tidelog.sync.protocol.wire import (
     NotProcessed,
     Page,
     Rejected,
+    Result,
     encode,
 )
 
@@ -75,9 +76,7 @@ class InsiemeForm:
             }
         )
 
-    def results(
-        self, request: Submit, results: Sequence[Committed | Rejected | NotProcessed], now_ms: int
-    ) -> bytes:
+    def results(self, request: Submit, results: Sequence[Result], now_ms: int) -> bytes:
         """See `WireForm.results`."""
         said = [
             _result(result, is_event=item.event.get("type") == EVENT)
@@ -120,19 +119,19 @@ class InsiemeForm:
         return problem
 
 
-def _result(result: Committed | Rejected | NotProcessed, *, is_event: bool) -> Mapping[str, Any]:
+def _result(result: Result, *, is_event: bool) -> Mapping[str, Any]:
     match result:
         case Committed():
             return {
                 "id": result.id,
-                "status": result.status,
+                "status": "committed",
                 "committedId": result.committed_id,
                 "serverTs": result.status_updated_at,
             }
         case NotProcessed():
             return {
                 "id": result.id,
-                "status": result.status,
+                "status": "not_processed",
                 "reason": result.reason,
                 "blockedById": result.blocked_by,
                 "created": result.status_updated_at,
@@ -140,7 +139,7 @@ def _result(result: Committed | Rejected | NotProcessed, *, is_event: bool) -> M
         case Rejected():
             return {
                 "id": result.id,
-                "status": result.status,
+                "status": "rejected",
                 "reason": result.reason,
                 "errors": [_error(fault, is_event=is_event) for fault in result.errors],
                 "created": result.status_updated_at,

@@ -1,0 +1,173 @@
+"""The two ends of a link.
+
+A link carries pairs of a number and a message, in order, in both directions. The number is that of
+the question which a message asks or answers; 0 if it does neither. What connects the ends is in
+`direct` and `encoded`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from tidelog.base.errors import TidelogError
+from tidelog.link.message import Failed, Message, error_name
+
+_log = logging.getLogger(__name__)
+
+Send = Callable[[int, Any], None]
+"""Gives a number and a message to the other end; never waits."""
+
+A = TypeVar("A", bound=Message)
+
+
+class FrontEnd:
+    """The front's end: knows who waits for which answer, and how far the log has come here."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        """What the log has up to here, as far as this surface follows it, has come over the link.
+        """
+        self.send: Send = _no_link
+        self.hear: Callable[[Any], None] = _nobody_listens
+        """Takes what nobody asked for."""
+        self._number = 0
+        self._asked: dict[int, Callable[[Any], None]] = {}
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+
+    def tell(self, message: Message) -> None:
+        """Say something that has no answer."""
+        self.send(0, message)
+
+    def ask(self, question: Message, answered: Callable[[Any], None]) -> None:
+        """Ask; `answered` takes the answer when it comes, before anything later on the link.
+
+        In one process that may be before this returns. What was asked cannot be withdrawn.
+        """
+        self._number = number = self._number + 1
+        self._asked[number] = answered
+        try:
+            self.send(number, question)
+        except BaseException:
+            self._asked.pop(number, None)
+            raise
+
+    async def answer(
+        self, question: Message, at_once: Callable[[Any], None] | None = None
+    ) -> Message:
+        """Ask, and wait for the answer; a `Failed` is an answer too.
+
+        Whoever waits goes on later than the answer came. So what must happen before anything later
+        on the link does `at_once`; it is not called with a `Failed`.
+        """
+        done: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Message) -> None:
+            try:
+                if at_once is not None and not isinstance(answer, Failed):
+                    at_once(answer)
+            except Exception as error:  # noqa: BLE001 - for whoever waits
+                if not done.done():
+                    done.set_exception(error)
+            if not done.done():
+                done.set_result(answer)
+
+        self.ask(question, answered)
+        return await done
+
+    async def reply(
+        self, question: Message, *kinds: type[A], at_once: Callable[[Any], None] | None = None
+    ) -> A:
+        """As `answer`, which must be of one of these kinds.
+
+        Raises:
+            TidelogError: what a `Failed` says.
+        """
+        answer = await self.answer(question, at_once)
+        if isinstance(answer, Failed):
+            raise answer.raised()
+        assert isinstance(answer, kinds), answer  # noqa: S101 - both halves are ours
+        return answer
+
+    def received(self, number: int, message: Any) -> None:
+        """The link brings what the owner's half has sent."""
+        if not number:
+            self.hear(message)
+        elif answered := self._asked.pop(number, None):  # None: who was answered has failed at it
+            answered(message)
+
+    def passed(self, position: int) -> None:
+        """The surface has seen to everything up to `position`."""
+        if position > self.position:
+            self.position = position
+            if self._awaited:
+                for awaited, reached in self._awaited:
+                    if awaited <= position and not reached.done():
+                        reached.set_result(None)
+                self._awaited = [each for each in self._awaited if each[0] > position]
+
+    async def reach(self, position: int) -> None:
+        """Return once the link has passed `position`, which is in the log."""
+        if position > self.position:
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._awaited.append((position, reached))
+            await reached
+
+
+class OwnerEnd:
+    """One front as an owner's half knows it; the halves of surfaces derive from this."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self._work: set[asyncio.Task[None]] = set()
+
+    def tell(self, message: Message) -> None:
+        """Say something that nobody asked for."""
+        self.send(0, message)
+
+    def answer_later(self, number: int, work: Coroutine[Any, Any, Message]) -> None:
+        """Answer with what `work` returns, in the step in which it returns, or that it failed."""
+        task = asyncio.create_task(self._answer(number, work))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _answer(self, number: int, work: Coroutine[Any, Any, Message]) -> None:
+        answer: Message
+        try:
+            answer = await work
+        except Exception as error:  # noqa: BLE001 - whoever asked must not wait for ever
+            answer = failed(error)
+        self.send(number, answer)
+
+
+def failed(error: Exception) -> Failed:
+    """What to answer instead; a mistake of ours is logged here, and not told."""
+    if isinstance(error, TidelogError):
+        return Failed(error_name(error), str(error))
+    _log.error("answering a front failed", exc_info=error)
+    return Failed(TidelogError.__name__, f"internal error ({type(error).__name__})")
+
+
+class AtOwner(Protocol):
+    """What an owner's half has for one front."""
+
+    def received(self, number: int, message: Any) -> None:
+        """The link brings what the front has sent. Must not raise."""
+
+    def lost(self) -> None:
+        """The front is gone with all of its connections."""
+
+
+class OwnerHalf(Protocol):
+    """The half of a surface that is beside the log."""
+
+    def accept(self, send: Send) -> AtOwner:
+        """A front has connected; `send` takes what it is to be told and answered."""
+
+
+def _no_link(number: int, message: Any) -> None:
+    raise AssertionError(number, message)
+
+
+def _nobody_listens(message: Any) -> None:
+    raise AssertionError(message)

@@ -1,0 +1,204 @@
+"""Every link keeps the order of messages, and gives each answer to whoever asked."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.base.errors import QueueFull, StoreUnavailable, TidelogError
+from tidelog.link.choice import VARIABLE, connect
+from tidelog.link.direct import connect_directly
+from tidelog.link.encoded import connect_apart, connect_encoded
+from tidelog.link.ends import FrontEnd, OwnerEnd, OwnerHalf, Send
+from tidelog.link.following import Following
+from tidelog.link.message import Failed, Message, Vocabulary
+
+
+class Ask(Message, frozen=True):
+    """Wants an `Answer`, at once or later."""
+
+    text: str
+    is_later: bool = False
+
+
+class Note(Message, frozen=True):
+    """Said without being asked, in both directions."""
+
+    text: str
+    data: Any = None
+
+
+class Answer(Message, frozen=True):
+    """What was asked."""
+
+    text: str
+
+
+VOCABULARY = Vocabulary(Ask | Note, Answer | Note | Failed)
+
+
+class Half:
+    """Answers, and says something after each answer."""
+
+    def __init__(self) -> None:
+        self.fronts: list[AtHalf] = []
+
+    def accept(self, send: Send) -> "AtHalf":
+        """See `OwnerHalf.accept`."""
+        self.fronts.append(AtHalf(send))
+        return self.fronts[-1]
+
+
+class AtHalf(OwnerEnd):
+    """The one front."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(send)
+        self.heard: list[Any] = []
+
+    def received(self, number: int, message: Any) -> None:
+        """See `AtOwner.received`."""
+        self.heard.append(message)
+        if isinstance(message, Ask):
+            if message.is_later:
+                self.answer_later(number, self.work(message.text))
+            else:
+                self.send(number, Answer(message.text))
+                self.tell(Note(f"after {message.text}"))
+
+    async def work(self, text: str) -> Message:
+        """Fails if told to."""
+        await asyncio.sleep(0)
+        if text == "unavailable":
+            raise StoreUnavailable("try again")
+        if text == "mistake":
+            raise RuntimeError("a secret")
+        return Answer(text)
+
+    def lost(self) -> None:
+        """See `AtOwner.lost`."""
+
+
+def direct(half: OwnerHalf, vocabulary: Vocabulary) -> FrontEnd:
+    """As the others are called."""
+    del vocabulary
+    return connect_directly(half)
+
+
+Connect = Callable[[OwnerHalf, Vocabulary], FrontEnd]
+
+
+@pytest.fixture(params=[direct, connect_encoded, connect_apart])
+def link(request: pytest.FixtureRequest) -> Connect:
+    """Each kind of link."""
+    chosen: Connect = request.param
+    return chosen
+
+
+async def test_answers_and_what_follows_them_come_in_order(link: Connect) -> None:
+    """An answer is there before what was said after it, and everything in the order it was said."""
+    half = Half()
+    end = link(half, VOCABULARY)
+    came: list[Any] = []
+    end.hear = came.append
+    for number in range(5):
+        end.ask(Ask(f"{number}"), came.append)
+        end.tell(Note("meanwhile", {"n": [number, None, 0.5, "\0\U0001f600"]}))
+    done = await end.reply(Ask("last", is_later=True), Answer)
+    assert done == Answer("last")
+    expected: list[Message] = []
+    for number in range(5):
+        expected += [Answer(f"{number}"), Note(f"after {number}")]
+    assert came == expected
+    heard = half.fronts[0].heard
+    assert [each.text for each in heard if isinstance(each, Ask)] == [*"01234", "last"]
+    assert heard[1] == Note("meanwhile", {"n": [0, None, 0.5, "\0\U0001f600"]})
+
+
+async def test_what_is_done_at_once_is_done_before_what_follows(link: Connect) -> None:
+    """Whoever waits goes on later; what it does at once sees nothing of what comes next."""
+    end = link(Half(), VOCABULARY)
+    came: list[Any] = []
+    end.hear = came.append
+    seen: list[list[Any]] = []
+    answer = await end.answer(Ask("x"), at_once=lambda _: seen.append(list(came)))
+    assert (answer, seen) == (Answer("x"), [[]])
+    assert came == [Note("after x")], "it was there before the waiting went on"
+
+
+async def test_an_error_is_raised_where_it_was_asked_for(
+    link: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its class and text; of a mistake only that there was one, and nothing is done at once."""
+    end = link(Half(), VOCABULARY)
+    done: list[Any] = []
+    with pytest.raises(StoreUnavailable, match="try again"):
+        await end.reply(Ask("unavailable", is_later=True), Answer, at_once=done.append)
+    with caplog.at_level(logging.ERROR), pytest.raises(TidelogError) as raised:
+        await end.reply(Ask("mistake", is_later=True), Answer, at_once=done.append)
+    assert str(raised.value) == "internal error (RuntimeError)"
+    assert "a secret" in caplog.text
+    assert done == []
+    assert type(Failed("QueueFull", "full").raised()) is QueueFull
+
+
+async def test_whoever_waits_for_a_position_goes_on_when_it_is_passed() -> None:
+    """Not before, and at once if it was."""
+    end = connect_directly(Half())
+    end.passed(5)
+    await end.reach(5)
+    waiting = [asyncio.create_task(end.reach(position)) for position in (6, 8)]
+    await asyncio.sleep(0)
+    end.passed(7)
+    await waiting[0]
+    assert not waiting[1].done()
+    end.passed(3)
+    assert end.position == 7, "it never goes back"
+    end.passed(9)
+    await waiting[1]
+
+
+async def test_a_receiver_that_fails_does_not_lose_what_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In a frame of many each is received by itself."""
+    end = connect_apart(Half(), VOCABULARY)
+    came: list[Any] = []
+
+    def hear(message: Any) -> None:
+        came.append(message)
+        if len(came) == 1:
+            raise RuntimeError("once")
+
+    end.hear = hear
+    with caplog.at_level(logging.ERROR):
+        for text in "ab":
+            end.ask(Ask(text), lambda _: None)
+        await end.reply(Ask("c", is_later=True), Answer)
+    assert came == [Note("after a"), Note("after b")]
+    assert "receiving a Note failed" in caplog.text
+
+
+def test_the_first_attaches_and_the_last_detaches() -> None:
+    """However many want a name meanwhile, and in whichever order they leave."""
+    following = Following()
+    assert following.want(["a", "b"]) == ("a", "b")
+    assert following.want(["b", "c"]) == ("c",)
+    assert following.leave(["a", "b"]) == ("a",)
+    assert following.want(["a"]) == ("a",)
+    assert following.leave(["c", "b", "a"]) == ("c", "b", "a")
+    assert following.want(()) == following.leave(()) == ()
+
+
+async def test_a_test_chooses_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a variable whose wrong value is not overlooked."""
+    for chosen in ("", "encoded", "apart"):
+        monkeypatch.setenv(VARIABLE, chosen)
+        end = connect(Half(), VOCABULARY)
+        end.hear = lambda _: None
+        assert await end.reply(Ask(chosen), Answer) == Answer(chosen)
+    monkeypatch.setenv(VARIABLE, "telepathy")
+    with pytest.raises(ValueError, match="'telepathy' is no link"):
+        connect(Half(), VOCABULARY)
