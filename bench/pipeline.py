@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline_parts.commands import files_of, rewritten_share, run_pipeline, told
-from pipeline_parts.logs import BODY_BYTES, VERSIONS, add_entries, log_of
+from pipeline_parts.logs import BODY_BYTES, RATE, VERSIONS, add_entries, log_of
 from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, ingest
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.source.store_address import StoreAddress
@@ -98,6 +98,22 @@ def measure_size(kept: Path, folder: Path, entries: int, rounds: int) -> dict[st
         "not_complete_after_new": [each["name"] for each in tables if each["through"] < through],
         "engines": engines,
     }
+
+
+def judged(found: dict[str, Any]) -> dict[str, Any]:
+    """Each aim with what was measured for it, as far as it was."""
+    figures: dict[str, Any] = {}
+    for size, part in ((int(name[8:]), found[name]) for name in found if name[:8] == "entries_"):
+        ratios = part["engines"]["duckdb"]["ours_over_theirs"]
+        figures[f"at_{size}"] = {
+            "nothing_over_first": part["nothing_over_first"],
+            "new_seconds": part["new"]["seconds"],
+            "new_share_of_message_rewritten": part["new_share_of_message_rewritten"],
+            "over_duckdb": {what: each["seconds"] for what, each in ratios.items()},
+            "over_duckdb_cpu": {what: each["cpu_seconds"] for what, each in ratios.items()},
+            "driver_mb": part["first"]["peak_mb"]["driver"],
+        }
+    return figures
 
 
 def freshness(kept: Path, folder: Path, entries: int, commits: int) -> dict[str, Any]:
@@ -178,6 +194,7 @@ def main(options: argparse.Namespace) -> None:
             "versions": {name: version(name) for name in (*libraries, "duckdb", "polars")},
             "body_bytes": BODY_BYTES,
             "versions_of_a_message": VERSIONS,
+            "entries_of_a_second": RATE,
             "new_entries": NEW,
             "rounds": options.rounds,
             "load_average_before": load_before,
@@ -186,6 +203,7 @@ def main(options: argparse.Namespace) -> None:
         },
         **found,
         "aims": AIMS,
+        "figures": judged(found),
     }
     print(json.dumps(document, indent=2))
 

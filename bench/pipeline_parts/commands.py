@@ -50,6 +50,8 @@ def told(ran: Ran) -> dict[str, Any]:
             each["name"]: {"seconds": round(each["seconds"], 2), "rows": each["rows"]}
             for each in ran.printed["tables"]
         },
+        "whole_seconds": ran.printed["seconds"],
+        "examined": {each["check"]: each["examined"] for each in ran.printed["checks"]},
         "is_sound": ran.printed["is_sound"],
     }
 

@@ -23,6 +23,8 @@ VERSIONS = 5
 ROUND = CHANNELS * VERSIONS
 """Entries in which each channel gets a message."""
 BEGIN_MS = 1_780_000_000_000
+RATE = 500
+"""Entries of a second, as in the bench of the service."""
 LOG_ID = "bench"
 _BATCH = 20_000
 _INSERT = "INSERT INTO log VALUES (?, ?, ?, 'channels', ?, ?, '', 'app', ?, ?, NULL, ?, ?)"
@@ -42,7 +44,7 @@ class Version(NamedTuple):
 def log_of(folder: Path, entries: int) -> Path:
     """A store of so many entries; made once and kept in the folder."""
     schema = len(SCHEMA.migrations("sqlite"))
-    path = folder / f"log-{entries}-schema-{schema}" / "tidelog.db"
+    path = folder / f"log-{entries}-schema-{schema}-{RATE}" / "tidelog.db"
     if not path.exists():
         fresh = folder / f"log-{entries}.new"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -91,6 +93,11 @@ def _versions(after: int, count: int) -> Iterator[Version]:
         yield Version(channel, kind, first, first // ROUND + 1)
 
 
+def _time(number: int) -> int:
+    """When an entry is committed, milliseconds since 1970."""
+    return BEGIN_MS + number * 1000 // RATE
+
+
 def _appends(connection: sqlite3.Connection, count: int) -> list[Version]:
     """One for each of the newest messages."""
     newest = connection.execute(
@@ -115,8 +122,8 @@ def _add(connection: sqlite3.Connection, versions: Iterable[Version]) -> int:
     for number, version in enumerate(versions, before + 1):
         stream = f"channels/app/room-{version.channel}"
         serial = serials[stream] = serials.get(stream, 0) + 1
-        kind, at = f"message.{version.kind}", BEGIN_MS + number // 50
-        entity = f"{BEGIN_MS + version.first // 50:020d}:bench:{version.first:020d}"
+        kind, at = f"message.{version.kind}", _time(number)
+        entity = f"{_time(version.first):020d}:bench:{version.first:020d}"
         head = (
             f'{{"message_id":"m{number}","history_serial":{version.history_serial},"name":"level",'
             f'"client_id":"device-{number % 97}","data_bytes":200,"data":"{number} '

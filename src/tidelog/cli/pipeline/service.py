@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidelog.base.errors import ConfigError, TidelogError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tidelog.cli.pipeline.workspace import Workspace
     from tidelog.pipeline.checks.finding import Verdict
+    from tidelog.pipeline.lazy_spark import LazySpark
 
-Steps = Callable[["SparkSession"], Iterator[tuple[str, Any]]]
+Steps = Callable[["LazySpark"], Iterator[tuple[str, Any]]]
 """What a round does, one step after another: the name of each, and what came of it."""
 
 LONGEST_IDLE_SECONDS = 3600.0
@@ -86,7 +85,7 @@ class Service:
     def __init__(
         self,
         workspace: "Workspace",
-        session: Callable[[], AbstractContextManager["SparkSession"]],
+        session: Callable[[], AbstractContextManager["LazySpark"]],
         conf: Sequence[tuple[str, str]],
         steps: Steps,
         report: Callable[[], Any],
@@ -97,7 +96,7 @@ class Service:
 
         Args:
             workspace: Where the store and the lake are.
-            session: Starts Spark.
+            session: Starts Spark when a round needs it.
             conf: Settings of Spark that somebody asked for.
             steps: What a round does, with that session.
             report: Writes the page.
@@ -157,11 +156,11 @@ class Service:
             is_long_ago = time.monotonic() - self._worked_at > LONGEST_IDLE_SECONDS
             if not head or not (is_long_ago or workspace.is_anything_new()):
                 return True
-            spark = self._session.started(head - workspace.lake.through("log"))
-            for name, result in self._steps(spark):
-                results[name] = result
-                if stop.is_set():
-                    return False
+            with self._session.for_round(head - workspace.lake.through("log")) as spark:
+                for name, result in self._steps(spark):
+                    results[name] = result
+                    if stop.is_set():
+                        return False
             self._worked_at = time.monotonic()
         if time.monotonic() - self._reported_at > REPORT_SECONDS:
             results["report"] = self._report()
@@ -191,12 +190,12 @@ class _Session:
 
     def __init__(
         self,
-        start: Callable[[], AbstractContextManager["SparkSession"]],
+        opened: Callable[[], AbstractContextManager["LazySpark"]],
         conf: Sequence[tuple[str, str]],
     ) -> None:
-        self._start = start
+        self._opened = opened
         self._conf = conf
-        self._spark: SparkSession | None = None
+        self._lazy: LazySpark | None = None
         self._held = ExitStack()
 
     def __enter__(self) -> None:
@@ -205,21 +204,22 @@ class _Session:
     def __exit__(self, *_raised: object) -> None:
         self._held.close()
 
-    def started(self, rows: int) -> "SparkSession":
-        """The session, told about how many entries a round has."""
+    @contextlib.contextmanager
+    def for_round(self, rows: int) -> "Iterator[LazySpark]":
+        """The session, told about how many entries a round has as soon as it is needed."""
         from tidelog.pipeline.spark.session import fit_to
 
-        if self._spark is None:
-            self._spark = self._held.enter_context(self._start())
-        fit_to(self._spark, rows, self._conf)
-        return self._spark
+        if self._lazy is None:
+            self._lazy = self._held.enter_context(self._opened())
+        with self._lazy.wishing(lambda spark: fit_to(spark, rows, self._conf)):
+            yield self._lazy
 
     def is_usable(self) -> bool:
         """Whether it, if it was started, still does something; its JVM may have been killed."""
-        if self._spark is None:
+        if self._lazy is None or not self._lazy.is_started:
             return True
         try:
-            return self._spark.range(1).count() == 1
+            return self._lazy.session().range(1).count() == 1
         except Exception:  # noqa: BLE001 - whatever it is, it does not work
             return False
 

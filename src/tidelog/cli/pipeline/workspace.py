@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidelog.pipeline.checks.served import Server
     from tidelog.pipeline.fill.derived_tables import Built
     from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.lazy_spark import LazySpark
     from tidelog.pipeline.search.index_build import Updated
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
@@ -183,7 +184,7 @@ def spark_for(
         rows: about how many entries are to be read, if that is known.
     """
     settings = conf_pairs(conf)
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from tidelog.pipeline.spark.session import (
         build_archive_afterwards,
@@ -192,7 +193,8 @@ def spark_for(
     )
 
     refuse_connect(master, dict(settings))
-    is_ours = SparkSession.getActiveSession() is None
+    # Which session is active is another question on every thread.
+    is_ours = SparkContext._active_spark_context is None  # noqa: SLF001
     session = spark_session(master, settings, rows=rows, log_level=_LOG_LEVEL, notice=_notice)
     try:
         yield session
@@ -201,6 +203,26 @@ def spark_for(
             session.stop()
     if is_ours:
         build_archive_afterwards()
+
+
+@contextlib.contextmanager
+def spark_if_needed(
+    master: str | None, conf: Sequence[str] | None, rows: int | None = None
+) -> Iterator["LazySpark"]:
+    """The same, started by whoever needs it first; what is small needs none."""
+    settings = conf_pairs(conf)
+    from tidelog.pipeline.lazy_spark import LazySpark
+    from tidelog.pipeline.spark.session import is_of_this_machine, is_submitted, refuse_connect
+
+    refuse_connect(master, dict(settings))
+    with contextlib.ExitStack() as held:
+        lazy = LazySpark(
+            lambda: held.enter_context(spark_for(master, conf, rows)),
+            is_local=is_of_this_machine(master, settings),
+        )
+        if is_submitted():  # what cannot work there is told before anything else
+            lazy.session()
+        yield lazy
 
 
 @contextlib.contextmanager

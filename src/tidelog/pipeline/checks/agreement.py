@@ -25,6 +25,7 @@ from tidelog.pipeline.checks import served
 from tidelog.pipeline.checks.evidence import Evidence, within
 from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.checks.finding import FINDING_DDL, FIRST_FINDINGS, Verdict, first_of
+from tidelog.pipeline.checks.plain_bronze import is_plainly_the_same
 from tidelog.pipeline.checks.retention import chosen_snapshots
 from tidelog.pipeline.checks.served import Server
 from tidelog.pipeline.checks.spool import Relation, Spool
@@ -144,6 +145,9 @@ def _bronze(evidence: Evidence, lake: Lake, ranges: Sequence[Range], through: in
 
     if not ranges:
         return Verdict(NAME, through, 0)
+    entries = sum(each.entries for each in ranges)
+    if is_plainly_the_same(evidence, lake, ranges, through):
+        return Verdict(NAME, through, entries)
     is_judged = within(ranges)
     if ranges[-1].through == through:  # nothing is to be after what the lake says it has
         is_judged = is_judged | (sql.col("committed_id") > lake.through("log"))
@@ -208,7 +212,7 @@ def _bronze(evidence: Evidence, lake: Lake, ranges: Sequence[Range], through: in
         )
     finally:
         both.unpersist()
-    return Verdict(NAME, through, sum(each.entries for each in ranges), named, total)
+    return Verdict(NAME, through, entries, named, total)
 
 
 def _with_forgotten(lake: Lake, rows: "DataFrame") -> "DataFrame":
@@ -483,8 +487,10 @@ def _stored_states(
 ) -> Verdict:
     """Snapshots in the store."""
     chosen, notes = chosen_snapshots(evidence, ranges), []
+    if not chosen:
+        return Verdict(NAME, through, 0)
     log = lake.frame(evidence.spark, "log")
-    if not evidence.is_whole and chosen:
+    if not evidence.is_whole:
         within_reach, _, entries = evidence.events_of(chosen, through)
         if len(within_reach) < len(chosen):
             left = len(chosen) - len(within_reach)

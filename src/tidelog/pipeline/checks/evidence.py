@@ -29,14 +29,21 @@ from tidelog.pipeline.checks.beside import LOOKED_AT, Gathered, Ref
 from tidelog.pipeline.checks.extent import Range, merged
 from tidelog.pipeline.checks.spool import BESIDE, ENTRIES, RELATIONS, Relation, Spool
 from tidelog.pipeline.lake.parquet_file import write_parquet
-from tidelog.pipeline.source.spark_source import ROWS_PER_PARTITION, id_ranges, is_read_here
+from tidelog.pipeline.lazy_spark import is_local, session_of
+from tidelog.pipeline.source.spark_source import ROWS_PER_PARTITION, id_ranges
 from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from tidelog.pipeline.lazy_spark import Spark
+
 EVENTS_MOST = 50_000
 """Events that are looked up to make states of partitions again: they may be anywhere in the log."""
+
+HERE_ROWS = 80_000
+"""Entries that this process reads by itself: as much as there is new in some minutes, with
+something old. It keeps them in memory unless their content is large."""
 
 CHUNK_ROWS = 20_000
 """Entries whose rows are looked up together: what the driver holds at once."""
@@ -50,7 +57,7 @@ class Evidence:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        spark: "Spark",
         address: StoreAddress,
         head: StoreHead,
         ranges: Iterable[Range],
@@ -70,7 +77,7 @@ class Evidence:
             seed: Decides where relations are read in their own order.
             refs: What is to be looked at again; then relations are not read in their own order.
         """
-        self.spark = spark
+        self.session = spark
         self.address = address
         self.head = head
         self.ranges = merged(ranges)
@@ -79,6 +86,11 @@ class Evidence:
         self.folder = folder
         self._lock = threading.RLock()
         self._relations: dict[str, Spool] = {}
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session, for what is not little; it starts if it was not needed yet."""
+        return session_of(self.session)
 
     @property
     def is_whole(self) -> bool:
@@ -92,7 +104,7 @@ class Evidence:
     def again(self, refs: Sequence[Ref]) -> "Evidence":
         """Another reading, of what was found and what belongs to it."""
         folder = self.folder / uuid4().hex
-        return Evidence(self.spark, self.address, self.head, (), folder, refs=refs)
+        return Evidence(self.session, self.address, self.head, (), folder, refs=refs)
 
     # Entries.
 
@@ -150,7 +162,8 @@ class Evidence:
 
     def _read_log(self) -> Spool:
         spool = self._spool(ENTRIES)
-        if is_read_here(self.spark, sum(each.entries for each in self.ranges)):
+        wanted = sum(each.entries for each in self.ranges)
+        if wanted <= HERE_ROWS and is_local(self.session):
             for each in self.ranges:
                 for page in self.address.entries(each.after, each.through, query="check_log"):
                     spool.add(page)
@@ -203,6 +216,16 @@ class Evidence:
         with self._lock:
             more = self._gathered.entries.frame(self.spark)
         return wanted.unionByName(more.select(*columns) if columns else more)
+
+    def tables_beside(self, columns: Sequence[str]) -> pa.Table | None:
+        """The same in memory; None if it is not little."""
+        spools = [self._log]
+        if not self.is_whole:
+            with self._lock:
+                spools.append(self._gathered.entries)
+        if any(spool.files for spool in spools):
+            return None
+        return pa.concat_tables([spool.scan().to_table(list(columns)) for spool in spools])
 
     def _read_whole(self, name: str) -> Spool:
         relation = RELATIONS[name]
@@ -261,7 +284,7 @@ class Evidence:
     def now(self) -> "Evidence":
         """Another reading, of all of each relation, that begins now."""
         folder = self.folder / uuid4().hex
-        return Evidence(self.spark, self.address, self.head, (), folder, seed=self.seed)
+        return Evidence(self.session, self.address, self.head, (), folder, seed=self.seed)
 
     def snapshot_states(self, partitions: Iterable[str]) -> Iterator[pa.Table]:
         """Stored snapshots of partitions with their states, some at a time."""

@@ -152,6 +152,8 @@ def _snapshots(view: View) -> "Pair | str":
     made_with = view.lake.arrow("snapshot", ["model_version"])["model_version"].unique()
     if len(made_with) and view.model.model_version not in made_with.to_pylist():
         return "the model has another version now. Build it: `tidelog pipeline build snapshot`"
+    if not view.lake.rows("snapshot") and not view.lake.rows("event"):
+        return ""
     through, stored = view.lake.through("snapshot"), view.frame("snapshot")
     if view.is_whole:
         events, log = view.through("snapshot", "event"), view.through("snapshot", "log")
@@ -265,13 +267,13 @@ def _more_rows(view: View, name: str, relation: str) -> Spool:
     """The rows that the store has for some messages of a table, by chance."""
     spool = Spool(view.evidence.folder, RELATIONS[relation])
     if view.only is None:
-        keys = _sample(view, name, ("broker_message_id",))
+        keys = sample_of(view, name, ("broker_message_id",))
         for page in view.store.named(f"check_{relation}_named", [key for (key,) in keys]):
             spool.add(page)
     return spool
 
 
-def _sample(view: View, name: str, columns: Sequence[str]) -> list[Key]:
+def sample_of(view: View, name: str, columns: Sequence[str]) -> list[Key]:
     """Some keys of a table that stand together, by chance."""
     import pyarrow.parquet as pq
 
@@ -348,7 +350,7 @@ def _stored_keys(view: View) -> "tuple[DataFrame, DataFrame]":
     if view.only is not None:
         names = view.named("dedupe", view.only.get("dedupe", []))
         return stored, held.join(sql.broadcast(names), columns, "left_semi")
-    asked = set(_sample(view, "dedupe", columns))
+    asked = set(sample_of(view, "dedupe", columns))
     for each in view.ranges:
         inside = [("committed_id", ">", each.after), ("committed_id", "<=", each.through)]
         known = view.lake.arrow("dedupe", columns, inside)
@@ -440,6 +442,8 @@ def _whole(table: Table) -> "Callable[[View], Pair | str]":
         noted = view.lake.made_of(name)
         if noted is not None and noted != view.lake.seal(made_of):
             return f"it is older than {made_of}. Build it: `tidelog pipeline build {name}`"
+        if not view.lake.rows(made_of) and not view.lake.rows(name):
+            return ""
         inputs, held = view.frame(made_of), view.frame(name)
         if by_minute and not view.is_whole:
             inputs = inputs.where(_is_of_minutes(view, "created_at"))
@@ -463,7 +467,7 @@ PAIRS: dict[str, "Callable[[View], Pair | str]"] = {
     "snapshot": _snapshots,
     **{table.name: _whole(table) for table in TABLES if table.made_by},
 }
-"""By table: what is to be compared, or why it cannot be."""
+"""By table: what is to be compared, or why it cannot be; nothing if there is nothing."""
 
 CHANGING = ("message", "send", "delivery", "mention", "dedupe")
 """Tables that are compared with relations which change meanwhile: what is found there is looked at

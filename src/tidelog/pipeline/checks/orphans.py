@@ -17,6 +17,7 @@ from tidelog.pipeline.checks.beside import Ref
 from tidelog.pipeline.checks.evidence import Evidence
 from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.checks.finding import Finding, Verdict, first_of
+from tidelog.pipeline.checks.plain_channels import is_plainly_sound
 from tidelog.pipeline.checks.spool import BESIDE
 from tidelog.pipeline.frames import frame_of_rows
 
@@ -66,12 +67,15 @@ def check(evidence: Evidence, ranges: Sequence[Range], now_ms: int | None = None
     """Look at entries and what is beside them. `now_ms` decides what has expired."""
     head = evidence.head.committed_id
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    facts = _without_later(evidence, _facts(evidence, now_ms))
-    findings = broken(facts, is_whole=evidence.is_whole)
-    for each in ranges:
-        if _has_sends(evidence, each):
-            findings = findings.unionByName(mesh_breaks(evidence, each))
-    named, total = first_of(findings)
+    named: tuple[Finding, ...] = ()
+    total = 0
+    if not is_plainly_sound(evidence):
+        facts = _without_later(evidence, _facts(evidence, now_ms))
+        findings = broken(facts, is_whole=evidence.is_whole)
+        for each in ranges:
+            if _has_sends(evidence, each):
+                findings = findings.unionByName(mesh_breaks(evidence, each))
+        named, total = first_of(findings)
     beside = sum(evidence.spooled(name).rows for name in BESIDE)
     examined = sum(evidence.entries(each) for each in ranges) + beside
     return Verdict(NAME, head, examined, named, total, ranges=tuple(ranges))

@@ -10,8 +10,16 @@ only ever go on, so what was covered then is covered now.
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from tidelog.pipeline.checks.evidence import Evidence, within
-from tidelog.pipeline.checks.finding import FINDING_DDL, Verdict, first_of
+from tidelog.pipeline.checks.finding import (
+    FINDING_DDL,
+    FIRST_FINDINGS,
+    Finding,
+    Verdict,
+    first_of,
+)
 from tidelog.pipeline.frames import frame_of_rows
 
 if TYPE_CHECKING:
@@ -40,11 +48,15 @@ def check(evidence: Evidence, ranges: "Sequence[Range]") -> Verdict:
     from pyspark.sql import functions as sql
 
     head, wanted = evidence.head.committed_id, tuple(ranges)
+    found = _snapshot_findings(evidence, ranges)
+    if not evidence.log_files and not _has_events(evidence, ranges):
+        first = [Finding(rule, where, text, at) for at, rule, where, text in sorted(found)]
+        return Verdict(NAME, head, 0, tuple(first[:FIRST_FINDINGS]), len(first), ranges=wanted)
     columns = ("committed_id", "surface", "body", "is_emptied", "is_archived")
     log = evidence.log(*columns, ranges=ranges).where("surface = 'sync'")
     # Counted apart: Spark leaves a branch without rows out, and what it observes there with it.
     examined = log.count()
-    found = _snapshot_findings(evidence, ranges)
+    findings = frame_of_rows(evidence.spark, found, FINDING_DDL)
     if examined:
         events = log.select(
             "committed_id",
@@ -55,7 +67,7 @@ def check(evidence: Evidence, ranges: "Sequence[Range]") -> Verdict:
         snapshots = evidence.relation("snapshots").select(
             "partition", sql.col("committed_id").alias("covered")
         )
-        found = found.unionByName(
+        findings = findings.unionByName(
             uncovered(
                 events,
                 evidence.relation("event_partitions").where(within(ranges)),
@@ -64,8 +76,16 @@ def check(evidence: Evidence, ranges: "Sequence[Range]") -> Verdict:
                 snapshots,
             )
         )
-    named, total = first_of(found)
-    return Verdict(NAME, head, examined, named, total, ranges=wanted)
+    told, total = first_of(findings)
+    return Verdict(NAME, head, examined, told, total, ranges=wanted)
+
+
+def _has_events(evidence: Evidence, ranges: "Sequence[Range]") -> bool:
+    """Whether entries in memory are events of sync, told without Spark."""
+    return any(
+        pc.any(pc.equal(each["surface"], "sync")).as_py()
+        for each in evidence.log_tables(ranges, ["committed_id", "surface"])
+    )
 
 
 def uncovered(
@@ -165,7 +185,10 @@ def chosen_snapshots(evidence: Evidence, ranges: "Sequence[Range]") -> list[str]
     ]
 
 
-def _snapshot_findings(evidence: Evidence, ranges: "Sequence[Range]") -> "DataFrame":
+def _snapshot_findings(
+    evidence: Evidence, ranges: "Sequence[Range]"
+) -> list[tuple[int, str, str, str]]:
+    """Rows of `FINDING_DDL`."""
     found = []
     for page in evidence.snapshot_states(chosen_snapshots(evidence, ranges)):
         for row in page.to_pylist():
@@ -175,4 +198,4 @@ def _snapshot_findings(evidence: Evidence, ranges: "Sequence[Range]") -> "DataFr
                 found.append((at, "snapshot", where, text))
             if blake2b(row["state"], digest_size=16).digest() != row["digest"]:
                 found.append((at, "snapshot", where, "is not what was stored"))
-    return frame_of_rows(evidence.spark, found[:MOST_FOUND], FINDING_DDL)
+    return found[:MOST_FOUND]

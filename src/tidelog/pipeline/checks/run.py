@@ -34,14 +34,14 @@ from tidelog.pipeline.checks.view import View
 from tidelog.pipeline.fill.ingest import noted_position
 from tidelog.pipeline.lake.lake import SchemaDrift
 from tidelog.pipeline.lake.parquet_file import write_parquet
+from tidelog.pipeline.lazy_spark import is_local, with_settings
 from tidelog.pipeline.spark.session import SMALL_ROWS, SMALL_SETTINGS
 from tidelog.pipeline.tables import VERDICT
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tidelog.pipeline.checks.served import Server
     from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress, StoreHead
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
@@ -53,7 +53,7 @@ CHECKS_AT_ONCE = 2
 
 def run_checks(
     names: Iterable[str],
-    spark: "SparkSession",
+    spark: "Spark",
     address: "StoreAddress",
     lake: "Lake",
     *,
@@ -164,29 +164,17 @@ def _through(name: str, lake: "Lake", head: "StoreHead") -> int:
 
 
 @contextlib.contextmanager
-def _suited(spark: "SparkSession", extents: Iterable[Extent]) -> Iterator[None]:
+def _suited(spark: "Spark", extents: Iterable[Extent]) -> Iterator[None]:
     """The settings of a small log while only a little of a long one is examined."""
     most = max(sum(each.entries for each in extent.ranges) for extent in extents)
-    is_local = str(spark.sparkContext.master).startswith("local")
-    if not is_local or most > SMALL_ROWS + OLD_MOST:
+    is_small = is_local(spark) and most <= SMALL_ROWS + OLD_MOST
+    with with_settings(spark, SMALL_SETTINGS if is_small else {}):
         yield
-        return
-    before = {name: spark.conf.get(name, None) for name in SMALL_SETTINGS}
-    for name, value in SMALL_SETTINGS.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, known in before.items():
-            if known is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, known)
 
 
 @contextlib.contextmanager
 def _evidence(
-    spark: "SparkSession",
+    spark: "Spark",
     address: "StoreAddress",
     head: "StoreHead",
     extents: dict[str, Extent],

@@ -18,6 +18,7 @@ from tidelog.pipeline.checks.beside import Ref
 from tidelog.pipeline.checks.finding import FIRST_FINDINGS, Finding, Verdict
 from tidelog.pipeline.checks.index_documents import search_pair
 from tidelog.pipeline.checks.made_tables import CHANGING, PAIRS
+from tidelog.pipeline.checks.plain_tables import examined_here
 from tidelog.pipeline.checks.view import Key, Pair, View
 from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.tables import TABLES
@@ -111,9 +112,9 @@ def check(view: View) -> Verdict:
     if not built:
         text = "no table is built. Build them: `tidelog pipeline build`."
         return _verdict(view, 0, written, uncompared=(text,) if lake.through("log") else ())
-    pairs, notes = _pairs(view, built)
+    pairs, notes, known = _pairs(view, built)
     found, total, examined = _differences(pairs)
-    return _verdict(view, examined, [*written, *found], len(written) + total, notes)
+    return _verdict(view, known + examined, [*written, *found], len(written) + total, notes)
 
 
 def _written(view: View, names: Iterable[str]) -> list[Finding]:
@@ -162,9 +163,10 @@ def _verdict(
     return Verdict(NAME, through, examined, first, total, tuple(notes), uncompared, view.ranges)
 
 
-def _pairs(view: View, built: Sequence[str]) -> tuple[dict[str, Pair], list[str]]:
-    """What is to be compared, and what is not."""
+def _pairs(view: View, built: Sequence[str]) -> tuple[dict[str, Pair], list[str], int]:
+    """What is to be compared, what is not, and how many rows are plainly right."""
     pairs: dict[str, Pair] = {}
+    examined = 0
     notes = []
     missing = [name for name in PAIRS if name not in built]
     if missing:
@@ -173,17 +175,21 @@ def _pairs(view: View, built: Sequence[str]) -> tuple[dict[str, Pair], list[str]
         if view.lake.through("log") and not view.lake.through(name):
             notes.append(f"{name} is not compared: the next build will rebuild it")
             continue
+        rows = examined_here(view, name)
+        if rows is not None:
+            examined += rows
+            continue
         found = PAIRS[name](view)
         if isinstance(found, Pair):
             pairs[name] = found
-        else:
+        elif found:
             notes.append(f"{name} is not compared: {found}")
     found = search_pair(view)
     if isinstance(found, Pair):
         pairs[SEARCH] = found
-    else:
+    elif found:
         notes.append(f"the search index is not compared: {found}")
-    return pairs, notes
+    return pairs, notes, examined
 
 
 # Comparing.

@@ -13,12 +13,14 @@ from tidelog.pipeline.checks.beside import Ref
 from tidelog.pipeline.checks.evidence import Evidence, within
 from tidelog.pipeline.checks.extent import Extent, Range
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from tidelog.pipeline.lake.lake import Lake
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
@@ -49,7 +51,7 @@ class View:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        spark: "Spark",
         lake: "Lake",
         evidence: Evidence,
         extent: Extent,
@@ -68,13 +70,18 @@ class View:
             now_ms: What expiry is judged by.
             only: By table: rows that are wanted, and no others.
         """
-        self.spark = spark
+        self.session = spark
         self.lake = lake
         self.evidence = evidence
         self.extent = extent
         self.model = model
         self.now_ms = now_ms
         self.only = only
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session, for what is not little; it starts if it was not needed yet."""
+        return session_of(self.session)
 
     @property
     def store(self) -> "StoreAddress":
@@ -99,7 +106,7 @@ class View:
     def again(self, only: dict[str, list[Key]], refs: Sequence[Ref]) -> "View":
         """The same of some rows, with the store as it is now."""
         evidence = self.evidence.again(refs)
-        return View(self.spark, self.lake, evidence, self.extent, self.model, self.now_ms, only)
+        return View(self.session, self.lake, evidence, self.extent, self.model, self.now_ms, only)
 
     def frame(self, name: str) -> "DataFrame":
         """A table as it is."""

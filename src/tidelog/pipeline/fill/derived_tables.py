@@ -27,17 +27,19 @@ from tidelog.pipeline.fill.message_files import fold_files
 from tidelog.pipeline.fill.message_growth import follow, with_purged
 from tidelog.pipeline.fill.mirrors import Mode, mirror
 from tidelog.pipeline.fill.relation_files import relation_files, relation_rows
+from tidelog.pipeline.fill.row_files import ROWS, write_rows
 from tidelog.pipeline.fill.sync_model import model_source
-from tidelog.pipeline.fill.version_files import write_versions
 from tidelog.pipeline.frames import arrow_schema, frame_of_rows
 from tidelog.pipeline.lake.lake import ALTERATIONS, MODEL, Lake, LakeError, frame_of
-from tidelog.pipeline.lake.replacing import Gone, files_in_minutes, files_with
+from tidelog.pipeline.lake.replacing import Gone, files_in_minutes, files_with, written
+from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.source.relations import Moment, read_relations, relation_frame
+from tidelog.pipeline.source.spark_source import is_read_here
 from tidelog.pipeline.source.store_address import AlterationNumbers
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
-from tidelog.pipeline.transforms.activity import MINUTE_MS, activity
-from tidelog.pipeline.transforms.audit import audit
-from tidelog.pipeline.transforms.changes import changes
+from tidelog.pipeline.transforms import activity_rows
+from tidelog.pipeline.transforms.activity import activity
+from tidelog.pipeline.transforms.activity_rows import MINUTE_MS
 from tidelog.pipeline.transforms.events import events, forgotten_index, without_body
 from tidelog.pipeline.transforms.latency import latencies
 from tidelog.pipeline.transforms.sends import newly_ended, sends
@@ -47,6 +49,7 @@ from tidelog.pipeline.transforms.snapshots import snapshots
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.sync.protocol.profiles import Model
 
@@ -83,7 +86,7 @@ class Built(NamedTuple):
 class Steps(NamedTuple):
     """What one table's build is given."""
 
-    spark: "SparkSession"
+    session: "Spark"
     lake: Lake
     store: "StoreAddress"
     altered: AlterationNumbers
@@ -94,6 +97,16 @@ class Steps(NamedTuple):
     """Position through which the table is complete; 0 if all of it is to be made."""
     target: int
     """Position through which it shall be complete."""
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session, for what is not small; it starts if it was not needed yet."""
+        return session_of(self.session)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what is new is read here, without Spark."""
+        return is_read_here(self.session, self.target - self.start)
 
     @property
     def notes(self) -> dict[str, int]:
@@ -115,8 +128,7 @@ class Steps(NamedTuple):
 
     def has_new(self, surface: str) -> bool:
         """Whether an entry after `start` is of a surface."""
-        surfaces = self.lake.between("log", ["surface"], self.start, self.target)["surface"]
-        return bool(pc.any(pc.equal(surfaces, surface)).as_py())
+        return self.lake.has_entry(surface, self.start, self.target)
 
     def noted(self, name: str) -> int | None:
         """The last alteration that a table has, if what came after it can be told."""
@@ -125,7 +137,7 @@ class Steps(NamedTuple):
 
 
 def build(
-    spark: "SparkSession",
+    spark: "Spark",
     lake: Lake,
     store: "StoreAddress",
     names: Iterable[str] | None = None,
@@ -283,22 +295,11 @@ def _run(table: Table, steps: Steps) -> tuple[int, Mode]:
 Builder = Callable[[str, Steps], tuple[int, Mode]]
 
 
-def _growing(make: "Callable[[DataFrame], DataFrame]") -> Builder:
+def _growing(name: str, steps: Steps) -> tuple[int, Mode]:
     """A table whose rows never change: each is made of one entry."""
-
-    def grow(name: str, steps: Steps) -> tuple[int, Mode]:
-        if steps.is_full:
-            rows = steps.lake.overwrite(name, make(steps.frame("log")), steps.target)
-            return rows, "full"
-        return steps.lake.append(name, make(steps.new("log")), steps.target), "new"
-
-    return grow
-
-
-def _versions(name: str, steps: Steps) -> tuple[int, Mode]:
     folder = steps.lake.new_folder(name)
     log = steps.lake.files("log", after=steps.start)
-    files = write_versions(steps.spark, log, steps.start, steps.target, folder)
+    files = write_rows(steps.session, name, log, steps.start, steps.target, folder)
     if steps.is_full:
         return steps.lake.overwrite_files(name, files, steps.target), "full"
     return steps.lake.append_files(name, files, steps.target, {}, lambda: None), "new"
@@ -307,11 +308,13 @@ def _versions(name: str, steps: Steps) -> tuple[int, Mode]:
 def _mirror(name: str, steps: Steps) -> tuple[int, Mode]:
     """A table that is a relation of the store as it is now."""
     place = (steps.start, steps.target)
-    return mirror(name, steps.spark, steps.lake, steps.store, steps.altered, *place)
+    return mirror(name, steps.session, steps.lake, steps.store, steps.altered, *place)
 
 
 def _events(name: str, steps: Steps) -> tuple[int, Mode]:
-    if not steps.is_full and not steps.has_new("sync"):
+    if not steps.has_new("sync"):
+        if steps.is_full:
+            return steps.lake.overwrite_files(name, [], steps.target), "full"
         return steps.lake.replace(name, steps.target, []), "new"
     log = steps.frame("log") if steps.is_full else steps.new("log")
     index = partition_index(steps.spark, steps.lake, steps.store, log, steps.start, steps.target)
@@ -356,7 +359,7 @@ def _messages(name: str, steps: Steps) -> tuple[int, Mode]:
     if steps.is_full or is_much or steps.noted(name) is None:
         folder = lake.new_folder(name)
         mark = partial(with_purged, steps.store)
-        files = fold_files(steps.spark, lake.files("message_version"), folder, mark)
+        files = fold_files(steps.session, lake.files("message_version"), folder, mark)
         return lake.overwrite_files(name, files, steps.target, steps.notes), "full"
     return follow(lake, steps.store, steps.altered, steps.start, steps.target), "new"
 
@@ -366,16 +369,12 @@ def _sends(name: str, steps: Steps) -> tuple[int, Mode]:
     lake, store, noted = steps.lake, steps.store, steps.noted(name)
     is_full = steps.is_full or noted is None
     start = 0 if is_full else steps.start
-    folder = lake.new_folder(name)
-    ends = relation_files(
-        steps.spark, store, "tombstone", start, steps.target, folder, lambda page: page
-    )
-    frame = sends(
-        steps.frame("log") if is_full else steps.new("log"),
-        relation_frame(steps.spark, "tombstone", ends),
-    )
+    has_new = lake.has_entry("mesh", start, steps.target)
     if is_full:
-        return lake.overwrite(name, frame, steps.target, notes=steps.notes), "full"
+        if not has_new:
+            return lake.overwrite_files(name, [], steps.target, steps.notes), "full"
+        made = _new_sends(name, steps, start)
+        return lake.overwrite(name, made, steps.target, notes=steps.notes), "full"
     rows = 0
     assert noted is not None  # noqa: S101 - else it is full
     for part in slices(store, "tombstone", noted, steps.altered.last, start):
@@ -383,20 +382,62 @@ def _sends(name: str, steps: Steps) -> tuple[int, Mode]:
             gone = Gone(part.rows.select(["broker_message_id"]))
             ended = newly_ended(lake.named(name, gone), part.rows)
             rows += lake.replace(name, start, [gone], ended, notes={ALTERATIONS: part.number})
-    if steps.has_new("mesh"):
-        rows += lake.append(name, frame, steps.target, notes=steps.notes)
+    if has_new:
+        made = _new_sends(name, steps, start)
+        rows += lake.append(name, made, steps.target, notes=steps.notes)
     else:
         lake.replace(name, steps.target, [], notes=steps.notes)
     return rows, "new"
 
 
+def _new_sends(name: str, steps: Steps, start: int) -> "DataFrame":
+    """Sends of the entries after a position, with what is known of their end."""
+    folder = steps.lake.new_folder(name)
+    place = (start, steps.target, folder)
+    ends = relation_files(steps.session, steps.store, "tombstone", *place, lambda page: page)
+    log = steps.new("log") if start else steps.frame("log")
+    return sends(log, relation_frame(steps.spark, "tombstone", ends))
+
+
 def _activity(name: str, steps: Steps) -> tuple[int, Mode]:
-    if steps.is_full:
-        return steps.lake.overwrite(name, activity(steps.frame("log")), steps.target), "full"
+    lake = steps.lake
+    if not steps.is_small and steps.is_full:
+        return lake.overwrite(name, activity(steps.frame("log")), steps.target), "full"
     # Times never decrease, so minutes before that of the first new entry are over.
+    if not steps.is_small:
+        log = lake.frame_from(steps.spark, "log", "committed_at", _minute_after(steps))
+        return lake.upsert(name, activity(log), steps.target), "new"
+    place = (steps.start, steps.target)
+    new = [
+        activity_rows.counted(each) for each in lake.entries_between(activity_rows.ENTRY, *place)
+    ]
+    if steps.is_full:
+        made, folder = activity_rows.activity_of(new), lake.new_folder(name)
+        files = written(made, BY_NAME[name].order, folder, lake.part_rows(name, made.num_rows))
+        return lake.overwrite_files(name, files, steps.target), "full"
+    if not new:
+        return lake.replace(name, steps.target, []), "new"
+    minutes = Gone(pa.concat_tables(new).select(["minute", "stream"]))
+    made = activity_rows.activity_of(new, lake.named(name, minutes), _actors_before(steps))
+    return lake.replace(name, steps.target, [minutes], made), "new"
+
+
+def _actors_before(steps: Steps) -> pa.Table:
+    """Who was where in the minute of the first new entry, before it."""
+    columns = ("stream", "surface", "actor", "committed_at")
     begin = _minute_after(steps)
-    log = steps.lake.frame_from(steps.spark, "log", "committed_at", begin)
-    return steps.lake.upsert(name, activity(log), steps.target), "new"
+    parts = [
+        activity_rows.actors_of(each)
+        for each in steps.lake.entries_between(columns, 0, steps.start, since_ms=begin)
+    ]
+    none = activity_rows.actors_of(pa.table({name: pa.array([], _ARROW[name]) for name in columns}))
+    return pa.concat_tables([none, *parts])
+
+
+_ARROW = {
+    **dict.fromkeys(("stream", "surface", "actor"), pa.string()),
+    "committed_at": pa.int64(),
+}
 
 
 def _minute_after(steps: Steps) -> int:
@@ -410,10 +451,11 @@ def _latency(name: str, steps: Steps) -> tuple[int, Mode]:
     """The minutes of new messages, and those of messages of which a delivery has changed."""
     lake, noted = steps.lake, steps.noted(name)
     if steps.is_full or noted is None:
+        through, notes = steps.target, steps.notes
+        if not lake.rows("delivery"):
+            return lake.overwrite_files(name, [], through, notes, made_of="delivery"), "full"
         made = latencies(steps.frame("delivery"))
-        through = steps.target
-        rows = lake.overwrite(name, made, through, made_of="delivery", notes=steps.notes)
-        return rows, "full"
+        return lake.overwrite(name, made, through, made_of="delivery", notes=notes), "full"
     times = [
         at
         for page in steps.store.related("delivery_times", noted, steps.altered.last)
@@ -471,6 +513,8 @@ def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
     lake, source = steps.lake, model_source(steps.settings, steps.model)
     notes = {MODEL: source.model_version}
     if steps.is_full or _has_other_model(lake, source.model_version):
+        if not lake.rows("event"):
+            return lake.overwrite_files(name, [], steps.target, notes), "full"
         none = steps.frame(name).limit(0)
         made = snapshots(_events_of(steps), none, steps.frame("log"), source)
         return lake.overwrite(name, made, steps.target, notes=notes), "full"
@@ -536,7 +580,7 @@ def tellable_events(spark: "SparkSession", lake: Lake, events: "DataFrame") -> "
 
 
 _BUILDERS: dict[str, Builder] = {
-    "message_version": _versions,
+    **dict.fromkeys(ROWS, _growing),
     "message": _messages,
     "event": _events,
     "send": _sends,
@@ -544,8 +588,6 @@ _BUILDERS: dict[str, Builder] = {
     "mention": _mirror,
     "dedupe": _mirror,
     "activity": _activity,
-    "audit": _growing(audit),
-    "changes": _growing(changes),
     "snapshot": _snapshots,
     **{table.name: _whole for table in TABLES if table.made_by},
     "latency": _latency,

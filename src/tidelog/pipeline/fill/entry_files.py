@@ -13,6 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tidelog.pipeline.lake.parquet_file import write_parquet
+from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.source.spark_source import (
     ROWS_PER_PARTITION,
     IdRange,
@@ -23,8 +24,7 @@ from tidelog.pipeline.source.spark_source import (
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress
 
 _REPEATED = ["stream", "surface", "kind", "ref", "actor"]
@@ -37,7 +37,7 @@ _WRITTEN = "file string"
 
 
 def write_entries(
-    spark: "SparkSession | None", address: "StoreAddress", after: int, through: int, folder: Path
+    spark: "Spark | None", address: "StoreAddress", after: int, through: int, folder: Path
 ) -> list[Path]:
     """Write the entries with `after < committed_id <= through` to a folder; returns its files.
 
@@ -55,7 +55,7 @@ def write_entries(
                 file = _write_range(address, ranges[number], folder)
                 yield pa.RecordBatch.from_pydict({"file": [str(file)]})
 
-    numbers = spark.range(0, len(ranges), 1, len(ranges))
+    numbers = session_of(spark).range(0, len(ranges), 1, len(ranges))
     return [Path(row["file"]) for row in numbers.mapInArrow(write, _WRITTEN).collect()]
 
 

@@ -23,6 +23,7 @@ from tidelog.base.errors import TidelogError
 from tidelog.pipeline.fill.entry_files import write_entries
 from tidelog.pipeline.frames import spark_path
 from tidelog.pipeline.lake.lake import LOG_ID, Lake, LakeError, LakeLocked
+from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.search.index import outdate_index
 from tidelog.pipeline.source.spark_source import (
     LOCAL_ROWS,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tidelog.pipeline.lazy_spark import Spark
 
 _T = TypeVar("_T")
 
@@ -89,7 +92,7 @@ class Progress(NamedTuple):
 
 
 def ingest(
-    spark: "SparkSession",
+    spark: "Spark",
     address: StoreAddress,
     lake: Lake,
     *,
@@ -116,7 +119,9 @@ def ingest(
     """
     if follow:
         with _only_follower(lake):
-            return _follow(spark, address, lake, stop or threading.Event(), batch_rows, progress)
+            return _follow(
+                session_of(spark), address, lake, stop or threading.Event(), batch_rows, progress
+            )
     with lake.writing():
         known, head = settled(lake, address)
         batches = _Batches(spark, lake, address, known)
@@ -286,7 +291,7 @@ class _Batches:
     """
 
     def __init__(
-        self, spark: "SparkSession | None", lake: Lake, address: StoreAddress, known: Position
+        self, spark: "Spark | None", lake: Lake, address: StoreAddress, known: Position
     ) -> None:
         self._spark = spark
         """None for a few entries of a lake in which nothing is forgotten."""
@@ -325,7 +330,7 @@ class _Batches:
         if self._lake.files("forgotten"):
             # What is forgotten must be in no file, also not for the moment until it is erased.
             assert self._spark is not None  # noqa: S101 - as was promised
-            remembered = self._remembered(self._spark, has, through)
+            remembered = self._remembered(session_of(self._spark), has, through)
             self._lake.append("log", remembered, through, identity, self._confirm)
         else:
             folder = self._lake.new_folder("log")

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from tidelog.pipeline.fill.position_ranges import Group, Range, groups_of, planned
 from tidelog.pipeline.lake.parquet_file import write_parquet
-from tidelog.pipeline.source.spark_source import is_read_here
+from tidelog.pipeline.lazy_spark import is_local, session_of
 from tidelog.pipeline.transforms.message_fold import (
     READ,
     combined,
@@ -29,12 +29,17 @@ from tidelog.pipeline.transforms.message_fold import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from tidelog.pipeline.lazy_spark import Spark
 
 RANGE_ROWS = 500_000
 RANGE_BYTES = 256 * 1024 * 1024
 """Versions that a task reads and folds at once, and what they take at most; a single row group of
 a file may be more."""
+
+HERE_ROWS = 250_000
+"""Versions that this process folds by itself: half a second of work, where the first task of a new
+session takes two."""
 
 PACK_BYTES = 4 * 1024 * 1024
 """Steps that go from task to task as one row of Spark's."""
@@ -52,7 +57,7 @@ _REPEATED = ["app_id", "channel", "state", "action", "name", "creator", "client_
 
 
 def fold_files(
-    spark: "SparkSession",
+    spark: "Spark",
     versions: Sequence[str],
     folder: Path,
     change: "Callable[[pa.Table], pa.Table]" = lambda messages: messages,
@@ -78,9 +83,9 @@ def fold_files(
 
     if not ranges:
         return []
-    if len(ranges) == 1 and is_read_here(spark, rows):
+    if len(ranges) == 1 and rows <= HERE_ROWS and is_local(spark):
         return [Path(file) for file in write(_steps(ranges[0]))["file"].to_pylist()]
-    numbers = spark.range(0, len(ranges), 1, len(ranges))
+    numbers = session_of(spark).range(0, len(ranges), 1, len(ranges))
     if len(ranges) == 1:  # one task has everything
 
         def whole(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

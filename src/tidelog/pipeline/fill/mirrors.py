@@ -20,8 +20,7 @@ from tidelog.pipeline.source.relations import typed
 from tidelog.pipeline.transforms.stored_rows import mirrored
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import AlterationNumbers, StoreAddress
 
 Mode = Literal["full", "new", "current"]
@@ -30,7 +29,7 @@ Mode = Literal["full", "new", "current"]
 
 def mirror(
     name: str,
-    spark: "SparkSession",
+    spark: "Spark",
     lake: Lake,
     store: "StoreAddress",
     altered: "AlterationNumbers",

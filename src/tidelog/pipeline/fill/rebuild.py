@@ -22,8 +22,7 @@ from tidelog.pipeline.source.store_address import AlterationNumbers
 from tidelog.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress
 
 LOCK_SECONDS = 3600.0
@@ -61,7 +60,7 @@ class _Then(Lake):
 
 
 def rebuild(
-    spark: "SparkSession",
+    spark: "Spark",
     lake: Lake,
     store: "StoreAddress",
     name: str,

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tidelog.pipeline.lake.parquet_file import write_parquet
+from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.source.relations import arrow_of, typed
 from tidelog.pipeline.source.spark_source import (
     ROWS_PER_PARTITION,
@@ -22,8 +23,7 @@ from tidelog.pipeline.source.spark_source import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress
 
 FILE_ROWS = 50_000
@@ -36,7 +36,7 @@ Change = Callable[[pa.Table], pa.Table]
 
 
 def relation_files(
-    spark: "SparkSession",
+    spark: "Spark",
     address: "StoreAddress",
     relation: str,
     after: int,
@@ -69,7 +69,7 @@ def relation_files(
                 files = _write_range(address, relation, ranges[number], folder, change)
                 yield pa.RecordBatch.from_pydict({"file": pa.array(map(str, files), pa.string())})
 
-    numbers = spark.range(0, len(ranges), 1, len(ranges))
+    numbers = session_of(spark).range(0, len(ranges), 1, len(ranges))
     return [Path(row["file"]) for row in numbers.mapInArrow(write, _WRITTEN).collect()]
 
 

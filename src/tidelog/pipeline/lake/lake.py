@@ -89,6 +89,9 @@ PART_ROWS = 4096
 """A table whose rows change is in about so many files, of at least so many rows: who changes a few
 neighbours writes one of them again."""
 
+_READ_ROWS = 16_384
+"""Entries that are read at once."""
+
 _COMPACT_ROWS = 4096
 """Rows that are read at once for that: few, since the content of an entry may be large."""
 
@@ -373,6 +376,56 @@ class Lake:
         )
         return read.cast(schema)
 
+    def entries_between(
+        self,
+        columns: Sequence[str],
+        after: int,
+        through: int,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """Entries of a range, some at a time.
+
+        Args:
+            columns: Columns of `log`.
+            after: The entries begin after it.
+            through: The last of them.
+            since_ms: Only those that were committed at this time or later.
+            until_ms: Only those that were committed before this time.
+        """
+        from pyarrow.dataset import dataset, field
+
+        files = files_from(self.files("log"), "committed_id", after + 1)
+        place = field("committed_id")
+        wanted = (place > after) & (place <= through)
+        if since_ms is not None:
+            files = files_from(files, "committed_at", since_ms)
+            wanted &= field("committed_at") >= since_ms
+        if until_ms is not None:
+            wanted &= field("committed_at") < until_ms
+        if files:
+            for batch in dataset(files, format="parquet").to_batches(
+                columns=list(columns),
+                filter=wanted,
+                batch_size=_READ_ROWS,
+                batch_readahead=2,
+                fragment_readahead=1,
+            ):
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
+
+    def has_entry(self, surface: str, after: int, through: int) -> bool:
+        """Whether an entry of a range is of a surface; the feet of most files tell it."""
+        from pyarrow.dataset import dataset, field
+
+        if not (files := files_from(self.files("log"), "committed_id", after + 1)):
+            return False
+        place = field("committed_id")
+        wanted = (place > after) & (place <= through) & (field("surface") == surface)
+        found = dataset(files, format="parquet").head(1, columns=["committed_id"], filter=wanted)
+        return bool(found.num_rows)
+
     def _file_system(self, name: str) -> Any:
         """Reads the files of a table.
 
@@ -458,11 +511,22 @@ class Lake:
         )
 
     def overwrite_files(
-        self, name: str, files: Sequence[Path], through: int, notes: Mapping[str, int] = NOTHING
+        self,
+        name: str,
+        files: Sequence[Path],
+        through: int,
+        notes: Mapping[str, int] = NOTHING,
+        made_of: str | None = None,
     ) -> int:
         """Replace all rows by those of files in a folder from `new_folder`; else as `overwrite`."""
         return self._put(
-            name, files, through, replaced=self.files(name), is_rebuild=True, notes=notes
+            name,
+            files,
+            through,
+            replaced=self.files(name),
+            made_of=made_of,
+            is_rebuild=True,
+            notes=notes,
         )
 
     def upsert(

@@ -21,6 +21,7 @@ import msgspec
 
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.pipeline.lake.lake import Lake, LakeError, frame_of
+from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.search.index import (
     FORMAT,
     Manifest,
@@ -36,7 +37,9 @@ from tidelog.pipeline.tables import MESSAGE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
+
+    from tidelog.pipeline.lazy_spark import Spark
 
 SHARDS = 8
 """Parts of a new index. So many tasks write a new one, and every search has a look at each: more
@@ -67,7 +70,7 @@ class Updated(msgspec.Struct, frozen=True):
 
 
 def update_index(
-    spark: "SparkSession", lake: Lake, *, rebuild: bool = False, shard_count: int = SHARDS
+    spark: "Spark", lake: Lake, *, rebuild: bool = False, shard_count: int = SHARDS
 ) -> Updated:
     """Bring the index up to the table `message`.
 
@@ -87,7 +90,7 @@ def update_index(
         return _update(spark, lake, rebuild=rebuild, shard_count=shard_count)
 
 
-def _update(spark: "SparkSession", lake: Lake, *, rebuild: bool, shard_count: int) -> Updated:
+def _update(spark: "Spark", lake: Lake, *, rebuild: bool, shard_count: int) -> Updated:
     table = lake.delta("message")
     if table is None:
         raise LakeError(
@@ -154,14 +157,12 @@ def shard_of(row: dict[str, Any], shard_count: int) -> int:
     return crc32(key_of(row).encode()) % shard_count
 
 
-def _written(
-    spark: "SparkSession", root: Path, fresh: Sequence[str], known: Manifest
-) -> list[Written]:
+def _written(spark: "Spark", root: Path, fresh: Sequence[str], known: Manifest) -> list[Written]:
     """Bring shards up to what some files of the table say."""
     few = _few(fresh, known)
     if few is not None:
         return _write_here(root, few, known)
-    changed = _changed(frame_of(spark, MESSAGE, fresh), known)
+    changed = _changed(frame_of(session_of(spark), MESSAGE, fresh), known)
     return [
         Written(row["shard"], Shard(row["folder"], row["documents"]))
         for row in changed.mapInArrow(_writer_of(root, known.shards), _REPORT).collect()

@@ -30,12 +30,15 @@ from pyspark.sql.streaming.datasource import (
 
 from tidelog.base.errors import ConfigError
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lazy_spark import is_local
 from tidelog.pipeline.source.store_address import GENESIS_DIGEST, Position, StoreAddress
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from tidelog.pipeline.lazy_spark import Spark
 
 ROWS_PER_PARTITION = 100_000
 """Entries of one task unless the option says otherwise: a second or so of work, so that cores stay
@@ -162,9 +165,9 @@ def log_frame(
     )
 
 
-def is_read_here(spark: "SparkSession", rows: int) -> bool:
+def is_read_here(spark: "Spark", rows: int) -> bool:
     """Whether so many entries are read by the driver; on a cluster the executors read all."""
-    return rows <= LOCAL_ROWS and str(spark.sparkContext.master).startswith("local")
+    return rows <= LOCAL_ROWS and is_local(spark)
 
 
 def register_source(spark: "SparkSession") -> None:

@@ -177,6 +177,17 @@ def spark_session(
     return spark
 
 
+def is_of_this_machine(master: str | None, conf: Iterable[tuple[str, str]] = ()) -> bool:
+    """Whether a session that is asked for so would run on this machine alone."""
+    known = _submitted() | dict(conf)
+    return (master or known.get("spark.master") or "local").startswith("local")
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` has started this program, so that there is a JVM already."""
+    return _GATEWAY in os.environ
+
+
 def fit_to(spark: "SparkSession", rows: int, conf: Iterable[tuple[str, str]] = ()) -> None:
     """Tell a running session, of this machine, about how many entries its next jobs read.
 

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow.dataset import field
 
-from tidelog.pipeline.fill import version_files
-from tidelog.pipeline.fill.version_files import write_versions
+from tidelog.pipeline.fill import row_files
+from tidelog.pipeline.fill.row_files import write_rows
 from tidelog.pipeline.frames import arrow_schema
 from tidelog.pipeline.lake import parquet_file
 from tidelog.pipeline.lake.lake import Lake
@@ -73,27 +73,27 @@ def test_every_version_after_a_position_is_written_once(
     is_small: bool,
 ) -> None:
     """By the driver and by tasks, in one range or many, however much there is before it."""
-    monkeypatch.setattr(version_files, "SORTED_ROWS", 1200)
+    monkeypatch.setattr(row_files, "SORTED_ROWS", 1200)
     if not is_small:
-        monkeypatch.setattr(version_files, "is_read_here", lambda *_: False)
+        monkeypatch.setattr(row_files, "is_read_here", lambda *_: False)
     after, through = 2345, ENTRIES - 1
-    files = write_versions(spark, log, after, through, tmp_path)
+    files = write_rows(spark, "message_version", log, after, through, tmp_path)
     assert positions(files) == [each for each in range(after + 1, through + 1) if each % 10 != 9]
     assert len(files) > 1
-    assert write_versions(spark, [], 0, 0, tmp_path) == []
+    assert write_rows(spark, "message_version", [], 0, 0, tmp_path) == []
 
 
 def test_who_asks_for_one_channel_reads_a_few_row_groups(
     spark: "SparkSession", log: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And who asks for a range of positions still opens only the files that have some of it."""
-    monkeypatch.setattr(version_files, "SORTED_ROWS", ENTRIES // FILES)
+    monkeypatch.setattr(row_files, "SORTED_ROWS", ENTRIES // FILES)
     monkeypatch.setattr(parquet_file, "SORTED_ROWS", ENTRIES // FILES)
     monkeypatch.setattr(parquet_file, "SORTED_GROUP_BYTES", 8 * 1024)
     monkeypatch.setattr(parquet_file, "_BATCH_ROWS", 50)
     lake = Lake(tmp_path / "lake")
     folder = lake.new_folder("message_version")
-    files = write_versions(spark, log, 0, ENTRIES, folder)
+    files = write_rows(spark, "message_version", log, 0, ENTRIES, folder)
     lake.append_files("message_version", files, ENTRIES, {}, lambda: None)
     whole = DeltaTable(lake.path("message_version")).to_pyarrow_dataset()
     fragments = list(whole.get_fragments())
@@ -117,7 +117,7 @@ def test_files_that_are_joined_are_sorted_again(
     step = ENTRIES // 16
     for after in range(0, ENTRIES, step):
         folder = lake.new_folder("message_version")
-        files = write_versions(spark, log, after, after + step, folder)
+        files = write_rows(spark, "message_version", log, after, after + step, folder)
         lake.append_files("message_version", files, after + step, {}, lambda: None)
     lake.compact("message_version")
     rows = [pq.read_table(file) for file in lake.files("message_version")]

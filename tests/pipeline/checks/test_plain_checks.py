@@ -1,0 +1,110 @@
+"""What is little and plainly sound is told without Spark; what is damaged never is."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.pipeline import mixed_log
+from support.pipeline.check_evidence import looked_at
+from tidelog.pipeline.checks.extent import Range
+from tidelog.pipeline.checks.plain_channels import is_plainly_sound
+from tidelog.pipeline.checks.run import run_checks
+from tidelog.pipeline.fill.derived_tables import build, buildable
+from tidelog.pipeline.fill.ingest import catch_up, ingest
+from tidelog.pipeline.fill.sync_model import model_in_use
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lazy_spark import LazySpark
+from tidelog.pipeline.search.index_build import update_index
+from tidelog.pipeline.source.store_address import StoreAddress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENTRIES = 300
+
+_VERSION = "(SELECT max(committed_id) FROM channels_version)"
+_MESSAGE = "(SELECT max(message) FROM channels_message)"
+_KEY = "(SELECT max(committed_id) FROM dedupe WHERE scope LIKE 'channels/%/append')"
+_ENTRY = "(SELECT max(committed_id) FROM log WHERE body IS NOT NULL)"
+
+DAMAGES = (
+    f"INSERT INTO channels_version VALUES ({_MESSAGE}, 900000)",
+    f"DELETE FROM channels_version WHERE committed_id = {_VERSION}",
+    f"UPDATE channels_version SET message = 1 WHERE committed_id = {_VERSION}",
+    f"DELETE FROM channels_message WHERE message = {_MESSAGE}",
+    f"UPDATE channels_message SET stream = 'channels/tide/x' WHERE message = {_MESSAGE}",
+    f"UPDATE channels_message SET message = 900000 WHERE message = {_MESSAGE}",
+    f"DELETE FROM dedupe WHERE committed_id = {_KEY}",
+    f"UPDATE dedupe SET scope = 'channels/tide/x' WHERE committed_id = {_KEY}",
+    f"UPDATE dedupe SET committed_id = 900000 WHERE committed_id = {_KEY}",
+    f"UPDATE dedupe SET first_seen_at = 1 WHERE committed_id = {_KEY}",
+    f"UPDATE log SET body = NULL WHERE committed_id = {_ENTRY}",
+    f"UPDATE log SET entity = 'x' WHERE committed_id = {_ENTRY}",
+)
+"""Each breaks a rule of `orphans` that is of channels."""
+
+
+def started() -> "SparkSession":
+    """Nobody may need Spark here."""
+    raise AssertionError("Spark was needed")
+
+
+class _Enough(Exception):  # noqa: N818 - no failure
+    """Half of the log is in the lake."""
+
+
+def _enough(_progress: object) -> None:
+    raise _Enough
+
+
+NO_SPARK = LazySpark(started, is_local=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of channels alone, with keys."""
+    path = tmp_path_factory.mktemp("channels") / "tidelog.db"
+    mixed_log.write(str(path), ENTRIES, 5, surfaces=("channels",), with_retention=False)
+    return path
+
+
+def test_channels_are_built_and_checked_without_spark(store: Path, tmp_path: Path) -> None:
+    """All tables, the index and all checks, of half of the log and then of what is new."""
+    path, lake = tmp_path / "tidelog.db", Lake(tmp_path / "lake")
+    shutil.copyfile(store, path)
+    address = StoreAddress(str(path))
+    head = address.head().committed_id
+    now_ms, model = address.head().committed_at, model_in_use(address, None)
+    with pytest.raises(_Enough):
+        ingest(NO_SPARK, address, lake, batch_rows=head // 2, progress=_enough)
+    for through in (head // 2, head):
+        built = build(NO_SPARK, lake, address)
+        assert {each.through for each in built} == {through}
+        update_index(NO_SPARK, lake)
+        for full in (False, True):
+            verdicts = run_checks(
+                (), NO_SPARK, address, lake, model=model, now_ms=now_ms, seed=1, full=full
+            )
+            assert [str(each) for each in verdicts if not each.is_sound] == []
+            examined = {each.check: each.examined for each in verdicts}
+            assert examined["agreement"] >= (through if full else head - head // 2)
+            rows = sum(lake.rows(name) for name in buildable())
+            assert examined["tables"] == rows if full else examined["tables"] > 0
+        assert catch_up(address, lake)
+
+
+def test_no_damage_is_plainly_sound(store: Path, tmp_path: Path) -> None:
+    """In all of the log and in a part of it; the store without damage is."""
+    for ranges in ((), (Range(1, StoreAddress(str(store)).head().committed_id),)):
+        assert is_plainly_sound(looked_at(NO_SPARK, str(store), tmp_path, *ranges))
+        for damage in DAMAGES:
+            copy = tmp_path / "damaged.db"
+            shutil.copyfile(store, copy)
+            with closing(sqlite3.connect(copy)) as connection, connection:
+                assert connection.execute(damage).rowcount == 1, damage
+            taken = looked_at(NO_SPARK, str(copy), tmp_path, *ranges)
+            assert not is_plainly_sound(taken), damage
