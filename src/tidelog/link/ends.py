@@ -2,7 +2,7 @@
 
 A link carries pairs of a number and a message, in order, in both directions. The number is that of
 the question which a message asks or answers; 0 if it does neither. What connects the ends is in
-`direct` and `encoded`.
+`direct`, `unix` and, for tests, `encoded`.
 """
 
 import asyncio
@@ -19,6 +19,11 @@ Send = Callable[[int, Any], None]
 """Gives a number and a message to the other end; never waits."""
 
 A = TypeVar("A", bound=Message)
+
+_LOST = Failed(
+    "OutcomeUnknown",
+    "the owner of the log is gone; retry with the same key to learn the outcome",
+)
 
 
 class FrontEnd:
@@ -95,6 +100,22 @@ class FrontEnd:
             self.hear(message)
         elif answered := self._asked.pop(number, None):  # None: who was answered has failed at it
             answered(message)
+
+    def lost(self) -> None:
+        """The owner is gone, with this end: whoever waits, or asks from now on, is told so."""
+        self.send = self._tell_lost
+        asked, self._asked = self._asked, {}
+        for answered in asked.values():
+            answered(_LOST)
+        awaited, self._awaited = self._awaited, []
+        for _, reached in awaited:
+            if not reached.done():
+                reached.set_exception(_LOST.raised())
+
+    def _tell_lost(self, number: int, message: Any) -> None:
+        del message
+        if number:
+            self.received(number, _LOST)
 
     def passed(self, position: int) -> None:
         """The surface has seen to everything up to `position`."""

@@ -1,0 +1,253 @@
+"""A link over a socket: frames of many, in order and bounded, and what a lost end leaves."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.base.errors import OutcomeUnknown
+from tidelog.link import unix
+from tidelog.link.ends import FrontEnd, OwnerEnd, Send
+from tidelog.link.frames import MAX_FRAME_MESSAGES, FrameReader, FrameWriter, NotAFrame
+from tidelog.link.message import Failed, Message, Vocabulary
+from tidelog.link.unix import Served, front_link, owner_link
+
+
+class Ask(Message, frozen=True):
+    """Is answered, or never."""
+
+    text: str
+
+
+class Answer(Message, frozen=True):
+    """What was asked."""
+
+    text: str
+
+
+class Said(Message, frozen=True):
+    """Something that nobody asked for."""
+
+    data: bytes
+
+
+A = Vocabulary(Ask | Said, Answer | Said | Failed)
+B = Vocabulary(Ask, Answer | Failed)
+
+NEVER = "never"
+
+
+class Half:
+    """Answers what it is asked, and then says as much."""
+
+    def __init__(self) -> None:
+        self.fronts: list[AtHalf] = []
+        self.lost = 0
+        self.gone = asyncio.Event()
+
+    def accept(self, send: Send) -> "AtHalf":
+        """See `OwnerHalf.accept`."""
+        self.fronts.append(AtHalf(self, send))
+        return self.fronts[-1]
+
+
+class AtHalf(OwnerEnd):
+    """One front."""
+
+    def __init__(self, half: Half, send: Send) -> None:
+        super().__init__(send)
+        self._half = half
+        self.heard: list[Any] = []
+
+    def received(self, number: int, message: Any) -> None:
+        """See `AtOwner.received`."""
+        self.heard.append(message)
+        if message == Ask("mistake"):
+            self.send(number, Answer("made"))
+            raise RuntimeError("a mistake")
+        if isinstance(message, Ask) and message.text != NEVER:
+            self.send(number, Answer(message.text))
+
+    def lost(self) -> None:
+        """See `AtOwner.lost`."""
+        self._half.lost += 1
+        self._half.gone.set()
+
+
+class Linked:
+    """Two surfaces, linked by a socket."""
+
+    def __init__(self) -> None:
+        self.a, self.b = Half(), Half()
+        self.gone = asyncio.Event()
+        self.to_a: FrontEnd
+        self.to_b: FrontEnd
+        self.front: asyncio.Transport
+        self.owner: asyncio.Transport
+
+    async def open(self) -> None:
+        """Connect."""
+        loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
+        surfaces = (Served(self.a, A), Served(self.b, B))
+        self.owner, _ = await loop.create_connection(lambda: owner_link(surfaces), sock=there)
+        link, (self.to_a, self.to_b) = front_link((A, B), self.gone.set)
+        self.front, _ = await loop.create_connection(lambda: link, sock=here)
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[Linked]:
+    """Both ends, closed afterwards."""
+    both = Linked()
+    await both.open()
+    try:
+        yield both
+    finally:
+        both.front.abort()
+        both.owner.abort()
+        await both.gone.wait()
+        await both.a.gone.wait()
+
+
+MESSAGES = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.integers(0, 2**40),
+        st.builds(Ask, st.text(max_size=8)),
+    ),
+    max_size=40,
+)
+
+
+@given(MESSAGES, st.lists(st.integers(1, 50), max_size=20))
+def test_frames_are_read_however_they_are_cut(
+    messages: list[tuple[int, int, Ask]], cuts: list[int]
+) -> None:
+    """All messages come, in order, each to its surface."""
+    writer, reader = FrameWriter(), FrameReader([A.to_owner, B.to_owner])
+    sent = b""
+    for place, each in enumerate(messages):
+        writer.add(*each)
+        if place % 7 == 3:
+            sent += writer.take()
+    sent += writer.take()
+    came: list[tuple[int, int, Any]] = []
+    for cut in cuts:
+        came += reader.feed(sent[:cut])
+        sent = sent[cut:]
+    came += reader.feed(sent)
+    assert came == messages
+
+
+def test_a_frame_has_a_bounded_number_of_messages() -> None:
+    """Whoever reads it gets to something else in between."""
+    writer = FrameWriter()
+    firsts = [writer.add(0, n, Ask("x")) for n in range(2 * MAX_FRAME_MESSAGES + 1)]
+    assert firsts == [True] + [False] * (2 * MAX_FRAME_MESSAGES)
+    counts, taken = [], writer.take()
+    while taken:
+        size = int.from_bytes(taken[:4], "little")
+        counts.append(len(msgspec.msgpack.decode(taken[5 : 5 + size])))
+        taken = taken[5 + size :]
+    assert counts == [MAX_FRAME_MESSAGES, MAX_FRAME_MESSAGES, 1]
+    assert writer.take() == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff\x00",
+        b"\x01\x00\x00\x00\x02\x90",
+        b"\x01\x00\x00\x00\x00\xc1",
+        b"\x01\x00\x00\x00\x00\xc0",
+        b"\x07\x00\x00\x00\x00" + msgspec.msgpack.encode([(1, ["No"])]),
+    ],
+)
+def test_what_is_no_frame_is_not_taken_for_one(data: bytes) -> None:
+    """A length beyond all bounds, a surface that nobody has, and what is no message of it."""
+    with pytest.raises(NotAFrame):
+        list(FrameReader([A.to_owner, B.to_owner]).feed(data))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_surfaces_share_a_link_and_keep_their_order(run: Callable[[Any], None]) -> None:
+    """Questions of both, a thousand at once, each answered to whoever asked, on either loop."""
+    run(_ask_a_thousand())
+
+
+async def _ask_a_thousand() -> None:
+    async with asyncio.timeout(20), linked() as both:
+        answers: list[tuple[str, str]] = []
+        for number in range(500):
+            both.to_a.ask(Ask(f"{number}"), lambda answer: answers.append(("a", answer.text)))
+            both.to_b.ask(Ask(f"{number}"), lambda answer: answers.append(("b", answer.text)))
+        assert await both.to_b.reply(Ask("last"), Answer) == Answer("last")
+        for name in "ab":
+            mine = [text for surface, text in answers if surface == name]
+            assert mine == [f"{number}" for number in range(500)]
+
+
+async def test_a_receiver_that_fails_does_not_lose_what_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each message of a frame is received by itself."""
+    async with linked() as both:
+        with caplog.at_level(logging.ERROR):
+            both.to_a.ask(Ask("mistake"), lambda _: None)
+            assert await both.to_a.reply(Ask("x"), Answer) == Answer("x")
+        assert "receiving a Ask failed" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["front", "owner"])
+async def test_whoever_waits_is_told_when_the_link_is_lost(end: str) -> None:
+    """That nobody knows the outcome; the owner's halves know that the front is gone."""
+    async with linked() as both:
+        waiting = [
+            asyncio.create_task(both.to_a.reply(Ask(NEVER), Answer)),
+            asyncio.create_task(both.to_b.reach(5)),
+        ]
+        await both.to_b.reply(Ask("x"), Answer)
+        getattr(both, end).abort()
+        for each in waiting:
+            with pytest.raises(OutcomeUnknown, match="the owner of the log is gone"):
+                await each
+        await both.gone.wait()
+        await both.a.gone.wait()
+        assert (both.a.lost, both.b.lost) == (1, 1)
+        both.to_a.tell(Said(b"into the void"))
+        with pytest.raises(OutcomeUnknown):
+            await both.to_a.reply(Ask("too late"), Answer)
+
+
+async def test_an_end_that_does_not_read_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What waits for it is bounded, whatever it is sent."""
+    monkeypatch.setattr(unix, "MAX_WAITING_BYTES", 1_000_000)
+    async with linked() as both:
+        both.to_a.hear = lambda _: None
+        both.front.pause_reading()
+        with caplog.at_level(logging.ERROR):
+            async with asyncio.timeout(20):
+                while not both.a.lost:
+                    both.a.fronts[0].tell(Said(b"x" * 100_000))
+                    await asyncio.sleep(0)
+        assert "bytes wait to be read at its other end" in caplog.text
+
+
+async def test_an_end_that_speaks_something_else_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A link is closed at the first thing that cannot be read."""
+    async with linked() as both:
+        with caplog.at_level(logging.ERROR):
+            both.front.write(b"GET / HTTP/1.1\r\n\r\n")
+            await both.a.gone.wait()
+        assert "dropped a link: a frame of" in caplog.text
