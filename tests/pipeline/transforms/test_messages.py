@@ -8,8 +8,7 @@ import pytest
 from support.pipeline.lake_rows import at, frame_of, message_entry, rows_of, serial
 from tidelog.channels.protocol.version import fold as server_fold
 from tidelog.channels.protocol.version import stored_version
-from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.transforms.messages import fold, mark_purged, message_versions
+from tidelog.pipeline.transforms.messages import fold, message_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -259,28 +258,6 @@ def test_the_same_serial_in_two_channels_is_two_messages(spark: "SparkSession") 
     ]
     found = folded(spark, entries)
     assert {n: row["data"] for n, row in found.items()} == {1: '"a"', 2: '"b"', 3: '"c"'}
-
-
-def test_a_message_that_the_server_has_no_more_is_purged(spark: "SparkSession") -> None:
-    """Whatever its last version was; what the lake knows of it stays."""
-    log = frame_of(
-        spark,
-        "log",
-        [
-            message_entry(1, "create", fields=NOTE),
-            message_entry(2, "create", fields=NOTE),
-            message_entry(3, "delete", 2, NOTE),
-            message_entry(4, "delete", 1, NOTE),
-        ],
-    )
-    stored = frame_of_rows(
-        spark, [(2, "channels/app/room", 2)], "message bigint, stream string, history_serial bigint"
-    )
-    found = rows_of(mark_purged(fold(message_versions(log)), stored))
-    assert {row["first_committed_id"]: (row["state"], row["data"]) for row in found} == {
-        1: ("purged", '"a"'),
-        2: ("deleted", '"a"'),
-    }
 
 
 def test_a_fold_may_continue_an_earlier_one(spark: "SparkSession") -> None:

@@ -7,7 +7,6 @@ from pyspark.sql import functions as sql
 from tidelog.pipeline.transforms.message_fold import (
     KEY,
     MESSAGE_DDL,
-    PURGED,
     READ,
     STEP_DDL,
     combined,
@@ -39,7 +38,7 @@ def fold(
 ) -> "DataFrame":
     """Rows of `message` for every message that has a version in `versions`, and for `before`.
 
-    Nothing is `purged` yet, see `mark_purged`: the log does not tell.
+    Nothing is `purged` yet: the log does not tell, see `fill.message_growth.with_purged`.
 
     Args:
         versions: rows of `message_version`, in any order.
@@ -77,22 +76,3 @@ def _whole(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
 
     if held := list(batches):
         yield from messages_of(combined(pa.Table.from_batches(held))).to_batches()
-
-
-def mark_purged(messages: "DataFrame", stored: "DataFrame") -> "DataFrame":
-    """Rows of `message` with the state `purged` where the server has the message no more.
-
-    Args:
-        messages: rows of `message`.
-        stored: the relation `channel_message`, read at or after the newest position in `messages`.
-    """
-    there = stored.select(
-        sql.col("message").alias("first_committed_id"), sql.lit(True).alias("_is_there")
-    )
-    return (
-        messages.join(there, "first_committed_id", "left")
-        .withColumn(
-            "state", sql.when(sql.col("_is_there"), sql.col("state")).otherwise(sql.lit(PURGED))
-        )
-        .transform(shaped("message"))
-    )
