@@ -1,18 +1,26 @@
 """What checks examine: what is new since they were sound, something old, and all if need be."""
 
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from deltalake import write_deltalake
 
 from support.log.log_writer import draft, write_log
+from support.pipeline import mixed_log
+from support.pipeline.killed_job import run_killed
 from support.pipeline.lake_rows import frame_of
 from support.pipeline.whole_pipeline import WholeLake
-from tidelog.pipeline.checks import extent
+from tidelog.base.errors import StoreUnavailable
+from tidelog.base.faultpoint import FaultPoint
+from tidelog.pipeline.checks import extent, run
+from tidelog.pipeline.checks.evidence import FOLDER
 from tidelog.pipeline.checks.extent import (
     Extent,
     Range,
@@ -237,6 +245,125 @@ def test_no_read_holds_the_store(
     assert sum(read) > 2 * address.head().committed_id, "the whole log, and rows beside it"
     assert max(read) <= page * 8, "a page; or what belongs to as many messages"
     assert max(at_once, default=0) <= 4, "the head and the incarnations, and no rows"
+
+
+class Sessions:
+    """What PostgreSQL says of the sessions of the pipeline, asked after each of their reads."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self.settings = set[tuple[str, str]]()
+        self.states = Counter[tuple[str, bool]]()
+        """How often a session was in a state, and whether it had a transaction."""
+        reading: Any = store_address._Reading
+        plain = reading._table
+
+        def table(this: Any, text: str, values: tuple[Any, ...], most: int) -> Any:
+            rows = plain(this, text, values, most)
+            with this._connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT current_setting('statement_timeout'), "
+                    "current_setting('idle_in_transaction_session_timeout')"
+                )
+                self.settings.add(tuple(cursor.fetchone()))
+            self.states.update(self.look())
+            return rows
+
+        monkeypatch.setattr(reading, "_table", table)
+
+    def look(self) -> list[tuple[str, bool]]:
+        """Every session of the pipeline: its state, and whether it has a transaction."""
+        return asyncio.run(self._look())
+
+    async def _look(self) -> list[tuple[str, bool]]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            rows = await connection.fetch(
+                "SELECT state, xact_start IS NOT NULL FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'tidelog pipeline'"
+            )
+            return [tuple(row) for row in rows]
+        finally:
+            await connection.close()
+
+
+def test_postgresql_ends_what_would_hold_it(
+    spark: "SparkSession",
+    postgresql_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A check has no transaction between two reads, and PostgreSQL ends one of ten seconds.
+
+    It says so itself: of each session, and by cancelling a read that waits for a lock.
+    """
+    monkeypatch.setattr(run, "CHECKS_AT_ONCE", 1)
+    mixed_log.write(postgresql_url, 100, 3)
+    lake, address = Lake(tmp_path / "lake"), StoreAddress(postgresql_url)
+    names = ["continuity", "orphans", "digest", "retention"]
+    with monkeypatch.context() as watched, lake.writing():
+        sessions = Sessions(postgresql_url, watched)
+        assert all(each.is_sound for each in run_checks(names, spark, address, lake, full=True))
+    assert sessions.settings == {("10s", "10s")}
+    assert sessions.states["idle", False] > sessions.states["idle in transaction", True]
+    assert set(sessions.states) <= {("idle", False), ("idle in transaction", True)}
+    assert sessions.look() == []
+
+    monkeypatch.setattr(store_address, "PAGE_MS", 200)
+    with lake.writing(), pytest.raises(StoreUnavailable, match="statement timeout"):
+        asyncio.run(locked(postgresql_url, lambda: run_checks(names, spark, address, lake)))
+    assert sessions.look() == []
+
+
+async def locked(url: str, act: Callable[[], object]) -> None:
+    """Do something while nobody can read the log."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE tidelog.log IN ACCESS EXCLUSIVE MODE")
+            await asyncio.to_thread(act)
+    finally:
+        await connection.close()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from support.pipeline.killed_job import attached_session
+from tidelog.pipeline.checks.run import run_checks
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.source.store_address import StoreAddress
+
+def told(verdict):
+    if sys.argv[3] == "middle":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+lake, names = Lake(Path(sys.argv[2])), ("continuity", "digest")
+with lake.writing():
+    run_checks(names, attached_session(), StoreAddress(sys.argv[1]), lake, told=told)
+"""
+
+
+@pytest.mark.parametrize("when", ["middle", "end"])
+def test_a_killed_check_notes_nothing(log: Log, spark: "SparkSession", when: str) -> None:
+    """Neither with a verdict told and another one to come, nor just before they are kept.
+
+    The next check examines all that was to be examined, and finds what there is.
+    """
+    log.check()
+    log.grow(20)
+    log.change("UPDATE log SET actor = 'mallory' WHERE committed_id = 310")
+    left = log.lake.root / FOLDER / "left"
+    left.mkdir(parents=True)
+    fault = f"{FaultPoint.LAKE_WRITTEN}=kill"
+    run_killed(spark, KILLED, str(log.location), str(log.lake.root), when, fault=fault)
+    assert log.noted == [ENTRIES] * 2
+    continuity, digest = log.check()
+    assert continuity.ranges[-1] == digest.ranges[-1] == Range(ENTRIES, ENTRIES + 20)
+    assert continuity.is_sound
+    assert [(each.rule, each.where) for each in digest.findings] == [("chain", "entry 310")]
+    assert log.noted == [ENTRIES + 20, ENTRIES]
+    assert not left.exists()
 
 
 def test_ranges() -> None:

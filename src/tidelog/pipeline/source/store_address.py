@@ -137,18 +137,18 @@ class StoreAddress:
 
     def head(self) -> StoreHead:
         """Where the log ends now: every entry up to there is committed."""
-        with self._reading() as reading:
+        with self._reading(PAGE_MS) as reading:
             return _head(reading)
 
     def now(self) -> tuple[StoreHead, AlterationNumbers]:
         """Where the log ends and which alterations beside it there were, at one moment."""
-        with self._reading() as reading, reading.at_one_moment():
+        with self._reading(PAGE_MS) as reading, reading.at_one_moment():
             [numbers] = reading.table("alteration_numbers").to_pylist()
             return _head(reading), AlterationNumbers(**numbers)
 
     def entry_digest_at(self, committed_id: int) -> bytes | None:
         """The digest of one entry, or None if there is no such entry."""
-        with self._reading() as reading:
+        with self._reading(PAGE_MS) as reading:
             return _digest_at(reading, committed_id)
 
     def require(self, *known: Position) -> StoreHead:
@@ -157,7 +157,7 @@ class StoreAddress:
         Raises:
             LogReplaced: it is not.
         """
-        with self._reading() as reading, reading.at_one_moment():
+        with self._reading(PAGE_MS) as reading, reading.at_one_moment():
             head = _head(reading)
             for position in known:
                 if why := _other_history(reading, head, position):
@@ -169,7 +169,7 @@ class StoreAddress:
 
     def other_history(self, known: Position) -> LogReplaced | None:
         """Why a position is not in this log, told without looking at entries; None if it may be."""
-        with self._reading() as reading, reading.at_one_moment():
+        with self._reading(PAGE_MS) as reading, reading.at_one_moment():
             head = _head(reading)
             why = _other_history(reading, head, known)
         return self._replaced(why, can_go_back=known.log_id == head.log_id) if why else None
@@ -186,7 +186,7 @@ class StoreAddress:
 
     def alterations(self, after: int, through: int) -> Iterator[pa.Table]:
         """Pages of the alterations beside the log with `after < number <= through`, in order."""
-        with self._reading() as reading:
+        with self._reading(PAGE_MS) as reading:
             while after < through:
                 page = reading.table("alterations", (after, through, PAGE_ROWS))
                 if not page.num_rows:
@@ -466,7 +466,10 @@ def _with_timeouts(url: str, statement_ms: int) -> str:
     wanted = {
         "connect_timeout": str(CONNECT_SECONDS),
         "application_name": "tidelog pipeline",
-        "options": f"-c statement_timeout={statement_ms}",
+        "options": (
+            f"-c statement_timeout={statement_ms} "
+            f"-c idle_in_transaction_session_timeout={statement_ms}"
+        ),
     }
     query = urlencode({**wanted, **dict(given)}, quote_via=quote)
     return urlunsplit(parts._replace(query=query))
