@@ -24,10 +24,11 @@ from tidelog.pipeline.checks import tables
 from tidelog.pipeline.checks.extent import Extent, Range
 from tidelog.pipeline.checks.finding import Verdict
 from tidelog.pipeline.checks.view import View
+from tidelog.pipeline.fill.aging import age
 from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.lake import ALTERATIONS, Lake
 from tidelog.pipeline.search.index import index_root, read_manifest
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress
@@ -209,6 +210,7 @@ def test_what_another_program_writes_is_found_in_every_table(
     with lake.writing():
         # Another row for each key: what was forgotten, and the newest of every check.
         forget(spark, lake, messages=[row["broker_message_id"]])
+        age(spark, lake, 100, SOURCE)
     for table in TABLES:
         key = table.key[0]
         column = next(c for c in table.columns if c.name == key)
@@ -235,6 +237,37 @@ def test_a_stale_looking_forgery_is_found(whole: WholeLake, tmp_path: Path) -> N
         predicate="status = 'delivered'", updates={"status": "'pending'"}
     )
     assert lake.written_elsewhere("delivery") != []
+
+
+def test_a_stale_alteration_number_is_found(
+    spark: "SparkSession", whole: WholeLake, tmp_path: Path
+) -> None:
+    """A table that lacks a change is sound (below), unless it says that it has it."""
+    lake, location = copied(whole, tmp_path).lake, tmp_path / "tidelog.db"
+    shutil.copy(whole.store, location)
+    only(lake, "delivery", "dedupe")
+    with closing(sqlite3.connect(location)) as store, store:
+        for statement in (
+            (
+                "UPDATE mesh_delivery_queue SET status = 'dead' WHERE broker_message_id = "
+                "(SELECT min(broker_message_id) FROM mesh_delivery_queue WHERE status = 'pending')"
+            ),
+            (
+                "UPDATE dedupe SET available = 0 WHERE key = "
+                "(SELECT min(key) FROM dedupe WHERE scope LIKE 'mesh/%')"
+            ),
+        ):
+            assert store.execute(statement).rowcount > 0, statement
+    last = StoreAddress(str(location)).now()[1].last
+    for name in ("delivery", "dedupe"):
+        lake.replace(name, lake.through(name), [], notes={ALTERATIONS: last})
+    verdict = checked(spark, Made(location, lake))
+    assert {each.rule for each in verdict.findings} == {"delivery", "dedupe"}, str(verdict)
+    texts = {each.text for each in verdict.findings}
+    assert texts == {
+        "is not what it is made of: status",
+        "is not what it is made of: is_available",
+    }
 
 
 def test_the_search_index_is_compared(

@@ -28,9 +28,9 @@ from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import StoreAddress
-from tidelog.pipeline.tables import BY_NAME
+from tidelog.pipeline.tables import BY_NAME, TABLES_WITH_CONTENT
 from tidelog.pipeline.transforms.changes import changes
-from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased
+from tidelog.pipeline.transforms.erasure import erased
 from tidelog.pipeline.transforms.events import events, forgotten_index
 from tidelog.pipeline.transforms.messages import fold, message_versions
 from tidelog.pipeline.transforms.sends import remembered_keys, sends

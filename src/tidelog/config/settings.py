@@ -55,6 +55,10 @@ class Pipeline(Section, frozen=True, kw_only=True):
     there when the server starts, the server serves `GET /search` from it; it changes no content,
     only puts locks beside it."""
 
+    retention_days: Annotated[int, Meta(ge=0, le=36500)] = 0
+    """Content in the lake is removed when it is older than so many full days (UTC); 0 keeps it for
+    ever. Positions, times, actors and digests stay."""
+
     deliver_secret: Secret = ""
     """What `tidelog pipeline deliver` signs batches of changes with; it needs one."""
 

@@ -3,7 +3,7 @@
 The tables made of the log have what it is made of, row by row. As long as that is not much, this
 process reads it and folds it with the code that Spark's tasks run; Spark does the rest, from the
 table `log` where the others are not complete. Both show also what the server has pruned since. What
-was forgotten is gone from every moment.
+was forgotten is gone from every moment, and what was before the horizon cannot be told.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.lake.forgetting import is_unfinished
-from tidelog.pipeline.lake.lake import Lake, LakeError, forgotten_partitions, frame_of
+from tidelog.pipeline.lake.horizon import BASE, horizon, horizon_in_words
+from tidelog.pipeline.lake.lake import Lake, LakeError, forgotten_partitions
 from tidelog.pipeline.lake.names import require_known
 from tidelog.pipeline.tables import BY_NAME
 
@@ -98,8 +99,10 @@ def as_of_here(
 
     Raises:
         UnknownName: the lake has no entry of it.
-        LakeError: a model is missing, or an event of the partition is forgotten.
+        LakeError: a model is missing, an event of the partition is forgotten, or the position is
+            too old.
     """
+    _require_kept(lake, position)
     if is_unfinished(lake):
         return None  # the tables still have what is noted as forgotten
     made = {"channel": _channel_here, "partition": _partition_here, "mesh": _mesh_here}[kind]
@@ -110,6 +113,15 @@ def as_of_here(
     if not any(counts.values()):
         require_known(lake, kind, name)
     return AsOf(kind, name, position, rows.slice(0, limit), counts)
+
+
+def _require_kept(lake: Lake, position: int) -> None:
+    """Make sure that the lake has what was committed up to a position, or what came of it."""
+    if 0 < position <= (last := horizon(lake)):
+        raise LakeError(
+            f"{horizon_in_words(lake)}, so the lake cannot tell what was at {position:,}. Choose a "
+            f"position after {last:,}."
+        )
 
 
 def _channel_here(
@@ -148,7 +160,7 @@ def _partition_here(
     events = _few(lake, "event", read, position, ("partition", "=", name))
     if events is None:
         return None
-    state = state_of(events, model)
+    state = state_of(events, model, _state_before(lake, name, model))
     columns = [column.name for column in BY_NAME["snapshot"].columns]
     if state is None:
         rows = pa.table({column: pa.array([], pa.string()) for column in columns})
@@ -158,6 +170,15 @@ def _partition_here(
         state |= {"digest": digest.hex(), "model_version": model.model_version}
         rows = pa.Table.from_pylist([state]).select(columns)
     return rows, {"events": len(events)}
+
+
+def _state_before(lake: Lake, name: str, model: "ModelSource") -> dict[str, Any] | None:
+    """What a partition was at the horizon, if content of its events is too old."""
+    if not lake.files(BASE):
+        return None
+    own = [("partition", "=", name), ("model_version", "=", model.model_version)]
+    rows: list[dict[str, Any]] = lake.arrow(BASE, where=own).to_pylist()
+    return rows[0] if rows else None
 
 
 def _mesh_here(
@@ -240,6 +261,7 @@ def as_of(
     limit: int = MAX_ROWS,
 ) -> AsOf:
     """What something was then, however much it is made of: see `as_of_here`."""
+    _require_kept(lake, position)
     made = {"channel": _channel, "partition": _partition, "mesh": _mesh}[kind]
     rows, counts = made(spark, lake, position, name, model)
     if not any(counts.values()):
@@ -277,8 +299,8 @@ def _partition(
 ) -> "tuple[DataFrame, dict[str, int]]":
     from pyspark.sql import functions as sql
 
+    from tidelog.pipeline.fill.sync_states import states_of
     from tidelog.pipeline.transforms.events import events, without_body
-    from tidelog.pipeline.transforms.snapshots import snapshots
 
     model = _required(lake, position, name, model)
     log = _until(spark, lake, position).where(sql.col("surface") == "sync")
@@ -293,8 +315,7 @@ def _partition(
             "`tidelog pipeline build event`."
         )
     own = known.where(sql.col("partition") == name)
-    none = frame_of(spark, BY_NAME["snapshot"], ())
-    return snapshots(own, none, log, model), {"events": own.count()}
+    return states_of(spark, lake, own, log, model), {"events": own.count()}
 
 
 def _mesh(

@@ -30,12 +30,13 @@ from msgspec import Struct
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.forgetting import begin_forgetting, end_forgetting
+from tidelog.pipeline.lake.horizon import BASE, horizon
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 from tidelog.pipeline.search.index import index_root
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import RELATIONS
-from tidelog.pipeline.tables import BY_NAME, FORGOTTEN, TABLES
-from tidelog.pipeline.transforms.erasure import TABLES_WITH_CONTENT, erased, forgotten_rows
+from tidelog.pipeline.tables import BY_NAME, FORGOTTEN, TABLES, TABLES_WITH_CONTENT
+from tidelog.pipeline.transforms.erasure import erased, forgotten_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +92,7 @@ def forget(
     """
     with lake.writing():
         known = lake.frame(spark, "forgotten")
-        asked = _asked(lake.frame(spark, "log"), messages, actors).persist()
+        asked = _asked(_with_partitions(spark, lake), messages, actors).persist()
         orders = _erased_in_store(spark, lake, erased_in_store)
         gone = (known.limit(0) if orders is None else _unlisted(orders, known)).persist()
         try:
@@ -182,16 +183,34 @@ def _unlisted(erased: "DataFrame", known: "DataFrame") -> "DataFrame":
     )
 
 
+def _with_partitions(spark: "SparkSession", lake: Lake) -> "DataFrame":
+    """The log with the partitions of each sync event; of one without a body the table tells."""
+    from pyspark.sql import functions as sql
+
+    log = lake.frame(spark, "log")
+    body = sql.from_json(sql.col("body").cast("string"), "partitions array<string>")
+    told = sql.when(sql.col("surface") == "sync", body["partitions"])
+    if not horizon(lake):
+        return log.withColumn("partitions", told)
+    known = (
+        lake.frame(spark, "event")
+        .where(sql.col("committed_id") <= horizon(lake))
+        .groupBy("committed_id")
+        .agg(sql.sort_array(sql.collect_set("partition")).alias("_known"))
+    )
+    return log.join(known, "committed_id", "left").withColumn(
+        "partitions", sql.coalesce(told, "_known")
+    )
+
+
 def _asked(log: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> "DataFrame":
     """Rows of `forgotten` for what was asked, each with the names by which it was found."""
     from pyspark.sql import functions as sql
 
     is_named = _name().isin(list(messages))
     is_theirs = sql.col("actor").isin(list(actors))
-    partitions = sql.from_json(sql.col("body").cast("string"), "partitions array<string>")
     return (
         log.where(is_named | is_theirs)
-        .withColumn("partitions", sql.when(sql.col("surface") == "sync", partitions["partitions"]))
         .groupBy("stream", "entity")
         .agg(
             sql.min("committed_id").alias("first_committed_id"),
@@ -273,14 +292,15 @@ def _erase(
             functools.partial(forgotten_rows, name, forgotten=listed),
             functools.partial(erased, name, forgotten=listed),
         )
-    progress("snapshot")
     is_gone = sql.col("partition").isin(list(partitions))
-    rows["snapshot"] = lake.rewrite(
-        spark,
-        "snapshot",
-        lambda stored: stored.where(is_gone),
-        lambda stored: stored.where(~is_gone),
-    )
+    for name in ("snapshot", *([BASE] if lake.delta(BASE) is not None else [])):
+        progress(name)
+        rows[name] = lake.rewrite(
+            spark,
+            name,
+            lambda stored: stored.where(is_gone),
+            lambda stored: stored.where(~is_gone),
+        )
     if index_root(lake.root).exists() and lake.delta("message") is not None:
         progress("search index")
         update_index(spark, lake)

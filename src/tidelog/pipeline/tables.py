@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Layer = Literal["bronze", "silver", "gold", "product"]
+_MESSAGE_CONTENT = (
+    *("name", "data", "data_bytes", "extras", "tags", "creator", "client_id"),
+    *("description", "metadata"),
+)
+
 ColumnKind = Literal[
     "bigint", "string", "binary", "boolean", "timestamp", "double", "array<string>"
 ]
@@ -58,6 +63,10 @@ class Table(NamedTuple):
     sorted_by: tuple[str, ...] = ()
     """Columns by which the rows of a file are sorted, if whoever reads it looks for some of them:
     the other row groups of the file are skipped then."""
+    content: tuple[str, ...] = ()
+    """Columns that are made of the content of entries: null once that is forgotten or too old."""
+    content_flag: str = ""
+    """Column that says whether the content is here; false then."""
 
     @property
     def make(self) -> "Callable[[DataFrame], DataFrame]":
@@ -109,7 +118,8 @@ LOG = Table(
         Column(
             "body",
             "binary",
-            "JSON of what happened; null if it was pruned before it was ingested.",
+            "JSON of what happened; null if it was pruned before it was ingested, is forgotten or "
+            "too old.",
             True,
         ),
         Column("data", "binary", "Raw bytes of a mesh message; else null.", True),
@@ -120,6 +130,7 @@ LOG = Table(
             "BLAKE2b-128 of the digest before and of every column but body and data.",
         ),
     ),
+    content=("body", "data"),
 )
 
 FORGOTTEN = Table(
@@ -190,11 +201,13 @@ MESSAGE_VERSION = Table(
         Column(
             "is_available",
             "boolean",
-            "Whether the content is here; false if it was pruned or forgotten.",
+            "Whether the content is here; false if it was pruned, forgotten or too old.",
         ),
     ),
     inputs=("log",),
     sorted_by=("app_id", "channel", "committed_id"),
+    content=(*_MESSAGE_CONTENT, "history_serial", "message_id", "op_id", "kept", "cleared"),
+    content_flag="is_available",
 )
 
 MESSAGE = Table(
@@ -244,6 +257,8 @@ MESSAGE = Table(
     relations=("channel_message",),
     order="first_committed_id",
     is_changing=True,
+    content=_MESSAGE_CONTENT,
+    content_flag="is_complete",
 )
 
 EVENT = Table(
@@ -257,10 +272,11 @@ EVENT = Table(
         Column("event_id", "string", "Id the client gave it."),
         Column("client_id", "string", "Client that submitted it."),
         Column("type", "string", "`set`, `unset`, `treePush` ... or the application's type."),
-        Column("event", "string", "JSON text of the event; null if forgotten.", True),
+        Column("event", "string", "JSON text of the event; null if forgotten or too old.", True),
         Column("committed_at", "timestamp", "When."),
     ),
     inputs=("log",),
+    content=("event",),
 )
 
 SEND = Table(
@@ -297,6 +313,10 @@ SEND = Table(
     inputs=("log",),
     relations=("tombstone",),
     is_changing=True,
+    content=(
+        *("client_message_id", "sender_name", "priority", "reply_to_id", "supersedes"),
+        *("mentions", "meta", "content", "content_bytes"),
+    ),
 )
 
 DELIVERY = Table(
@@ -456,13 +476,14 @@ CHANGES = Table(
             "change",
             "string",
             "JSON text of what is new: the fields of a version, an event with its partitions, a "
-            "send without its bytes. Null if it is gone or forgotten.",
+            "send without its bytes. Null if it is gone, forgotten or too old.",
             True,
         ),
         Column("content", "binary", "Bytes of a send; else null.", True),
         Column("digest", "string", "The entry's digest in hexadecimal."),
     ),
     inputs=("log",),
+    content=("change", "content"),
 )
 
 SNAPSHOT = Table(
@@ -480,6 +501,16 @@ SNAPSHOT = Table(
     ),
     inputs=("event", "log"),
     relations=("sync_setting",),
+    order="partition",
+)
+
+SNAPSHOT_BASE = Table(
+    "snapshot_base",
+    "product",
+    "The state that a sync partition had after the last of its events that are too old for the "
+    "lake to keep their content: what later ones continue.",
+    ("partition",),
+    SNAPSHOT.columns,
     order="partition",
 )
 
@@ -522,8 +553,12 @@ TABLES = (
     AUDIT,
     CHANGES,
     SNAPSHOT,
+    SNAPSHOT_BASE,
     VERDICT,
 )
 """In an order in which every table comes after its inputs."""
 
 BY_NAME = {table.name: table for table in TABLES}
+
+TABLES_WITH_CONTENT = tuple(table.name for table in TABLES if table.content)
+"""Those that have content of entries: what others are made of comes first."""

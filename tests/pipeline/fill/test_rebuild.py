@@ -89,6 +89,6 @@ def test_what_is_forgotten_meanwhile_does_not_come_back(
             listed = {"stream": "channels/app/1", "entity": "e1", "first_committed_id": 2}
             Lake(lake.root).append("forgotten", table_rows(spark, "forgotten", listed), 0)
 
-    with pytest.raises(LakeError, match="forgotten or rolled back"):
+    with pytest.raises(LakeError, match="forgotten, rolled back"):
         rebuild(spark, lake, address, "audit", told=forget)
     assert lake.files("audit") == files

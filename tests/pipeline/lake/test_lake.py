@@ -139,6 +139,10 @@ def test_other_columns_are_refused(spark: "SparkSession", lake: Lake) -> None:
     DeltaTable.create(lake.path("activity"), wrong.toArrow().schema)
     with pytest.raises(SchemaDrift, match=r"actors, people.*tidelog pipeline build activity"):
         lake.through("activity")
+    for name, remade in (("log", "ingest"), ("forgotten", "run"), ("verdict", "check")):
+        DeltaTable.create(lake.path(name), wrong.toArrow().schema)
+        with pytest.raises(SchemaDrift, match=f"and .*: `tidelog pipeline {remade}`"):
+            lake.through(name)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -23,6 +23,7 @@ from tidelog.cli.pipeline.workspace import (
     Workspace,
     conf_pairs,
     print_json,
+    say_step,
     spark_for,
     spark_if_needed,
     workspace_at,
@@ -32,6 +33,7 @@ from tidelog.cli.shared.progress import progress_bar
 
 if TYPE_CHECKING:
     from tidelog.pipeline.checks.finding import Verdict
+    from tidelog.pipeline.fill.aging import Aged
     from tidelog.pipeline.fill.derived_tables import Built
     from tidelog.pipeline.fill.ingest import Progress
     from tidelog.pipeline.lazy_spark import Spark
@@ -190,19 +192,28 @@ def build(
         head = workspace.store.head().committed_id
         with workspace.lake.writing():
             workspace.require_same_log()
-            updated, is_indexed = None, not tables or SEARCH in tables
+            updated, aged, is_indexed = None, None, not tables or SEARCH in tables
             unchanged = None if full else workspace.unchanged(names, is_indexed=is_indexed)
             if unchanged is not None:
                 built, updated = unchanged
             else:
                 with spark_if_needed(master, conf, head) as spark:
                     built = _build(spark, workspace, names, full=full)
+                    if not tables:
+                        aged = _age(spark, workspace)
                     if is_indexed:
                         updated = _index(spark, workspace, rebuild=full)
     if as_json:
-        print_json({"tables": [each._asdict() for each in built], "index": _plain_index(updated)})
+        print_json(
+            {
+                "tables": [each._asdict() for each in built],
+                "retention": _plain_aged(aged),
+                "index": _plain_index(updated),
+            }
+        )
         return
     _show_built(built)
+    _show_aged(aged)
     _show_index(updated)
 
 
@@ -226,7 +237,12 @@ def _require_tables(tables: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _build(
-    spark: "Spark", workspace: Workspace, names: tuple[str, ...], *, full: bool
+    spark: "Spark",
+    workspace: Workspace,
+    names: tuple[str, ...],
+    *,
+    full: bool,
+    say: Callable[[str], None] = lambda _text: None,
 ) -> list["Built"]:
     from tidelog.pipeline.fill.derived_tables import build as run_build
     from tidelog.pipeline.fill.derived_tables import planned
@@ -235,10 +251,11 @@ def _build(
     done = 0
     with progress_bar("building") as show:
 
-        def progress(_built: "Built") -> None:
+        def progress(built: "Built") -> None:
             nonlocal done
             done += 1
             show(done, total)
+            say(f"{built.name} is built, {done} of {total} tables")
 
         show(0, total)
         return run_build(
@@ -266,6 +283,28 @@ def _show_built(built: list["Built"]) -> None:
     for each in built:
         for note in each.notes:
             typer.echo(printable(f"{each.name}: {note}"))
+
+
+def _age(spark: "Spark", workspace: Workspace) -> "Aged | None":
+    """Remove content that is too old; None if none is."""
+    from tidelog.pipeline.fill.aging import age, too_old
+    from tidelog.pipeline.lake.horizon import horizon
+
+    lake = workspace.lake
+    through = too_old(lake, workspace.settings.pipeline.retention_days)
+    if through <= horizon(lake):
+        return None
+    with progress_bar("removing old content"):
+        return age(spark, lake, through, workspace.model_source())
+
+
+def _plain_aged(aged: "Aged | None") -> dict[str, Any] | None:
+    return None if aged is None else aged._asdict()
+
+
+def _show_aged(aged: "Aged | None") -> None:
+    if aged is not None:
+        typer.echo(f"retention: entries up to {aged.through:,} have no content any more")
 
 
 def _index(spark: "Spark", workspace: Workspace, *, rebuild: bool) -> "Updated":
@@ -490,10 +529,16 @@ def _steps(
 ) -> Iterator[tuple[str, Any]]:
     """Everything that `run` does, step by step, with what came of each."""
     before, began = workspace.lake.through("log"), time.monotonic()
+    say = say_step if is_shown else lambda _text: None
+    say("ingesting")
     _ingest(spark, workspace)
     yield "ingest", _ingested(workspace, before, time.monotonic() - began)
-    yield "tables", _build(spark, workspace, _require_tables(None), full=False)
+    say("building tables")
+    yield "tables", _build(spark, workspace, _require_tables(None), full=False, say=say)
+    yield "retention", _age(spark, workspace)
+    say("indexing")
     yield "index", _index(spark, workspace, rebuild=False)
+    say("checking")
     yield "checks", _check(spark, workspace, (), against, is_shown=is_shown)
 
 
@@ -503,6 +548,8 @@ def _show_step(name: str, result: Any) -> None:
         typer.echo(f"{result['rows']:,} entries ingested")
     elif name == "tables":
         _show_built(result)
+    elif name == "retention":
+        _show_aged(result)
     elif name == "index":
         _show_index(result)
 
@@ -512,6 +559,8 @@ def _plain_steps(results: dict[str, Any]) -> dict[str, Any]:
     plain = dict(results)
     if "tables" in plain:
         plain["tables"] = [each._asdict() for each in plain["tables"]]
+    if "retention" in plain:
+        plain["retention"] = _plain_aged(plain["retention"])
     if "index" in plain:
         plain["index"] = _plain_index(plain["index"])
     if "checks" in plain:

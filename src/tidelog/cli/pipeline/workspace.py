@@ -105,6 +105,7 @@ class Workspace(NamedTuple):
         return {
             "ingest": {"through": through, "rows": 0, "seconds": 0.0},
             "tables": unchanged[0],
+            "retention": None,
             "index": unchanged[1],
             "checks": [kept[name] for name in CHECKS],
         }
@@ -113,9 +114,12 @@ class Workspace(NamedTuple):
         self, names: Sequence[str] | None, *, is_indexed: bool
     ) -> "tuple[list[Built], Updated | None] | None":
         """What a build says that has nothing to do, without a JVM; None if it has."""
+        from tidelog.pipeline.fill.aging import is_too_old
         from tidelog.pipeline.fill.derived_tables import unchanged
         from tidelog.pipeline.fill.freshness import unchanged_index
 
+        if is_too_old(self.lake, self.settings.pipeline.retention_days):
+            return None
         built = unchanged(self.lake, self.store, names, model=self.model())
         updated = unchanged_index(self.lake) if is_indexed else None
         return None if built is None or (is_indexed and updated is None) else (built, updated)
@@ -251,6 +255,13 @@ def conf_pairs(conf: Sequence[str] | None) -> list[tuple[str, str]]:
 def _notice(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"tidelog: {text}\n")
+
+
+def say_step(text: str) -> None:
+    """Say what a long command does now, where no bar shows it: in a file, or to a program."""
+    if not sys.stderr.isatty():
+        sys.stderr.write(f"tidelog: {text}\n")
+        sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:

@@ -31,6 +31,7 @@ from tidelog.pipeline.checks.served import Server
 from tidelog.pipeline.checks.spool import Relation, Spool
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.forgetting import is_unfinished
+from tidelog.pipeline.lake.horizon import BASE, horizon, horizon_in_words
 from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
 from tidelog.pipeline.tables import LOG
 
@@ -74,7 +75,7 @@ def check(
         empty = "the lake has no entries. Ingest them: `tidelog pipeline ingest`."
         return Verdict(NAME, through, 0, uncompared=(empty,))
     parts = [_bronze(evidence, lake, ranges, through)]
-    notes = []
+    notes = [words] if (words := horizon_in_words(lake)) else []
     if model is None:
         notes.append("states of sync are not compared: no model was given")
     else:
@@ -166,6 +167,7 @@ def _bronze(evidence: Evidence, lake: Lake, ranges: Sequence[Range], through: in
         .persist()
     )
     finished = sql.lit(not is_unfinished(lake))
+    is_too_old = sql.col("committed_id") <= horizon(lake)
     problem = (
         sql.when(sql.col("kept").isNull(), "is not in the lake")
         .when(sql.col("stored").isNull(), "is in the lake and not in the store")
@@ -181,8 +183,10 @@ def _bronze(evidence: Evidence, lake: Lake, ranges: Sequence[Range], through: in
             sql.col("kept.is_forgotten") & sql.col("kept.content").isNotNull() & finished,
             "is forgotten and has content",
         )
+        .when(is_too_old & sql.col("kept.content").isNotNull(), "is too old and has content")
         .when(
             ~sql.col("kept.is_forgotten")
+            & ~is_too_old
             & sql.col("kept.content").isNull()
             & sql.col("stored.content").isNotNull(),
             "has lost its content",
@@ -425,7 +429,7 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
             ("newer", "are newer than the lake"),
             ("purged", "were purged by the server"),
             ("hidden", "are hidden by a history floor and cannot be asked for"),
-            ("incomplete", "lost content before it was ingested, or are forgotten"),
+            ("incomplete", "lost content before it was ingested or by age, or are forgotten"),
         )
         if counts.get(name)
     ]
@@ -455,11 +459,14 @@ def _compared_messages(both: "DataFrame", through: int, apps: list[str]) -> Verd
 # Sync.
 
 
-def reduced(log: "DataFrame", through: "DataFrame", model: "ModelSource") -> "DataFrame":
+def reduced(
+    lake: Lake, log: "DataFrame", through: "DataFrame", model: "ModelSource"
+) -> "DataFrame":
     """States of partitions as the reducer makes them: the columns of `snapshot`.
 
     Args:
-        log: Rows of `log` with the events.
+        lake: Tells what events made that are too old to be told.
+        log: Rows of `log` with the events: all of the lake, or what the store has.
         through: `partition` and `position`: up to where the events of each count.
         model: Of the sync surface.
     """
@@ -468,18 +475,21 @@ def reduced(log: "DataFrame", through: "DataFrame", model: "ModelSource") -> "Da
     from tidelog.pipeline.lake.lake import frame_of
     from tidelog.pipeline.tables import BY_NAME
     from tidelog.pipeline.transforms.events import events
-    from tidelog.pipeline.transforms.snapshots import snapshots
+    from tidelog.pipeline.transforms.snapshots import continued, snapshots
+
+    def until(rows: "DataFrame") -> "DataFrame":
+        rows = rows.join(sql.broadcast(through), "partition")
+        return rows.where(sql.col("committed_id") <= sql.col("position")).drop("position")
 
     spark = through.sparkSession
     log = log.where(sql.col("surface") == "sync")
-    wanted = (
-        events(log)
-        .join(sql.broadcast(through), "partition")
-        .where(sql.col("committed_id") <= sql.col("position"))
-        .drop("position")
-    )
-    none = frame_of(spark, BY_NAME["snapshot"], ())
-    return snapshots(wanted, none, log, model)
+    found = events(log)
+    if not (last := horizon(lake)):
+        return snapshots(until(found), frame_of(spark, BY_NAME["snapshot"], ()), log, model)
+    # Of events without a body only the table of events tells the partitions.
+    is_old = sql.col("committed_id") <= last
+    found = found.where(~is_old).unionByName(lake.frame(spark, "event").where(is_old))
+    return continued(until(found), until(lake.frame(spark, BASE)), log, model)
 
 
 def _stored_states(
@@ -552,7 +562,9 @@ def _answered_states(
     from tidelog.pipeline.transforms.events import events
 
     log = lake.frame(evidence.spark, "log").where(sql.col("surface") == "sync")
-    known = events(log).select("partition").distinct().transform(_only(only, "partition"))
+    named = events(log).select("partition")
+    named = named.unionByName(lake.frame(evidence.spark, BASE).select("partition"))
+    known = named.distinct().transform(_only(only, "partition"))
     partitions = known.coalesce(1).repartition(ASKERS)
     told = partitions.mapInArrow(served.states(server), served.STATE_DDL).persist()
     at_least = sql.greatest(sql.col("position"), sql.lit(through).cast("bigint"))
@@ -577,7 +589,7 @@ def _compared_states(
     is_told = (sql.col("position") <= through) & sql.col("shown").isNotNull()
     forgotten = sorted(forgotten_partitions(lake, through))
     comparable = told.where(is_told & ~sql.col("partition").isin(forgotten))
-    made = reduced(log, comparable.select("partition", "position"), model)
+    made = reduced(lake, log, comparable.select("partition", "position"), model)
     rows = (
         comparable.join(made.select("partition", "state"), "partition", "left")
         .mapInArrow(_compare_states, "partition string, position bigint, text string")
@@ -587,7 +599,7 @@ def _compared_states(
     untold = sum(row["text"] == _UNTOLD for row in rows)
     notes = []
     if untold:
-        notes.append(f"{untold} partitions lost content before it was ingested")
+        notes.append(f"{untold} partitions lost content before it was ingested, or by age")
     if forgotten:
         notes.append(f"{len(forgotten)} partitions have a forgotten event and are not compared")
     findings = frame_of_rows(

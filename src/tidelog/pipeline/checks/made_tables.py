@@ -2,7 +2,8 @@
 
 Relations of the store change without an entry, so a table that was made of them yesterday cannot
 be made again today. Of those, what never changes must be equal, what has changed since must have
-been able to.
+been able to, and must be among the alterations that the store has numbered since the table noted
+one: a table that notes a later one than it has says something that is not so any more.
 
 Of ranges of the log, the rows that their entries make are made: of a message, of all its versions,
 wherever they are; of an aggregate, the minutes of the range. A relation has rows that no entry
@@ -12,14 +13,18 @@ names; some of them are compared by chance, in both directions.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from tidelog.pipeline.checks.evidence import within
 from tidelog.pipeline.checks.orphans import SWEPT_MS
 from tidelog.pipeline.checks.spool import RELATIONS, Spool
 from tidelog.pipeline.checks.view import Key, Pair, View, in_minutes, intervals_of
 from tidelog.pipeline.frames import empty_frame, frame_of_rows
+from tidelog.pipeline.lake.horizon import horizon
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 EXPIRY_SLACK_MS = 60_000
@@ -142,10 +147,9 @@ def _snapshots(view: View) -> "Pair | str":
     """Of a partition that lost content nobody can tell the state, but it may have had one."""
     from pyspark.sql import functions as sql
 
-    from tidelog.pipeline.fill.derived_tables import tellable_events
+    from tidelog.pipeline.fill.sync_states import states_of, tellable_events, untold_partitions
     from tidelog.pipeline.transforms.events import events as events_of
     from tidelog.pipeline.transforms.snapshots import snapshots
-    from tidelog.sync.protocol.profiles import TREE_ACTIONS
 
     if view.model is None:
         return "no model was given"
@@ -173,12 +177,12 @@ def _snapshots(view: View) -> "Pair | str":
         is_wanted = sql.col("_is_chosen") | within(view.ranges)
         stored = stored.join(is_chosen, "partition", "left").where(is_wanted).drop("_is_chosen")
     events = tellable_events(view.spark, view.lake, events)
-    made = snapshots(events, view.frame("snapshot").limit(0), log, view.model)
-    untold = (
-        events.where(sql.col("event").isNull() & sql.col("type").isin(*TREE_ACTIONS))
-        .select("partition", sql.lit(True).alias("_is_free"))
-        .distinct()
-    )
+    if view.is_whole:
+        made = states_of(view.spark, view.lake, events, log, view.model)
+    else:  # the store has what the lake is too old for
+        made = snapshots(events, view.frame("snapshot").limit(0), log, view.model)
+    untold = untold_partitions(view.spark, view.lake, events, view.model)
+    untold = untold.withColumn("_is_free", sql.lit(True))
     return _plain("snapshot", made, stored.join(untold, "partition", "left"))
 
 
@@ -295,9 +299,15 @@ def _deliveries(view: View) -> Pair:
     from tidelog.pipeline.transforms.sends import deliveries
 
     made, held = _rows_of_sends(view, "delivery", "deliveries", deliveries)
+    is_open = sql.col("status").isin(*_OPEN)
+    since = view.altered_since("delivery")  # read after the rows: so what they show is in it
+    if since is not None:
+        names = sql.broadcast(_named_rows(view, since, name="broker_message_id"))
+        held = held.join(names, "broker_message_id", "left")
+        is_open = is_open & sql.col("_is_altered").isNotNull()
     held = held.withColumns(
         {
-            "_is_open": sql.col("status").isin(*_OPEN),
+            "_is_open": is_open,
             "_is_free": sql.unix_millis("created_at") < view.now_ms - SWEPT_MS,
         }
     )
@@ -333,10 +343,35 @@ def _keys(view: View) -> Pair:
     has_ended = sql.coalesce(
         sql.unix_millis("expires_at") < view.now_ms + EXPIRY_SLACK_MS, sql.lit(False)
     ) | (sql.col("scope").startswith("channels/") & sql.col("_version").isNull())
-    held = held.join(there.distinct(), "committed_id", "left").withColumns(
-        {"_is_open": sql.col("is_available"), "_is_free": has_ended}
-    )
+    held = held.join(there.distinct(), "committed_id", "left").withColumn("_is_free", has_ended)
+    is_open = sql.col("is_available")
+    since = view.altered_since("dedupe")
+    if since is not None:
+        entries = since.filter(pc.field("position") > 0)
+        held = held.join(
+            sql.broadcast(_named_rows(view, entries, position="committed_id")),
+            "committed_id",
+            "left",
+        )
+        keys = since.filter(pc.field("position") == 0)
+        named = _named_rows(view, keys, scope="scope", name="key")
+        named = named.withColumnRenamed("_is_altered", "_is_altered_key")
+        held = held.join(sql.broadcast(named), ["scope", "key"], "left")
+        altered = sql.coalesce("_is_altered", "_is_altered_key")
+        is_open = is_open & altered.isNotNull()
+    held = held.withColumn("_is_open", is_open)
     return _plain("dedupe", made, held, changing=("is_available",))
+
+
+def _named_rows(view: View, since: "pa.Table", **called: str) -> "DataFrame":
+    """What alterations name, in columns of other names, with `_is_altered`."""
+    from pyspark.sql import functions as sql
+
+    names = since.select(list(called)).rename_columns(list(called.values()))
+    names = names.group_by(names.column_names).aggregate([])
+    kinds = {"committed_id": "bigint"}
+    ddl = ", ".join(f"{name} {kinds.get(name, 'string')}" for name in called.values())
+    return frame_of_rows(view.spark, names, ddl).withColumn("_is_altered", sql.lit(True))
 
 
 def _stored_keys(view: View) -> "tuple[DataFrame, DataFrame]":
@@ -367,7 +402,7 @@ def _stored_keys(view: View) -> "tuple[DataFrame, DataFrame]":
 
 
 def _activity(view: View) -> Pair:
-    """What was forgotten is still counted in the minutes that were over by then."""
+    """What was emptied is still counted in the minutes that were over by then."""
     from pyspark.sql import functions as sql
 
     from tidelog.pipeline.transforms.activity import activity
@@ -378,10 +413,10 @@ def _activity(view: View) -> Pair:
         log = log.where(in_minutes(sql.col("committed_at"), view.minutes))
         held = held.where(_is_of_minutes(view, "minute"))
     made = activity(log)
-    if not view.forgets:
+    if not view.forgets and not horizon(view.lake):
         return _plain("activity", made, held)
     minutes = (
-        _forgotten_entries(view, log)
+        _emptied_entries(view, log)
         .select("stream", minute_of(moment("committed_at")).alias("minute"))
         .distinct()
         .withColumn("_is_open", sql.lit(True))
@@ -401,27 +436,33 @@ def _is_of_minutes(view: View, column: str) -> "Column":
     return inside
 
 
-def _forgotten_entries(view: View, log: "DataFrame") -> "DataFrame":
-    """The entries whose content was forgotten."""
+def _emptied_entries(view: View, log: "DataFrame") -> "DataFrame":
+    """The entries whose content was forgotten or is too old."""
     from pyspark.sql import functions as sql
 
+    columns = log.columns
+    too_old = log.where(sql.col("committed_id") <= horizon(view.lake))
+    if not view.forgets:
+        return too_old
     listed = view.frame("forgotten").select("stream", "entity", "first_committed_id")
-    return log.join(sql.broadcast(listed), ["stream", "entity"]).where(
+    forgotten = log.join(sql.broadcast(listed), ["stream", "entity"]).where(
         "committed_id >= first_committed_id"
     )
+    return too_old.unionByName(forgotten.select(*columns))
 
 
 def _audit(view: View) -> Pair:
-    """Nothing is ever changed there, so it may say more than an entry that was forgotten."""
+    """Nothing is ever changed there, so it may say more than an entry that was emptied."""
     from pyspark.sql import functions as sql
 
     from tidelog.pipeline.transforms.audit import audit
 
     log, held = view.made_of("audit"), view.held("audit")
     made = audit(log)
-    if not view.forgets:
+    if not view.forgets and not horizon(view.lake):
         return _plain("audit", made, held)
-    gone = _forgotten_entries(view, log).select("committed_id", sql.lit(True).alias("_is_open"))
+    gone = _emptied_entries(view, log).select("committed_id").distinct()
+    gone = gone.withColumn("_is_open", sql.lit(True))
     held = held.join(gone, "committed_id", "left")
     return _plain("audit", made, held, changing=("supersedes",))
 

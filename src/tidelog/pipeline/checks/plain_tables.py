@@ -266,11 +266,8 @@ def _keys(view: View, name: str) -> int | None:
         of_channels = row["scope"].startswith("channels/")
         return is_over or (of_channels and row["committed_id"] not in versions)
 
-    def is_same(made: Row, kept: Row) -> bool:
-        return made == kept or (kept["is_available"] and made | {"is_available": True} == kept)
-
     is_right = all(
-        (key not in held and is_later(row)) or (key in held and is_same(row, held[key]))
+        (key not in held and is_later(row)) or (key in held and row == held[key])
         for key, row in stored.items()
         if key not in held or not has_ended(held[key])
     ) and all(has_ended(row) for key, row in held.items() if key not in stored)

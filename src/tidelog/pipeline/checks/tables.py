@@ -21,6 +21,7 @@ from tidelog.pipeline.checks.made_tables import CHANGING, PAIRS
 from tidelog.pipeline.checks.plain_tables import examined_here
 from tidelog.pipeline.checks.view import Key, Pair, View
 from tidelog.pipeline.lake.forgetting import is_unfinished
+from tidelog.pipeline.lake.horizon import begun_horizon, horizon_in_words
 from tidelog.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
@@ -108,11 +109,15 @@ def check(view: View) -> Verdict:
     if is_unfinished(lake):
         text = "a forget was not finished. Finish it: `tidelog pipeline forget`."
         return _verdict(view, 0, written, uncompared=(text,))
+    if begun_horizon(lake) is not None:
+        text = "removing content by age was not finished. Finish it: `tidelog pipeline build`."
+        return _verdict(view, 0, written, uncompared=(text,))
     built = [name for name in PAIRS if name in there]
     if not built:
         text = "no table is built. Build them: `tidelog pipeline build`."
         return _verdict(view, 0, written, uncompared=(text,) if lake.through("log") else ())
     pairs, notes, known = _pairs(view, built)
+    notes += [words] if (words := horizon_in_words(lake)) else []
     found, total, examined = _differences(pairs)
     return _verdict(view, known + examined, [*written, *found], len(written) + total, notes)
 

@@ -13,6 +13,7 @@ from tidelog.pipeline.checks.beside import Ref
 from tidelog.pipeline.checks.evidence import Evidence, within
 from tidelog.pipeline.checks.extent import Extent, Range
 from tidelog.pipeline.frames import frame_of_rows
+from tidelog.pipeline.lake.lake import ALTERATIONS
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.tables import BY_NAME
 
@@ -29,6 +30,9 @@ INTERVALS = 32
 and more of them would cost more to look at than they save."""
 
 Key = tuple[Any, ...]
+
+_NAME = pa.schema([("position", pa.int64()), ("scope", pa.string()), ("name", pa.string())])
+"""What an alteration is of."""
 
 
 class Pair(NamedTuple):
@@ -107,6 +111,21 @@ class View:
         """The same of some rows, with the store as it is now."""
         evidence = self.evidence.again(refs)
         return View(self.session, self.lake, evidence, self.extent, self.model, self.now_ms, only)
+
+    def altered_since(self, name: str) -> pa.Table | None:
+        """What of a relation the store has changed since the table of its name was built.
+
+        Returns:
+            `position`, `scope` and `name` of each; None if the store cannot tell all of it.
+        """
+        noted, numbers = self.lake.noted(name, ALTERATIONS), self.store.now()[1]
+        if noted is None or not numbers.has_after(noted):
+            return None
+        found = [
+            page.filter(pc.field("relation") == name).select(_NAME.names).cast(_NAME)
+            for page in self.store.alterations(noted, numbers.last)
+        ]
+        return pa.concat_tables([_NAME.empty_table(), *found])
 
     def frame(self, name: str) -> "DataFrame":
         """A table as it is."""

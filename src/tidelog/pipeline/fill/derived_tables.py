@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
+from tidelog.pipeline.fill.aging import finish
 from tidelog.pipeline.fill.alterations import slices
 from tidelog.pipeline.fill.freshness import is_current
 from tidelog.pipeline.fill.ingest import settled
@@ -29,6 +30,7 @@ from tidelog.pipeline.fill.mirrors import Mode, mirror
 from tidelog.pipeline.fill.relation_files import relation_files, relation_rows
 from tidelog.pipeline.fill.row_files import ROWS, write_rows
 from tidelog.pipeline.fill.sync_model import model_source
+from tidelog.pipeline.fill.sync_states import states_of, tellable_events
 from tidelog.pipeline.frames import arrow_schema, frame_of_rows
 from tidelog.pipeline.lake.lake import ALTERATIONS, MODEL, Lake, LakeError, frame_of
 from tidelog.pipeline.lake.replacing import Gone, files_in_minutes, files_with, written
@@ -169,6 +171,7 @@ def build(
         lake.tidy("log")
         _, altered = store.now()
         settings = read_relations(store, ["sync_setting"])
+        finish(spark, lake, model_source(settings, model))
 
         def build_one(table: Table) -> Built:
             begun = time.monotonic()
@@ -515,8 +518,7 @@ def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
     if steps.is_full or _has_other_model(lake, source.model_version):
         if not lake.rows("event"):
             return lake.overwrite_files(name, [], steps.target, notes), "full"
-        none = steps.frame(name).limit(0)
-        made = snapshots(_events_of(steps), none, steps.frame("log"), source)
+        made = states_of(steps.spark, lake, _events_of(steps), steps.frame("log"), source)
         return lake.overwrite(name, made, steps.target, notes=notes), "full"
     if steps.start >= steps.target:
         return 0, "current"
@@ -527,7 +529,8 @@ def _snapshots(name: str, steps: Steps) -> tuple[int, Mode]:
     before = frame_of(steps.spark, BY_NAME[name], files)
     needed = tellable_events(steps.spark, lake, steps.new("event"))
     if begun := _partitions_without_state(files, touched):
-        # Without a state to continue, all events of a partition are needed.
+        # Without a state to continue, all events of a partition are needed. One that is too old to
+        # have content had a state when it lost it; if that is not there, it was not to be told.
         earlier = _events_of(steps).filter(sql.col("committed_id") <= steps.start)
         names = frame_of_rows(steps.spark, [(each,) for each in begun], "partition string")
         needed = needed.unionByName(earlier.join(names, "partition", "left_semi"))
@@ -569,14 +572,6 @@ def _has_other_model(lake: Lake, model_version: int) -> bool:
         return made_with != model_version
     found = lake.arrow("snapshot", ["model_version"])["model_version"].unique()
     return found.to_pylist() not in ([], [model_version])
-
-
-def tellable_events(spark: "SparkSession", lake: Lake, events: "DataFrame") -> "DataFrame":
-    """Events of partitions of which none is forgotten: of others nobody can tell the state."""
-    if not lake.files("forgotten"):
-        return events
-    gone = lake.frame(spark, "forgotten").select(sql.explode("partitions").alias("partition"))
-    return events.join(gone, "partition", "left_anti")
 
 
 _BUILDERS: dict[str, Builder] = {

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.fill.entry_files import write_entries
 from tidelog.pipeline.frames import spark_path
-from tidelog.pipeline.lake.lake import LOG_ID, Lake, LakeError, LakeLocked
+from tidelog.pipeline.lake.horizon import BASE, horizon
+from tidelog.pipeline.lake.lake import AGED, LOG_ID, Lake, LakeError, LakeLocked
+from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.search.index import outdate_index
 from tidelog.pipeline.source.spark_source import (
@@ -248,11 +250,16 @@ def roll_back(address: StoreAddress, lake: Lake) -> int:
             address.require(known)  # raises
         shared = _shared_position(address, lake, min(known.committed_id, head.committed_id))
         if shared < known.committed_id:
+            # The horizon comes back with the log: what is read again has its content.
+            notes = {AGED: min(last, shared)} if (last := horizon(lake)) else {}
             for table in TABLES:
                 if table.inputs or table.relations:
-                    lake.outdate(table.name)
+                    lake.outdate(table.name, notes)
             outdate_index(lake.root)
-            lake.cut("log", shared)
+            if lake.delta(BASE) is not None:
+                lost = lake.arrow(BASE, ["partition"], [("committed_id", ">", shared)])
+                lake.replace(BASE, shared, [Gone(lost)], notes=notes)
+            lake.cut("log", shared, notes)
             shutil.rmtree(lake.checkpoint("log"), ignore_errors=True)
         _adopt(lake, head.incarnation)
         return shared

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from tidelog.pipeline.fill.derived_tables import Built, Steps, build, build_whole, told_by_the_log
+from tidelog.pipeline.lake.horizon import horizon
 from tidelog.pipeline.lake.lake import Lake, LakeError
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import AlterationNumbers
@@ -116,13 +117,13 @@ def rebuild(
 
 def _require_same(lake: Lake, then: Lake) -> None:
     """Make sure that the log goes on from what was read, and that nothing of it is forgotten."""
-    now = (lake.seal("forgotten"), _identity(lake))
-    if now != (then.seal("forgotten"), _identity(then)) or lake.through("log") < then.through(
-        "log"
-    ):
+    now, before = (
+        (each.seal("forgotten"), horizon(each), _identity(each)) for each in (lake, then)
+    )
+    if now != before or lake.through("log") < then.through("log"):
         raise LakeError(
-            "something was forgotten or rolled back while the table was made. Nothing has "
-            "changed; try again."
+            "something was forgotten, rolled back or removed by age while the table was made. "
+            "Nothing has changed; try again."
         )
 
 

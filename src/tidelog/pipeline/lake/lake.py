@@ -75,6 +75,10 @@ ALTERATIONS = "tidelog.alterations"
 MODEL = "tidelog.model"
 """Whose transaction version is that of the model that states were made with."""
 
+AGED = "tidelog.aged"
+"""Whose transaction version is the position through which a table has no content any more, because
+it is too old: see `horizon`."""
+
 NOTHING: Mapping[str, int] = {}
 
 FILE_ROWS = 2_000_000
@@ -212,7 +216,7 @@ class Lake:
             raise SchemaDrift(
                 f"table {name} in {self.root} has other columns than this version of tidelog "
                 f"writes ({', '.join(different) or 'order'}). "
-                f"Remove {self.path(name)} and rebuild it: `tidelog pipeline build {name}`."
+                f"Remove {self.path(name)} and {_remade(name)}."
             )
         return table
 
@@ -624,6 +628,28 @@ class Lake:
             self._commit(name, changed, self.through(name), replaced=sorted(touched))
         return sum(touched.values())
 
+    def rewrite_files(
+        self,
+        name: str,
+        files: Sequence[str],
+        change: Callable[[str], Iterable[pa.RecordBatch]],
+        notes: Mapping[str, int],
+    ) -> None:
+        """Write files of a table again, each with other rows, in one commit and without Spark.
+
+        Args:
+            name: The table.
+            files: The files.
+            change: Returns the rows that take the place of those of a file.
+            notes: Numbers to note with the commit, see `noted`.
+        """
+        table, folder = BY_NAME[name], self.new_folder(name)
+        schema, order = arrow_schema(table), table.sorted_by
+        changed = [folder / f"{uuid4().hex}.parquet" for _ in files]
+        for file, target in zip(files, changed, strict=True):
+            write_parquet(target, schema, change(file), order)
+        self._put(name, changed, self.through(name), replaced=files, notes=notes)
+
     def _commit(
         self,
         name: str,
@@ -728,6 +754,8 @@ class Lake:
             noted[INPUT] = seal
         if is_rebuild:
             noted[REBUILD] = self.rebuilds(name) + 1
+        if (is_rebuild or known is None) and table.inputs and (aged := self.noted("log", AGED)):
+            noted[AGED] = aged  # it is made of what the others have
         try:
             self._tables.at(root).create_write_transaction(
                 [*added, *removed],
@@ -760,15 +788,15 @@ class Lake:
             return seal_of((now - gone) | new)
         return known ^ seal_of(gone) ^ seal_of(new)
 
-    def outdate(self, name: str) -> None:
+    def outdate(self, name: str, notes: Mapping[str, int] = NOTHING) -> None:
         """Say that a table is complete through nothing, so that the next build rebuilds it.
 
         Its rows can be read until then.
         """
         if self.through(name):
-            self._put(name, (), 0)
+            self._put(name, (), 0, notes=notes)
 
-    def cut(self, name: str, through: int) -> None:
+    def cut(self, name: str, through: int, notes: Mapping[str, int] = NOTHING) -> None:
         """Take away the rows after a position from a table that has a row for each."""
         import pyarrow.compute as pc
 
@@ -779,7 +807,7 @@ class Lake:
         touched = [file for file in self.files(name) if last_in(file) > through]
         rest = self.new_folder(name) / "rest.parquet"
         self._join(name, touched, rest, through)
-        self._put(name, [rest], through, replaced=touched)
+        self._put(name, [rest], through, replaced=touched, notes=notes)
 
     def compact(self, name: str) -> bool:
         """Join small files of a table that has many of a size; returns whether it had."""
@@ -904,6 +932,16 @@ def forgotten_partitions(lake: Lake, through: int | None = None) -> set[str]:
 
 def _paths(table: DeltaTable, predicate: str | None = None) -> list[str]:
     return sorted(_local(uri) for uri in table.file_uris(file_pruning_predicate=predicate))
+
+
+def _remade(name: str) -> str:
+    """What makes a table again that is not there."""
+    if BY_NAME[name].inputs or BY_NAME[name].relations:
+        return f"rebuild it: `tidelog pipeline build {name}`"
+    command = {"log": "ingest", "verdict": "check"}.get(name)
+    if command:
+        return f"make it again: `tidelog pipeline {command}`"
+    return "run the pipeline again; what only this table held is lost: `tidelog pipeline run`"
 
 
 def _first_line(error: Exception) -> str:

@@ -183,7 +183,9 @@ def _few(fresh: Sequence[str], known: Manifest) -> list[dict[str, Any]] | None:
     is_searchable = (field("state") == "visible") & ~is_erased
     is_wanted = is_searchable
     if known.shards:
+        # One that is not complete may have lost what the index has of it, without a new version.
         is_wanted = (field("last_committed_id") > known.through) | ~is_searchable
+        is_wanted = is_wanted | ~field("is_complete")
     columns = {name: field(name) for name in (*KEY, "updated_at")}
     columns |= {
         name: pc.if_else(is_searchable, field(name), pa.scalar(None, pa.string()))
@@ -254,6 +256,7 @@ def _changed(messages: "DataFrame", known: Manifest) -> "DataFrame":
 
     if known.shards:
         wanted = (sql.col("last_committed_id") > known.through) | ~sql.col("is_searchable")
+        wanted = wanted | ~sql.col("is_complete")
     else:
         wanted = sql.col("is_searchable")
     shard = sql.crc32(sql.concat_ws("/", *KEY)) % known.shard_count

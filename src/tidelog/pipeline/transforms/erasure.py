@@ -16,79 +16,37 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-class _Content(NamedTuple):
-    """Where the content of a table is."""
+class _Place(NamedTuple):
+    """How the rows of a table tell what they are of."""
 
     stream: "Callable[[], Column]"
     entity: str
-    position: str
+    position: str = "committed_id"
     """Column with the position that is compared with where the forgetting begins."""
-    cleared: tuple[str, ...]
-    """Columns that become null."""
-    flag: str | None = None
-    """Column that says whether the content is here; it becomes false."""
 
 
 def _channel_stream() -> "Column":
     return sql.concat_ws("/", sql.lit("channels"), "app_id", "channel")
 
 
-_BODY = (
-    "name",
-    "data",
-    "data_bytes",
-    "extras",
-    "tags",
-    "creator",
-    "client_id",
-    "description",
-    "metadata",
-)
-
-_CONTENT = {
-    "log": _Content(lambda: sql.col("stream"), "entity", "committed_id", ("body", "data")),
-    "message_version": _Content(
-        _channel_stream,
-        "message_serial",
-        "committed_id",
-        (*_BODY, "history_serial", "message_id", "op_id", "kept", "cleared"),
-        "is_available",
-    ),
-    "message": _Content(
-        _channel_stream, "message_serial", "last_committed_id", _BODY, "is_complete"
-    ),
-    "changes": _Content(lambda: sql.col("stream"), "entity", "committed_id", ("change", "content")),
-    "event": _Content(lambda: sql.lit("sync"), "event_id", "committed_id", ("event",)),
-    "send": _Content(
-        lambda: sql.concat_ws("/", sql.lit("mesh"), "mesh_id"),
-        "broker_message_id",
-        "committed_id",
-        (
-            "client_message_id",
-            "sender_name",
-            "priority",
-            "reply_to_id",
-            "supersedes",
-            "mentions",
-            "meta",
-            "content",
-            "content_bytes",
-        ),
-    ),
+_PLACES = {
+    "log": _Place(lambda: sql.col("stream"), "entity"),
+    "message_version": _Place(_channel_stream, "message_serial"),
+    "message": _Place(_channel_stream, "message_serial", "last_committed_id"),
+    "changes": _Place(lambda: sql.col("stream"), "entity"),
+    "event": _Place(lambda: sql.lit("sync"), "event_id"),
+    "send": _Place(lambda: sql.concat_ws("/", sql.lit("mesh"), "mesh_id"), "broker_message_id"),
 }
-
-TABLES_WITH_CONTENT = tuple(_CONTENT)
-"""In the order in which they are erased: what others are built from comes first."""
 
 
 def forgotten_rows(name: str, rows: "DataFrame", forgotten: "DataFrame") -> "DataFrame":
     """Those of some rows of a table that have content which is to be forgotten."""
-    content = _CONTENT[name]
-    has_content = sql.coalesce(*(sql.col(column).cast("string") for column in content.cleared))
-    if content.flag is not None:
-        has_content = sql.when(sql.col(content.flag), sql.lit("")).otherwise(has_content)
+    table = BY_NAME[name]
+    has_content = sql.coalesce(*(sql.col(column).cast("string") for column in table.content))
+    if flag := table.content_flag:
+        has_content = sql.when(sql.col(flag), sql.lit("")).otherwise(has_content)
     return (
-        _marked(content, rows, forgotten)
+        _marked(_PLACES[name], rows, forgotten)
         .where(sql.col("_forgotten_from").isNotNull() & has_content.isNotNull())
         .drop("_forgotten_from")
     )
@@ -102,23 +60,23 @@ def erased(name: str, rows: "DataFrame", forgotten: "DataFrame") -> "DataFrame":
         rows: Rows of it.
         forgotten: Rows of the table `forgotten`.
     """
-    content = _CONTENT[name]
+    table = BY_NAME[name]
     is_forgotten = sql.col("_forgotten_from").isNotNull()
     new = {
         column: sql.when(~is_forgotten, sql.col(column)).otherwise(sql.lit(None))
-        for column in content.cleared
+        for column in table.content
     }
-    if content.flag is not None:
-        new[content.flag] = sql.col(content.flag) & ~is_forgotten
+    if flag := table.content_flag:
+        new[flag] = sql.col(flag) & ~is_forgotten
     if name == "message":
         # Its place in the history is known from any version that is left.
         is_whole = is_forgotten & (sql.col("first_committed_id") >= sql.col("_forgotten_from"))
         new["history_serial"] = sql.when(~is_whole, sql.col("history_serial"))
-    marked = _marked(content, rows, forgotten).withColumns(new)
-    return marked.select(*(column.name for column in BY_NAME[name].columns))
+    marked = _marked(_PLACES[name], rows, forgotten).withColumns(new)
+    return marked.select(*(column.name for column in table.columns))
 
 
-def _marked(content: _Content, rows: "DataFrame", forgotten: "DataFrame") -> "DataFrame":
+def _marked(place: _Place, rows: "DataFrame", forgotten: "DataFrame") -> "DataFrame":
     """Rows with the column `_forgotten_from`, null where nothing is to be forgotten."""
     listed = forgotten.select(
         sql.col("stream").alias("_stream"),
@@ -126,8 +84,8 @@ def _marked(content: _Content, rows: "DataFrame", forgotten: "DataFrame") -> "Da
         sql.col("first_committed_id").alias("_forgotten_from"),
     )
     fits = (
-        (content.stream() == sql.col("_stream"))
-        & (sql.col(content.entity) == sql.col("_entity"))
-        & (sql.col(content.position) >= sql.col("_forgotten_from"))
+        (place.stream() == sql.col("_stream"))
+        & (sql.col(place.entity) == sql.col("_entity"))
+        & (sql.col(place.position) >= sql.col("_forgotten_from"))
     )
     return rows.join(listed, fits, "left").drop("_stream", "_entity")

@@ -103,16 +103,57 @@ def snapshots(
     )
 
 
-def state_of(events: pa.Table, source: ModelSource) -> dict[str, Any] | None:
+def continued(
+    events: "DataFrame", base: "DataFrame", log: "DataFrame", source: ModelSource
+) -> "DataFrame":
+    """Rows of `snapshot` for the partitions that have an event in `events`.
+
+    Args:
+        events: all rows of `event` of these partitions, up to a position.
+        base: rows of `snapshot_base`: what events up to a position made, whose content is gone.
+        log: rows of `log` with the entries of the events after that.
+        source: the model; a state that another version of it made is none to go on from.
+    """
+    from pyspark.sql import functions as sql
+
+    from tidelog.pipeline.transforms.shape import shaped
+
+    known = base.where(sql.col("model_version") == source.model_version)
+    new = newer(events, base, source)
+    resting = known.join(events.select("partition").distinct(), "partition", "left_semi").join(
+        new.select("partition").distinct(), "partition", "left_anti"
+    )
+    return snapshots(new, known, log, source).unionByName(resting.transform(shaped("snapshot")))
+
+
+def newer(events: "DataFrame", base: "DataFrame", source: ModelSource) -> "DataFrame":
+    """Rows of `event` that are not in a state of `base`, see `continued`."""
+    from pyspark.sql import functions as sql
+
+    known = base.where(sql.col("model_version") == source.model_version)
+    ends = known.select("partition", sql.col("committed_id").alias("_end"))
+    is_newer = sql.col("_end").isNull() | (sql.col("committed_id") > sql.col("_end"))
+    return events.join(ends, "partition", "left").where(is_newer).drop("_end")
+
+
+def state_of(
+    events: pa.Table, source: ModelSource, before: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
     """What a partition is after all of its events: partition, committed_id, events and state.
 
     Args:
         events: rows of `event` of one partition.
         source: the model.
+        before: the row of `snapshot_base` that they continue.
     """
     import pyarrow.compute as pc
 
     rows = events.sort_by("committed_id")
+    begun = []
+    if before is not None:
+        rows = rows.filter(pc.field("committed_id") > before["committed_id"])
+        same = {name: before[name] for name in ("partition", "committed_id", "events")}
+        begun = [{**same, "is_state": True, "text": before["state"]}]
     is_tree = pc.is_in(rows["type"], value_set=pa.array(TREE_ACTIONS, pa.string()))
     is_gone = pc.and_(pc.is_null(rows["event"]), is_tree)
     steps = pa.table(
@@ -124,6 +165,8 @@ def state_of(events: pa.Table, source: ModelSource) -> dict[str, Any] | None:
             "text": pc.if_else(is_tree, rows["event"], pa.scalar(None, pa.string())),
         }
     )
+    if begun:
+        steps = pa.concat_tables([pa.Table.from_pylist(begun, steps.schema), steps])
     made = [row for batch in Reducer(source)(steps.to_batches()) for row in batch.to_pylist()]
     return made[0] if made else None
 
