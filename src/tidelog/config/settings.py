@@ -21,7 +21,7 @@ from tidelog.base.settings.kinds import (
 from tidelog.base.settings.limits import Limits, PerAddress
 from tidelog.base.settings.reading import Loaded, load_as
 from tidelog.channels.settings import App, Channels, FirstApp
-from tidelog.config.lake_location import lake_directory
+from tidelog.config.lake_location import LakeLocation, lake_location
 from tidelog.mesh.settings import MeshSettings
 from tidelog.store.settings import Postgresql, Sqlite
 from tidelog.sync.settings import SyncSettings
@@ -51,9 +51,13 @@ class Pipeline(Section, frozen=True, kw_only=True):
     """`[pipeline]`: where what Spark makes of the log is."""
 
     lake: str = ""
-    """Directory of the lake, as a path or a `file:` URL; empty for `lake` in `data_dir`. If it is
-    there when the server starts, the server serves `GET /search` from it; it changes no content,
-    only puts locks beside it."""
+    """Directory of the lake, as a path or a `file:` URL, or an object store, as
+    `s3://BUCKET/FOLDER`; empty for `lake` in `data_dir`. If it is there when the server starts, the
+    server serves `GET /search` from it; it changes no content, only puts locks beside it."""
+
+    cache: str = ""
+    """Directory for copies of the files of a lake on an object store, and for its search index;
+    empty for `lake-cache` in `data_dir`. It takes as much room as the tables do."""
 
     retention_days: Annotated[int, Meta(ge=0, le=36500)] = 0
     """Content in the lake is removed when it is older than so many full days (UTC); 0 keeps it for
@@ -64,7 +68,7 @@ class Pipeline(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a location that would silently become a directory of that name."""
-        lake_directory(self.lake, "pipeline.lake")
+        lake_location(self.lake, "pipeline.lake", Path(self.cache))
 
 
 class Tracing(Section, frozen=True, kw_only=True):
@@ -204,11 +208,21 @@ class Settings(Section, frozen=True, kw_only=True):
         return self.admin_token or (DEVELOPMENT_ADMIN_TOKEN if self.dev else "")
 
     @property
-    def lake_path(self) -> Path:
-        """Directory of the lake, whether it is there or not."""
+    def lake(self) -> LakeLocation:
+        """Where the lake is, whether it is there or not."""
         if not self.pipeline.lake:
-            return Path(self.data_dir) / "lake"
-        return lake_directory(self.pipeline.lake, "pipeline.lake")
+            return LakeLocation(Path(self.data_dir) / "lake")
+        return lake_location(self.pipeline.lake, "pipeline.lake", self.lake_cache)
+
+    @property
+    def lake_path(self) -> Path:
+        """Directory of the lake, or of the copies of its files."""
+        return self.lake.root
+
+    @property
+    def lake_cache(self) -> Path:
+        """Directory for copies of files of lakes on object stores."""
+        return Path(self.pipeline.cache or Path(self.data_dir) / "lake-cache")
 
     @property
     def is_postgresql(self) -> bool:

@@ -108,7 +108,7 @@ class DashboardSurface:
         self._sync = SyncView(sync)
         self._mesh = MeshView(node.store, mesh)
         self._outbox = OutboxView()
-        self._pipeline = PipelineView(node.settings.lake_path)
+        self._pipeline = PipelineView(*node.settings.lake)
         self._feed = Feed(
             node.committer,
             node.store,

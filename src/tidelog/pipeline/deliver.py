@@ -116,6 +116,7 @@ def deliver(
         DeliveryReset: the log of the lake is not the one that was delivered.
         LakeError: there is no table `changes` yet, or another process delivers to this receiver.
     """
+    lake.require_directory("deliver notes there what the receiver has")
     with _notes(lake, receiver.name) as notes:
         progress = notes.read()
         if restart_at is not None:

@@ -20,7 +20,6 @@ there.
 """
 
 import functools
-import shutil
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -330,7 +329,7 @@ def _delete_files(lake: Lake, progress: Callable[[str], None]) -> int:
     deleted = 0
     for table in TABLES:
         if lake.delta(table.name) is None:
-            shutil.rmtree(lake.path(table.name), ignore_errors=True)
+            lake.remove(table.name)
         else:
             deleted += lake.vacuum(table.name, timedelta(0))
     return deleted

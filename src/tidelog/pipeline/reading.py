@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from tidelog.config.lake_location import LakeLocation
+
 Condition: TypeAlias = tuple[str, str, Any]
 """Column, one of `= != < <= > >= in "not in"`, and a value."""
 
@@ -57,7 +59,7 @@ def read(
 
     Args:
         table: Its name, such as `message` or `log`; see docs/pipeline.md.
-        lake: Directory of the lake; without it the one of the settings.
+        lake: Directory of the lake, or `s3://BUCKET/FOLDER`; without it the one of the settings.
         as_: What to return. Whole numbers stay whole in pandas too, where one may be missing.
         columns: Only these, in this order. Reading fewer is faster.
         where: Only rows that meet all of these, such as `("channel", "=", "room")`.
@@ -81,23 +83,26 @@ def read(
     return _polars(rows) if as_ == "polars" else rows
 
 
-def _lake_at(location: str | Path | None) -> Path:
-    from tidelog.config.lake_location import lake_directory
+def _lake_at(location: str | Path | None) -> "LakeLocation":
+    from tidelog.config.lake_location import lake_location
     from tidelog.config.settings import load
 
+    if location is not None and "://" not in str(location):
+        return lake_location(str(location), "lake", Path())
+    settings = load({}, os.environ, None).settings
     if location is not None:
-        return lake_directory(str(location), "lake")
-    return load({}, os.environ, None).settings.lake_path
+        return lake_location(str(location), "lake", settings.lake_cache)
+    return settings.lake
 
 
 def _arrow(
-    root: Path, table: str, columns: Sequence[str] | None, where: Sequence[Condition]
+    location: "LakeLocation", table: str, columns: Sequence[str] | None, where: Sequence[Condition]
 ) -> "pa.Table":
     try:
         from tidelog.pipeline.lake.lake import Lake
     except ImportError as error:
         raise _missing("reading the lake", error.name, "pipeline") from error
-    return Lake(root).arrow(table, columns, where)
+    return Lake(location.root.absolute(), location.url).arrow(table, columns, where)
 
 
 def _pandas(rows: "pa.Table") -> "pd.DataFrame":

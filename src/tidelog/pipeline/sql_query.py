@@ -76,7 +76,7 @@ def query(lake: Lake, text: str, *, memory: str = MEMORY) -> Rows:
     missing = _built(lake)[1]
     try:
         _require_reading(text)
-        connection = _opened(lake, memory)
+        connection = _opened(lake, text, memory)
         reader = connection.sql(text).to_arrow_reader(BATCH_ROWS)
     except duckdb.Error as error:
         raise _failed(error, missing) from error
@@ -106,12 +106,12 @@ def _require_reading(text: str) -> None:
         )
 
 
-def _opened(lake: Lake, memory: str) -> "duckdb.DuckDBPyConnection":
+def _opened(lake: Lake, text: str, memory: str) -> "duckdb.DuckDBPyConnection":
     import duckdb
 
     connection = duckdb.connect(":memory:", config={**_SETTINGS, "memory_limit": memory})
     for name in _built(lake)[0]:
-        connection.register(name, lake.dataset(name))
+        connection.register(name, lake.dataset(name, is_read=name in text.lower()))
     for statement in _LOCKS:
         connection.execute(statement)
     return connection

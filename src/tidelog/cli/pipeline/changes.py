@@ -76,7 +76,7 @@ def forget(
         if not is_named and not has_erased and not is_unfinished(workspace.lake):
             raise ConfigError(f"{_NAME_IT}: the store has erased nothing")
         if not dry_run and not yes:
-            typer.confirm(f"Forget it in {workspace.lake.root}? It cannot be undone.", abort=True)
+            typer.confirm(f"Forget it in {workspace.lake.name}? It cannot be undone.", abort=True)
         size = workspace.lake.through("log")
         with (
             workspace.lake.writing(),

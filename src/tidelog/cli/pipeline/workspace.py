@@ -17,7 +17,7 @@ import typer
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli.shared.options import settings_from
 from tidelog.cli.shared.progress import progress_bar
-from tidelog.config.lake_location import lake_directory
+from tidelog.config.lake_location import lake_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 LakeOption = Annotated[
     str | None,
-    typer.Option("--lake", help="Directory of the lake; default `lake` in the data directory."),
+    typer.Option(
+        "--lake",
+        help="Directory of the lake, or s3://BUCKET/FOLDER; default `lake` in the data directory.",
+    ),
 ]
 MasterOption = Annotated[
     str | None,
@@ -55,7 +58,15 @@ _LOG_LEVEL = "FATAL"
 """What ends a command is told in one line; Spark would put its own traces before it, also when it
 only tries again."""
 
-LIBRARIES = ("adbc_driver_sqlite", "deltalake", "matplotlib", "pyarrow", "pyspark", "tantivy")
+LIBRARIES = (
+    "adbc_driver_sqlite",
+    "deltalake",
+    "matplotlib",
+    "obstore",
+    "pyarrow",
+    "pyspark",
+    "tantivy",
+)
 """Of the extra `pipeline`; whoever lacks one of them lacks the extra."""
 
 
@@ -141,16 +152,17 @@ def workspace_at(
 ) -> Iterator[Workspace]:
     """The workspace that the options name; what goes wrong in the block is told in one line."""
     settings = settings_from(config, data_dir=data_dir, store=store)
-    root = settings.lake_path if lake is None else lake_directory(lake, "--lake")
+    place = settings.lake if lake is None else lake_location(lake, "--lake", settings.lake_cache)
     require_libraries()
     from tidelog.pipeline.lake.lake import Lake
     from tidelog.pipeline.source.store_address import StoreAddress
     from tidelog.pipeline.spark.failure import explained
 
-    place = Lake(root.absolute())  # executors have other working directories
-    place.waiting = lambda: _notice(f"waiting for another process that writes to {place.root}")
+    # Executors have other working directories.
+    tables = Lake(place.root.absolute(), place.url)
+    tables.waiting = lambda: _notice(f"waiting for another process that writes to {tables.name}")
     try:
-        yield Workspace(settings, place, StoreAddress(_absolute(settings)))
+        yield Workspace(settings, tables, StoreAddress(_absolute(settings)))
     except Exception as error:
         meant = explained(error)
         if meant is None or meant is error:

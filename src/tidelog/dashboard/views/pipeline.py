@@ -28,8 +28,10 @@ _MISSING = "The pipeline is not installed here. Install it: pip install 'tidelog
 class PipelineView:
     """One lake and its search index."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str = "") -> None:
         self._root = root
+        self._url = url
+        """Of the object store the lake is on, if it is; what is here is then its search index."""
         # One thread: an open index belongs to one, and nobody should read a lake twice at once.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-dashboard")
         self._index: SearchIndex | None = None
@@ -57,6 +59,11 @@ class PipelineView:
             from tidelog.pipeline.tables import TABLES
         except ImportError:
             return {"problem": _MISSING}
+        if self._url:
+            return {
+                "problem": f"The lake is on {self._url}, which this page does not read. Ask it: "
+                "tidelog pipeline sql"
+            }
         if not self._root.is_dir():
             return {
                 "problem": f"There is no lake in {self._root} yet. Build it: tidelog pipeline run"

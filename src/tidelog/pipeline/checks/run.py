@@ -258,7 +258,7 @@ def _known(lake: "Lake") -> dict[str, Noted]:
     try:
         return noted(lake)
     except SchemaDrift:
-        shutil.rmtree(lake.path("verdict"))
+        lake.remove("verdict")
         return {}
 
 

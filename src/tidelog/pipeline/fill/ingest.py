@@ -173,7 +173,7 @@ def _only_follower(lake: Lake) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LakeLocked(
-                f"another process follows the log into the lake {lake.root} already. Let it do so, "
+                f"another process follows the log into the lake {lake.name} already. Let it do so, "
                 "or stop it first."
             ) from None
         yield
@@ -227,8 +227,8 @@ def table_position(lake: Lake, address: StoreAddress) -> Position:
     digests = last["digest"].to_pylist()
     if len(digests) != 1:
         raise LakeError(
-            f"table log in {lake.root} says it is complete through {through} and has that entry "
-            f"{len(digests)} times. Remove {lake.path('log')} and ingest again."
+            f"table log in {lake.name} says it is complete through {through} and has that entry "
+            f"{len(digests)} times. Remove {lake.place.address(lake.path('log'))} and ingest again."
         )
     noted = noted_position(lake) or Position("", through, b"")
     return noted._replace(digest=digests[0])
@@ -283,11 +283,12 @@ def _adopt(lake: Lake, incarnation: str) -> None:
     before = lake.property_of("log", INCARNATION)
     if before == incarnation or lake.delta("log") is None:
         return
-    if before:
-        for name in CHANGED_IN_PLACE:
-            lake.outdate(name)
-        outdate_index(lake.root)
-    lake.note("log", {INCARNATION: incarnation})
+    with lake.writing():
+        if before:
+            for name in CHANGED_IN_PLACE:
+                lake.outdate(name)
+            outdate_index(lake.root)
+        lake.note("log", {INCARNATION: incarnation})
 
 
 class _Batches:

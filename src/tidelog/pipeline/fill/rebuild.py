@@ -13,16 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-
 from tidelog.pipeline.fill.derived_tables import Built, Steps, build, build_whole, told_by_the_log
 from tidelog.pipeline.lake.horizon import horizon
 from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.lake_files import LakeFiles, LocalFiles
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import AlterationNumbers
 from tidelog.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from tidelog.pipeline.lazy_spark import Spark
     from tidelog.pipeline.source.store_address import StoreAddress
 
@@ -33,14 +34,16 @@ LOCK_SECONDS = 3600.0
 class _Then(Lake):
     """A lake as it was at a moment, but for one table, which is empty and in a folder of its own.
 
-    Nobody else knows that folder, so no lock is needed to write there.
+    Nobody else knows that folder, so no lock is needed to write there; it is here, wherever the
+    lake is.
     """
 
     def __init__(self, lake: Lake, name: str, folder: Path) -> None:
-        super().__init__(lake.root)
+        super().__init__(lake.root, lake.url)
         self._name, self._folder = name, folder
+        self._here = LocalFiles(lake.root)
         self._known = {
-            table.name: DeltaTable(lake.path(table.name))
+            table.name: lake.place.table_now(lake.path(table.name))
             for table in TABLES
             if table.name != name and lake.delta(table.name) is not None
         }
@@ -49,7 +52,11 @@ class _Then(Lake):
         """Where a table is."""
         return self._folder if name == self._name else super().path(name)
 
-    def delta(self, name: str) -> DeltaTable | None:
+    def files_of(self, name: str) -> LakeFiles:
+        """Where a table is kept."""
+        return self._here if name == self._name else super().files_of(name)
+
+    def delta(self, name: str) -> "DeltaTable | None":
         """A table in the version that it had then."""
         return super().delta(name) if name == self._name else self._known.get(name)
 
@@ -92,7 +99,7 @@ def rebuild(
     then = _Then(lake, name, folder)
     target = then.through("log")
     if not target:
-        raise LakeError(f"there is no log in {lake.root} yet. Ingest it: `tidelog pipeline run`.")
+        raise LakeError(f"there is no log in {lake.name} yet. Ingest it: `tidelog pipeline run`.")
     try:
         told("making")
         nothing = read_relations(store, ())

@@ -7,14 +7,14 @@ _NOTE = "_forgetting"
 
 def is_unfinished(lake: Lake) -> bool:
     """Whether a process died while it was forgetting; `forget` without arguments finishes it."""
-    return (lake.root / _NOTE).exists()
+    return lake.place.has_note(_NOTE)
 
 
 def begin_forgetting(lake: Lake) -> None:
     """Note it, before the first table changes."""
-    (lake.root / _NOTE).touch()
+    lake.place.put_note(_NOTE)
 
 
 def end_forgetting(lake: Lake) -> None:
     """It is in no file any more."""
-    (lake.root / _NOTE).unlink(missing_ok=True)
+    lake.place.remove_note(_NOTE)

@@ -72,6 +72,7 @@ def describe(lake: Lake, names: "Iterable[str] | None" = None) -> list[Described
     Raises:
         TidelogError: the library that writes it is not installed.
     """
+    lake.require_directory("Iceberg metadata is written beside the tables")
     if importlib.util.find_spec("pyiceberg") is None:
         raise TidelogError(
             "Iceberg metadata is written with pyiceberg. Install: pip install 'tidelog[iceberg]'"

@@ -1,4 +1,4 @@
-"""The lake: a directory of Delta tables that Spark fills and anything may read.
+"""The lake: Delta tables that Spark fills and anything may read, in a directory or object store.
 
 A write has two halves. Spark's executors write Parquet files into a fresh folder of the table,
 which no reader sees; then the driver adds those files, and takes away those they replace, in one
@@ -7,6 +7,8 @@ and runs on a cluster as it does on a laptop, if all of it sees the same file sy
 
 Every commit says through which position of the log its table is complete, as the version of an
 application transaction. That is what makes a repeated batch harmless and tells what is stale.
+
+Where the tables are is known to `LakeFiles` alone; all work is done on files of a directory.
 """
 
 import contextlib
@@ -18,13 +20,13 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
@@ -33,7 +35,8 @@ from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.pipeline.frames import arrow_schema, empty_frame, spark_path
 from tidelog.pipeline.lake.compaction import AT_ONCE, LARGE_BYTES, joins, weight
-from tidelog.pipeline.lake.open_tables import FOLLOWED_RETENTION, RETENTION, OpenTables
+from tidelog.pipeline.lake.lake_files import LakeFiles, LocalFiles, local_path
+from tidelog.pipeline.lake.open_tables import FOLLOWED_RETENTION, RETENTION
 from tidelog.pipeline.lake.parquet_file import GROUP_BYTES, SORTED_GROUP_BYTES, write_parquet
 from tidelog.pipeline.lake.replacing import (
     Gone,
@@ -44,11 +47,12 @@ from tidelog.pipeline.lake.replacing import (
     rewritten,
     written,
 )
-from tidelog.pipeline.lake.seal import is_as_written, seal_of, sealed_files
+from tidelog.pipeline.lake.seal import seal_of, sealed_files
 from tidelog.pipeline.lake.statistics import sought_columns, statistics_of
 from tidelog.pipeline.tables import BY_NAME, LOG, Table
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyarrow.dataset import Dataset
     from pyspark.sql import DataFrame, SparkSession
 
@@ -114,8 +118,6 @@ everything nobody should sit waiting."""
 _TOLD_AFTER_SECONDS = 1.0
 """A writer that waits longer says so."""
 
-_LOOK_SECONDS = 0.05
-
 
 class LakeError(TidelogError):
     """Root of what a lake can raise."""
@@ -134,18 +136,43 @@ class SchemaDrift(LakeError):  # noqa: N818 - the failure is the noun
 
 
 class Lake:
-    """The tables under one directory."""
+    """The tables under one directory, or under a URL with copies of their files in a directory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str = "") -> None:
         self.root = root
+        self.url = url
+        """Of the object store it is on; empty if it is the directory."""
+        self.place = _files_at(root, url)
+        """Where its files are kept."""
         self._is_writing = False
         self._is_changed = False
         """Whether a table has changed since whoever writes now began to."""
-        self._tables = OpenTables()
         self.waiting: Callable[[], None] = lambda: None
         """Called once by a writer that waits for another one."""
         self._vacuumed: dict[str, float] = {}
         """When each table was last looked through for files to delete."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.place.name
+
+    def require_directory(self, why: str) -> None:
+        """Refuse what is not done on an object store.
+
+        Raises:
+            LakeError: it is on one.
+        """
+        if self.url:
+            raise LakeError(
+                f"this needs a lake in a directory, and this one is {self.url}: {why}. Make one "
+                "beside it: `tidelog pipeline run --lake DIRECTORY`."
+            )
+
+    def files_of(self, name: str) -> LakeFiles:
+        """Where a table is kept."""
+        del name
+        return self.place
 
     @contextlib.contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
@@ -166,20 +193,15 @@ class Lake:
         began, is_told = time.monotonic(), False
         deadline = began + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
         with (self.root / "_lock").open("a") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise LakeLocked(
-                            f"another process writes to the lake {self.root}. "
-                            "Wait for it, or stop it."
-                        ) from None
+            while not (_is_locked(file) and self.place.take()):
+                if time.monotonic() > deadline:
+                    raise LakeLocked(
+                        f"another process writes to the lake {self.name}. Wait for it, or stop it."
+                    )
                 if not is_told and time.monotonic() > began + _TOLD_AFTER_SECONDS:
                     self.waiting()
                     is_told = True
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(self.place.look_seconds)
             self._is_writing = True
             try:
                 yield
@@ -189,6 +211,7 @@ class Lake:
                     describe_again(self)
             finally:
                 self._is_writing = self._is_changed = False
+                self.place.give_back()
 
     def path(self, name: str) -> Path:
         """Where a table is."""
@@ -198,25 +221,26 @@ class Lake:
         """Where the streaming query that fills a table remembers how far it is."""
         return self.root / "_checkpoints" / name
 
-    def delta(self, name: str) -> DeltaTable | None:
+    def delta(self, name: str) -> "DeltaTable | None":
         """The table as delta-rs knows it, or None if nothing was written to it yet."""
+        files, path = self.files_of(name), self.path(name)
         try:
-            table = self._tables.at(self.path(name))
+            table = files.table(path)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise LakeDamaged(
-                f"table {name} in {self.root} cannot be read: {_first_line(error)}. Remove "
-                f"{self.path(name)} and rebuild it: `tidelog pipeline run`."
+                f"table {name} in {self.name} cannot be read: {_first_line(error)}. Remove "
+                f"{files.address(path)} and rebuild it: `tidelog pipeline run`."
             ) from error
         found = [(field.name, _kind(field.type)) for field in table.schema().fields]
         wanted = [(column.name, column.kind) for column in BY_NAME[name].columns]
         if found != wanted:
             different = sorted({name for name, _ in set(found) ^ set(wanted)})
             raise SchemaDrift(
-                f"table {name} in {self.root} has other columns than this version of tidelog "
+                f"table {name} in {self.name} has other columns than this version of tidelog "
                 f"writes ({', '.join(different) or 'order'}). "
-                f"Remove {self.path(name)} and {_remade(name)}."
+                f"Remove {files.address(path)} and {_remade(name)}."
             )
         return table
 
@@ -256,7 +280,7 @@ class Lake:
             f"file {file} is not what was written"
             for file in files
             if only is None or str(self.path(name) / file) in only
-            if not is_as_written(self.path(name) / file)
+            if not self.files_of(name).is_as_written(self.path(name) / file)
         ]
         if known is not None and known != seal_of(files):
             wrong.insert(0, "its files are not those that the pipeline has written")
@@ -268,16 +292,20 @@ class Lake:
 
     def _rows(self, name: str) -> dict[str, int]:
         """Number of rows of each file of a table, as its log says."""
+        path = self.path(name)
+        return {str(path / file): rows for file, rows in self._told(name, "num_records").items()}
+
+    def _told(self, name: str, what: str) -> dict[str, int]:
+        """A number that the log of a table says of each of its files, as seen from the table."""
         table = self.delta(name)
         if table is None:
             return {}
         told = pa.table(table.get_add_actions())
-        files = (str(self.path(name) / path) for path in told["path"].to_pylist())
-        return dict(zip(files, told["num_records"].to_pylist(), strict=True))
+        return dict(zip(told["path"].to_pylist(), told[what].to_pylist(), strict=True))
 
     def relative_files(self, name: str) -> list[str]:
         """Files of a table's newest version, in order, as seen from the table."""
-        return self._relative(name, self.files(name))
+        return self._relative(name, self._names(name))
 
     def _relative(self, name: str, files: Iterable[str]) -> list[str]:
         return [os.path.relpath(file, self.path(name)) for file in files]
@@ -291,7 +319,12 @@ class Lake:
         """Note something with a table that is there."""
         table = self.delta(name)
         if table is not None:
-            table.alter.set_table_properties(properties, raise_if_not_exists=False)
+            with self._conflicts(name):
+                table.alter.set_table_properties(
+                    properties,
+                    raise_if_not_exists=False,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
 
     def files(self, name: str, after: int = 0) -> list[str]:
         """Paths of the files of a table's newest version; those that may have rows after a place.
@@ -300,8 +333,33 @@ class Lake:
             name: The table.
             after: A position of the log, for a table that has a row for each.
         """
-        table = self.delta(name)
-        return [] if table is None else _paths(table, f"committed_id > {after}" if after else None)
+        names = self._names(name, f"committed_id > {after}" if after else None)
+        self._fetch(name, names)
+        return names
+
+    def _fetch(self, name: str, files: Iterable[str]) -> None:
+        """Have files of a table here, and those that were fetched once and are old no more."""
+        place, path = self.files_of(name), self.path(name)
+        if place.fetch(path, files):
+            place.prune(path, self._names(name), VACUUM_AFTER)
+
+    def _fetch_where(self, name: str, where: Sequence[tuple[str, str, Any]] = ()) -> None:
+        """Have the files here that may have rows that meet all of `where`."""
+
+        def wanted() -> Iterator[str]:
+            yield from self._names(name, _predicate(BY_NAME[name], where))
+
+        self._fetch(name, wanted())
+
+    def _names(self, name: str, predicate: str | None = None) -> list[str]:
+        """The same, and it does not matter whether the files are here."""
+        table, path = self.delta(name), self.path(name)
+        if table is None:
+            return []
+        files = self.files_of(name)
+        return sorted(
+            files.path(path, uri) for uri in table.file_uris(file_pruning_predicate=predicate)
+        )
 
     def frame(self, spark: "SparkSession", name: str) -> "DataFrame":
         """A table as it is now, for Spark; empty if there is none yet."""
@@ -324,8 +382,9 @@ class Lake:
         table = self.delta(name)
         if table is None:
             raise LakeError(
-                f"there is no table {name} in {self.root} yet. Build it: `tidelog pipeline run`."
+                f"there is no table {name} in {self.name} yet. Build it: `tidelog pipeline run`."
             )
+        self._fetch_where(name, where)
         return table.to_pyarrow_table(
             columns=None if columns is None else list(columns),
             filters=list(where) or None,
@@ -341,7 +400,7 @@ class Lake:
         """The same, some rows at a time; none if there is no table yet."""
         from pyarrow.parquet import filters_to_expression
 
-        rows = self.dataset(name)
+        rows = self.dataset(name, where)
         if rows is not None:
             yield from rows.to_batches(
                 columns=list(columns),
@@ -350,11 +409,21 @@ class Lake:
                 fragment_readahead=1,
             )
 
-    def dataset(self, name: str) -> "Dataset | None":
-        """A table as it is now, to be read with Arrow; None if there is none yet."""
+    def dataset(
+        self, name: str, where: Sequence[tuple[str, str, Any]] = (), *, is_read: bool = True
+    ) -> "Dataset | None":
+        """A table as it is now, to be read with Arrow; None if there is none yet.
+
+        Args:
+            name: The table.
+            where: What all rows that are read will meet.
+            is_read: Whether rows will be read at all, or only the columns asked for.
+        """
         table = self.delta(name)
         if table is None:
             return None
+        if is_read:
+            self._fetch_where(name, where)
         return table.to_pyarrow_dataset(filesystem=self._file_system(name))
 
     def named(self, name: str, gone: Gone) -> pa.Table:
@@ -508,7 +577,7 @@ class Lake:
             name,
             frame,
             through,
-            replaced=self.files(name),
+            replaced=self._names(name),
             made_of=made_of,
             is_rebuild=True,
             notes=notes,
@@ -527,7 +596,7 @@ class Lake:
             name,
             files,
             through,
-            replaced=self.files(name),
+            replaced=self._names(name),
             made_of=made_of,
             is_rebuild=True,
             notes=notes,
@@ -620,7 +689,7 @@ class Lake:
             return 0
         stored = frame_of(spark, table, files).withColumn("_file", sql.col("_metadata.file_path"))
         touched = {
-            _local(row["_file"]): row["count"]
+            local_path(row["_file"]): row["count"]
             for row in hits(stored).groupBy("_file").count().collect()
         }
         if touched:
@@ -723,26 +792,29 @@ class Lake:
         added, rows = _added(table, root, files, is_change=is_change)
         if expected is not None and rows != expected:
             raise self._incomplete(name, expected, rows)
+        place = self.files_of(name)
+        place.send(root / each.path for each in added)
         confirm()
         reach(FaultPoint.LAKE_WRITTEN)
         kept = FOLLOWED_RETENTION if table is LOG else RETENTION
         wanted = {**_skipping(table), **kept}
         known = self.delta(name)
         if known is None:
-            DeltaTable.create(
-                root,
-                _delta_schema(table),
-                mode="ignore",
-                name=name,
-                description=table.meaning,
-                configuration={"tidelog.layer": table.layer, **wanted, **(properties or {})},
-                raise_if_key_not_exists=False,
-            )
+            with self._conflicts(name):
+                place.create(
+                    root,
+                    _delta_schema(table),
+                    name=name,
+                    description=table.meaning,
+                    configuration={"tidelog.layer": table.layer, **wanted, **(properties or {})},
+                    raise_if_key_not_exists=False,
+                )
         elif wanted.items() - known.metadata().configuration.items():  # of an earlier version
             self.note(name, wanted)
         now_ms = int(time.time() * 1000)
+        sizes = self._told(name, "size_bytes") if replaced else {}
         removed = [
-            RemoveAction(path, is_change, now_ms, (root / path).stat().st_size)
+            RemoveAction(path, is_change, now_ms, sizes[path])
             for path in self._relative(name, replaced)
         ]
         noted = {
@@ -756,23 +828,38 @@ class Lake:
             noted[REBUILD] = self.rebuilds(name) + 1
         if (is_rebuild or known is None) and table.inputs and (aged := self.noted("log", AGED)):
             noted[AGED] = aged  # it is made of what the others have
-        try:
-            self._tables.at(root).create_write_transaction(
+        target = place.table(root)
+        version = target.version() + 1
+        if not place.is_mine():
+            raise LakeLocked(
+                f"another process has taken over the lake {self.name}. Nothing of table {name} was "
+                "committed; try again."
+            )
+        with self._conflicts(name):
+            target.create_write_transaction(
                 [*added, *removed],
                 "append",
                 _delta_schema(table),
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(*each) for each in noted.items()],
                     custom_metadata={"tidelog.through": str(through), "tidelog.rows": str(rows)},
+                    max_commit_retries=0,
                 ),
             )
-        except CommitFailedError as error:
-            raise LakeLocked(
-                f"table {name} in {self.root} was changed by another process: {error}. Try again."
-            ) from error
+        place.committed(root, version)
         self._is_changed = True
         reach(FaultPoint.LAKE_COMMITTED)
         return rows
+
+    @contextlib.contextmanager
+    def _conflicts(self, name: str) -> Iterator[None]:
+        """Tell whoever commits to a table that somebody else has."""
+        try:
+            yield
+        except CommitFailedError as error:
+            raise LakeLocked(
+                f"table {name} in {self.name} was changed by another process: {error}. Try again."
+            ) from error
 
     def _incomplete(self, name: str, expected: int, rows: int) -> LakeError:
         return LakeError(
@@ -895,8 +982,13 @@ class Lake:
             enforce_retention_duration=False,
             full=True,  # also what a killed write left, which the Delta log does not know
         )
+        self.files_of(name).prune(self.path(name), self._names(name), keep)
         self._sweep(name, keep)
         return len(gone)
+
+    def remove(self, name: str) -> None:
+        """Remove a table with all that it has."""
+        self.files_of(name).remove(self.path(name))
 
     def _sweep(self, name: str, keep: timedelta) -> None:
         """Remove folders of writes of which no file is left; delta-rs deletes files alone.
@@ -930,8 +1022,35 @@ def forgotten_partitions(lake: Lake, through: int | None = None) -> set[str]:
     return {partition for each in lists for partition in each or ()}
 
 
-def _paths(table: DeltaTable, predicate: str | None = None) -> list[str]:
-    return sorted(_local(uri) for uri in table.file_uris(file_pruning_predicate=predicate))
+def _files_at(root: Path, url: str) -> LakeFiles:
+    if not url:
+        return LocalFiles(root)
+    from tidelog.pipeline.lake.object_files import ObjectFiles
+
+    return ObjectFiles(root, url)
+
+
+_COMPARED = ("=", "<", "<=", ">", ">=")
+
+
+def _predicate(table: Table, where: Sequence[tuple[str, str, Any]]) -> str | None:
+    """What of a condition tells files apart without opening them."""
+    places = [name for name in sought_columns(table) if name.endswith("committed_id")]
+    parts = [
+        f"{column} {sign} {value}"
+        for column, sign, value in where
+        if column in places and sign in _COMPARED and isinstance(value, int)
+    ]
+    return " AND ".join(parts) or None
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """Whether this process has the lock of a file now; what it has it may ask for again."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remade(name: str) -> str:
@@ -947,12 +1066,6 @@ def _remade(name: str) -> str:
 def _first_line(error: Exception) -> str:
     """What it says, without the addresses of machine code that delta-rs adds."""
     return str(error).partition("\n")[0]
-
-
-def _local(uri: str) -> str:
-    from urllib.parse import unquote, urlsplit
-
-    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
 def _kind(kind: Any) -> str:

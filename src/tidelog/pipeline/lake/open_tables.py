@@ -6,6 +6,7 @@ commits that were added. A table that was removed, or whose commits were rewritt
 """
 
 import threading
+from collections.abc import Hashable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,17 +28,19 @@ FOLLOWED_RETENTION = {**RETENTION, "delta.logRetentionDuration": "interval 1 hou
 names of all others, and at those of a day it would take most of a second."""
 
 
-class _Open(NamedTuple):
+class Open(NamedTuple):
+    """A table, and the commit it is at."""
+
     table: DeltaTable
-    mark: tuple[int, int, int]
-    """Of the commit it is at."""
+    mark: Hashable
+    """Tells that commit from another one of the same number."""
 
 
 class OpenTables:
     """The tables that were asked for, each as its newest commit has it."""
 
     def __init__(self) -> None:
-        self._open: dict[Path, _Open] = {}
+        self._open: dict[Path, Open] = {}
         self._lock = threading.Lock()
 
     def at(self, path: Path) -> DeltaTable:
@@ -48,26 +51,30 @@ class OpenTables:
         """
         with self._lock:
             known = self._open.pop(path, None)
-            if known is None or known.mark != _mark(path, known.table.version()):
-                table = DeltaTable(path)
+            if known is None or known.mark != self.mark(path, known.table.version()):
+                table = self.opened(path)
             else:
                 table = known.table
-                if _commit(path, table.version() + 1).exists():
+                if self.mark(path, table.version() + 1) is not None:
                     table.update_incremental()
-            mark = _mark(path, table.version())
+            mark = self.mark(path, table.version())
             if mark is not None:
-                self._open[path] = _Open(table, mark)
+                self._open[path] = Open(table, mark)
             return table
 
+    def opened(self, path: Path) -> DeltaTable:
+        """A table as it is now."""
+        return DeltaTable(path)
 
-def _commit(path: Path, version: int) -> Path:
-    return path / LOG_FOLDER / f"{version:020d}.json"
+    def mark(self, path: Path, version: int) -> Hashable | None:
+        """What tells a commit from another one of the same number; None if it is not there."""
+        try:
+            stat = (path / LOG_FOLDER / commit_name(version)).stat()
+        except FileNotFoundError:  # if only a checkpoint is left of it, it is opened each time
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _mark(path: Path, version: int) -> tuple[int, int, int] | None:
-    """What tells a commit from another one of the same number; None if it is not there."""
-    try:
-        stat = _commit(path, version).stat()
-    except FileNotFoundError:  # if only a checkpoint is left of it, it is opened each time
-        return None
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+def commit_name(version: int) -> str:
+    """The file of a commit."""
+    return f"{version:020d}.json"

@@ -31,8 +31,14 @@ def sealed_files(files: Sequence[Path]) -> list[Path]:
 
 def is_as_written(file: Path) -> bool:
     """Whether a file holds what its name says; one of an earlier version does not say it."""
+    named = digest_in_name(file)
+    return named is None or _digest(file) == named
+
+
+def digest_in_name(file: Path) -> str | None:
+    """The digest that a file is named after; None for one of an earlier version."""
     named = _NAME.fullmatch(file.name)
-    return named is None or _digest(file) == named[1]
+    return None if named is None else named[1]
 
 
 def seal_of(names: Iterable[str]) -> int:

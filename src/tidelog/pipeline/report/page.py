@@ -50,7 +50,7 @@ def write_report(
     Raises:
         LakeError: nothing was ingested yet.
     """
-    page = render(gather(lake, store, told), str(lake.root)).encode()
+    page = render(gather(lake, store, told), lake.name).encode()
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh.write_bytes(page)

@@ -94,7 +94,7 @@ def _update(spark: "Spark", lake: Lake, *, rebuild: bool, shard_count: int) -> U
     table = lake.delta("message")
     if table is None:
         raise LakeError(
-            f"there is no table message in {lake.root} to index. Build it: `tidelog pipeline run`."
+            f"there is no table message in {lake.name} to index. Build it: `tidelog pipeline run`."
         )
     root = index_root(lake.root)
     root.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import re
 
 from tidelog.base import errors
 from tidelog.base.errors import TidelogError
+from tidelog.pipeline.lake.object_store import without_secrets
 from tidelog.pipeline.source.store_address import LogReplaced
 
 _CAUSE = re.compile(r"^(?:tidelog\.[\w.]+\.)(\w+): (.*)$", re.MULTILINE)
@@ -52,7 +53,8 @@ def explained(error: Exception) -> TidelogError | None:
             "`--conf spark.log.level=WARN` shows what Spark says."
         )
     if type(error).__module__.startswith("deltalake"):
-        return TidelogError(f"the lake cannot be used: {first_line(error)}")
+        said = without_secrets(first_line(error))
+        return TidelogError(f"the lake cannot be used: {said}")
     if isinstance(error, OSError):
         return TidelogError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
     return None
