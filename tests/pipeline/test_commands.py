@@ -473,8 +473,8 @@ def test_a_setting_that_names_no_directory_is_explained(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It does not silently become a directory of that name."""
-    monkeypatch.setenv("TIDELOG_PIPELINE_LAKE", "s3://bucket/lake")
-    refused(command("run"), 2, "pipeline.lake: a lake on s3:// is not supported")
+    monkeypatch.setenv("TIDELOG_PIPELINE_LAKE", "gs://bucket/lake")
+    refused(command("run"), 2, "pipeline.lake: a lake on gs:// is not supported")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -557,7 +557,7 @@ def test_without_the_extra_it_says_what_to_install(
         (("as-of", "2026-05-01T12:00", "mesh", "m"), "has no zone"),
         (("forget",), "--actor"),
         (("run", "--every", "soon"), "such as 60s"),
-        (("run", "--lake", "s3://bucket/lake"), "a lake on s3:// is not supported"),
+        (("run", "--lake", "gs://bucket/lake"), "a lake on gs:// is not supported"),
         (("search", "x", "--lake", "abfss://a@b/c"), "a lake on abfss:// is not supported"),
         (("publish", "--url", "http://server.example"), "admin_token"),
     ],
