@@ -285,6 +285,13 @@ def test_a_store_that_cannot_be_used_is_told_in_one_line(
         tidelog.read("log", lake=url)
 
 
+def test_a_store_that_is_not_set_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked for it."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(LakeUnavailable, match=r"az://container/lake cannot be .* [Aa]ccount"):
+        ObjectStore("az://container/lake")
+
+
 def test_what_needs_a_directory_is_refused(url: str, whole: WholeLake, command: Command) -> None:
     """Before anything is written."""
     options = (*whole.arguments(), "--lake", url)

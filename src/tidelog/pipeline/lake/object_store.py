@@ -50,7 +50,8 @@ class ObjectStore:
         self.url = url
         self.options = _options(url)
         """What delta-rs is told beside the environment."""
-        self._store = _opened(url, is_plain="aws_allow_http" in self.options)
+        with self._told():
+            self._store = _opened(url, is_plain="aws_allow_http" in self.options)
         self._is_known = False
 
     def require(self) -> None:
@@ -167,7 +168,12 @@ class ObjectStore:
 
     @contextmanager
     def _told(self, *, is_put: bool = False) -> Iterator[None]:
-        from obstore.exceptions import BaseError
+        try:
+            from obstore.exceptions import BaseError
+        except ImportError as error:
+            raise TidelogError(
+                "a lake on an object store needs obstore. Install: pip install 'tidelog[pipeline]'"
+            ) from error
 
         try:
             yield
@@ -198,12 +204,8 @@ class ObjectStore:
 
 
 def _opened(url: str, *, is_plain: bool) -> "S3Store | AzureStore":
-    try:
-        from obstore.store import AzureStore, S3Store
-    except ImportError as error:
-        raise TidelogError(
-            "a lake on an object store needs obstore. Install: pip install 'tidelog[pipeline]'"
-        ) from error
+    from obstore.store import AzureStore, S3Store
+
     parts = urlsplit(url)
     prefix = parts.path.strip("/") or None
     client: ClientConfig = {"allow_http": is_plain}
