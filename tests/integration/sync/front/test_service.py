@@ -265,21 +265,33 @@ async def test_subscribers_attach_without_gap_or_double(
 ) -> None:
     """Page and broadcasts together hold every event once, whenever one attaches (sync D39)."""
     del engine
-    writers, each = 4, 90
+    writers, each, readers = 4, 90, 8
+    committed, first_attached = 0, asyncio.Event()
+    turns = [asyncio.Event() for _ in range(readers)]
+    """Of the readers: each begins when so much of the log is there that they differ."""
+    turns[0].set()
     async with sync_server(tmp_path, store=store_location) as node:
 
         async def write(writer: int) -> None:
+            nonlocal committed
             async with connected(node.ws_url, f"w{writer}") as peer:
                 for number in range(each):
+                    if number == each // 2:
+                        await first_attached.wait()  # else a slow machine has it attach last too
                     partition = "pq"[number % 2]
                     result = await peer.submit(note(f"{writer}-{number}", partition))
                     assert outcome(result) == ["committed"]
+                    committed += 1
+                    turns[min(committed * readers // (writers * each), readers - 1)].set()
                     await asyncio.sleep(0.001)
 
         async def attach(number: int) -> tuple[int, list[int]]:
-            await asyncio.sleep(0.05 * number)
+            await turns[number].wait()
             async with connected(node.ws_url, f"s{number}") as peer:
-                page = await peer.sync("p", "q", limit=50, subscription_partitions=["p", "q"])
+                try:
+                    page = await peer.sync("p", "q", limit=50, subscription_partitions=["p", "q"])
+                finally:
+                    first_attached.set()
                 watermark, paged = page["sync_to_committed_id"], page["events"]
                 while page["has_more"]:
                     await asyncio.sleep(0.01)
@@ -301,7 +313,7 @@ async def test_subscribers_attach_without_gap_or_double(
                 assert all(event["committed_id"] > watermark for event in live())
                 return len(paged), [event["committed_id"] for event in paged + live()]
 
-        attaching = [asyncio.create_task(attach(number)) for number in range(8)]
+        attaching = [asyncio.create_task(attach(number)) for number in range(readers)]
         await asyncio.gather(*(write(writer) for writer in range(writers)))
         shares = []
         for paged, ids in await asyncio.gather(*attaching):
