@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from support.pipeline import mixed_log
@@ -17,6 +18,7 @@ from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.fill.ingest import catch_up, ingest
 from tidelog.pipeline.fill.sync_model import model_in_use
 from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.lazy_spark import LazySpark
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress
@@ -108,3 +110,33 @@ def test_no_damage_is_plainly_sound(store: Path, tmp_path: Path) -> None:
                 assert connection.execute(damage).rowcount == 1, damage
             taken = looked_at(NO_SPARK, str(copy), tmp_path, *ranges)
             assert not is_plainly_sound(taken), damage
+
+
+def test_all_of_a_table_is_looked_at(store: Path, tmp_path: Path) -> None:
+    """Also what another table does not have yet, and a row without a position."""
+    address, lake = StoreAddress(str(store)), Lake(tmp_path / "lake")
+    ingest(NO_SPARK, address, lake)
+    build(NO_SPARK, lake, address)
+    update_index(NO_SPARK, lake)
+    shutil.copytree(lake.root, tmp_path / "other")
+
+    def examined(lake: Lake) -> int:
+        [verdict] = run_checks(["tables"], NO_SPARK, address, lake, seed=1, full=True)
+        assert verdict.is_sound, str(verdict)
+        return verdict.examined
+
+    def changed(column: str, value: pa.Array) -> pa.Table:
+        return row.set_column(row.column_names.index(column), column, value)
+
+    assert examined(lake) == sum(lake.rows(name) for name in buildable())
+    head = lake.through("audit")
+    row = lake.arrow("audit", where=[("committed_id", "=", head)])
+    lake.replace("audit", head, [], changed("committed_id", pa.nulls(1, pa.int64())))
+    with pytest.raises(AssertionError, match="Spark was needed"):
+        examined(lake)
+    other = Lake(tmp_path / "other")
+    gone = Gone(row.select(["committed_id"]))
+    other.replace("audit", head, [gone], changed("actor", pa.array(["somebody"])))
+    other.cut("changes", head // 2)
+    with pytest.raises(AssertionError, match="Spark was needed"):
+        examined(other)

@@ -88,7 +88,12 @@ def _rows_of_entries(view: View, name: str) -> int | None:
         if not _is_same(pa.concat_tables(made), held, ["committed_id"]):
             return None
         examined += held.num_rows
-    return examined
+    return examined if _is_all(view, name, examined) else None
+
+
+def _is_all(view: View, name: str, examined: int) -> bool:
+    """Whether no wanted row was passed over: after what all tables have, or without a position."""
+    return not view.is_whole or examined == view.lake.rows(name)
 
 
 def _chunks(ranges: Sequence[Range]) -> Iterator[Range]:
@@ -321,7 +326,7 @@ def _none_of(surface: str) -> Callable[[View, str], int | None]:
         for each in view.ranges:
             if view.lake.has_entry(surface, *each) or not _has_none(view, name, *each):
                 return None
-        return 0
+        return 0 if _is_all(view, name, 0) else None
 
     return look
 
