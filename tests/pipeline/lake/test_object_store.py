@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -18,10 +19,13 @@ from support.pipeline.whole_pipeline import WholeLake, contents, documents
 from tidelog.config.lake_location import lake_location
 from tidelog.pipeline.fill.entry_files import write_entries
 from tidelog.pipeline.fill.ingest import catch_up
+from tidelog.pipeline.frames import arrow_schema
 from tidelog.pipeline.lake import lease
+from tidelog.pipeline.lake.compaction import AT_ONCE
 from tidelog.pipeline.lake.lake import Lake, LakeLocked
 from tidelog.pipeline.lake.object_files import ObjectFiles
 from tidelog.pipeline.lake.object_store import LakeUnavailable, ObjectStore
+from tidelog.pipeline.lake.replacing import written
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.pipeline.tables import BY_NAME
 
@@ -150,6 +154,7 @@ def test_of_two_writers_one_commits(
     has, head = one.through("log"), address.head().committed_id
     if is_asleep:
         monkeypatch.setattr(ObjectFiles, "is_mine", lambda _files: True)
+        monkeypatch.setattr(ObjectFiles, "is_known_to_be_mine", lambda _files: True)
 
     def meanwhile() -> None:
         take_over(url)
@@ -188,6 +193,67 @@ def test_a_write_that_died_is_seen_by_nobody(
     left = [key for key in store.keys("bronze/log") if key.endswith(".parquet")]
     assert left == [f"bronze/log/{file}" for file in lake.relative_files("log")]
     assert sent not in left
+
+
+def test_who_lost_the_lake_deletes_nothing(url: str, address: StoreAddress, tmp_path: Path) -> None:
+    """What no commit could refuse asks the store first, whatever this process believes."""
+    one, other = machine(url, tmp_path / "one"), machine(url, tmp_path / "other")
+    assert catch_up(address, one)
+    write_log(address.location, [draft(number) for number in range(ENTRIES)])
+    with one.writing():
+        assert one.through("log") == ENTRIES
+        take_over(url)
+        assert catch_up(address, other)
+        assert one.place.is_mine(), "it has not looked since"
+        with pytest.raises(LakeLocked, match="has taken over"):
+            one.vacuum("log", timedelta(0))
+        with pytest.raises(LakeLocked, match="has taken over"):
+            one.remove("log")
+    third = machine(url, tmp_path / "third")
+    assert positions(third) == list(range(1, 2 * ENTRIES + 1))
+
+
+def test_a_machine_without_copies_joins_files(url: str, tmp_path: Path) -> None:
+    """It fetches the files that it joins; those of a table whose rows change are read as they are.
+
+    Whoever has appended to such a table has looked at none of its files.
+    """
+    one, other = machine(url, tmp_path / "one"), machine(url, tmp_path / "other")
+    table = BY_NAME["mention"]
+    for number in range(AT_ONCE + 1):
+        row = {
+            "broker_message_id": f"m{number}",
+            "mentioned_pubkey": "key",
+            "mesh_id": "mesh",
+            "history_id": number,
+            "created_at": 0,
+        }
+        rows = pa.Table.from_pylist([row], arrow_schema(table))
+        with one.writing():
+            files = written(rows, table.order, one.new_folder(table.name), 1)
+            one.append_files(table.name, files, number + 1, {}, lambda: None)
+    with other.writing():
+        assert other.compact(table.name)
+    assert other.rows(table.name) == AT_ONCE + 1
+    assert len(other.relative_files(table.name)) < AT_ONCE + 1
+
+
+def test_a_lease_outlives_a_lost_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal that was done, and is refused when it is tried again, is still this process's."""
+    held = lease.Lease(store := ObjectStore(url))
+    assert held.take()
+    put = store.put
+
+    def done_and_refused(key: str, content: bytes, instead: str | None = None) -> None:
+        assert put(key, content, instead) is not None
+
+    monkeypatch.setattr(store, "put", done_and_refused)
+    assert held._put(held._tag)
+    assert held.is_known_to_be_mine()
+    take_over(url)
+    assert not held.is_known_to_be_mine()
+    monkeypatch.undo()
+    held.give_back()
 
 
 def test_one_machine_writes_at_a_time(

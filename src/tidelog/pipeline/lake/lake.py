@@ -36,6 +36,7 @@ from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.pipeline.frames import arrow_schema, empty_frame, spark_path
 from tidelog.pipeline.lake.compaction import AT_ONCE, LARGE_BYTES, joins, weight
 from tidelog.pipeline.lake.lake_files import LakeFiles, LocalFiles, local_path
+from tidelog.pipeline.lake.object_store import without_secrets
 from tidelog.pipeline.lake.open_tables import FOLLOWED_RETENTION, RETENTION
 from tidelog.pipeline.lake.parquet_file import GROUP_BYTES, SORTED_GROUP_BYTES, write_parquet
 from tidelog.pipeline.lake.replacing import (
@@ -811,6 +812,7 @@ class Lake:
                 )
         elif wanted.items() - known.metadata().configuration.items():  # of an earlier version
             self.note(name, wanted)
+        self._require_mine(name)
         now_ms = int(time.time() * 1000)
         sizes = self._told(name, "size_bytes") if replaced else {}
         removed = [
@@ -830,11 +832,6 @@ class Lake:
             noted[AGED] = aged  # it is made of what the others have
         target = place.table(root)
         version = target.version() + 1
-        if not place.is_mine():
-            raise LakeLocked(
-                f"another process has taken over the lake {self.name}. Nothing of table {name} was "
-                "committed; try again."
-            )
         with self._conflicts(name):
             target.create_write_transaction(
                 [*added, *removed],
@@ -851,6 +848,14 @@ class Lake:
         reach(FaultPoint.LAKE_COMMITTED)
         return rows
 
+    def _require_mine(self, name: str) -> None:
+        """Make sure of it before a commit, and before what no commit could refuse."""
+        if not self.files_of(name).is_known_to_be_mine():
+            raise LakeLocked(
+                f"another process has taken over the lake {self.name}. Nothing of table {name} was "
+                "changed; try again."
+            )
+
     @contextlib.contextmanager
     def _conflicts(self, name: str) -> Iterator[None]:
         """Tell whoever commits to a table that somebody else has."""
@@ -858,7 +863,8 @@ class Lake:
             yield
         except CommitFailedError as error:
             raise LakeLocked(
-                f"table {name} in {self.name} was changed by another process: {error}. Try again."
+                f"table {name} in {self.name} was changed by another process: "
+                f"{without_secrets(str(error))}. Try again."
             ) from error
 
     def _incomplete(self, name: str, expected: int, rows: int) -> LakeError:
@@ -925,6 +931,7 @@ class Lake:
         if len(small) < AT_ONCE:
             return False
         joined, size = list[str](), 0
+        self._fetch(name, small)
         for file in small:
             size += Path(file).stat().st_size
             if size > LARGE_BYTES and len(joined) > 1:
@@ -976,6 +983,7 @@ class Lake:
         table = self.delta(name)
         if table is None:
             return 0
+        self._require_mine(name)
         gone = table.vacuum(
             retention_hours=int(keep.total_seconds() // 3600),
             dry_run=False,
@@ -988,6 +996,7 @@ class Lake:
 
     def remove(self, name: str) -> None:
         """Remove a table with all that it has."""
+        self._require_mine(name)
         self.files_of(name).remove(self.path(name))
 
     def _sweep(self, name: str, keep: timedelta) -> None:

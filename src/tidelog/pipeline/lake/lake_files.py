@@ -31,7 +31,10 @@ class LakeFiles(Protocol):
         """Take the right to write, of which this machine's lock is a part; False if it is taken."""
 
     def is_mine(self) -> bool:
-        """Whether it was not lost since."""
+        """Whether it was not lost since, as far as this process knows."""
+
+    def is_known_to_be_mine(self) -> bool:
+        """Whether it was not lost since; for what cannot be taken back."""
 
     def give_back(self) -> None:
         """Let others write."""
@@ -106,6 +109,10 @@ class LocalFiles:
         return True
 
     def is_mine(self) -> bool:
+        """As long as the process lives."""
+        return True
+
+    def is_known_to_be_mine(self) -> bool:
         """As long as the process lives."""
         return True
 

@@ -65,6 +65,11 @@ class Lease:
         """Whether this process has it still."""
         return self._tag is not None and time.monotonic() < self._until
 
+    def is_known_to_be_mine(self) -> bool:
+        """The same, and the store says so: this process may have slept, or its clock be wrong."""
+        with self._lock:
+            return self.is_mine() and self._store.tag(KEY) == self._tag
+
     def give_back(self) -> None:
         """Let others have it."""
         self._end.set()
@@ -85,6 +90,11 @@ class Lease:
             began = time.monotonic()
             note = _Note(self._holder, time.time() + LASTS_SECONDS)
             self._tag = self._store.put(KEY, msgspec.json.encode(note), instead)
+            if self._tag is None:
+                # A put whose answer was lost is tried again, and then refused because of itself.
+                found = self._store.get(KEY)
+                if found is not None and _holder(found.content) == self._holder:
+                    self._tag = found.tag
             self._until = began + LASTS_SECONDS
             return self._tag is not None
 
@@ -98,8 +108,17 @@ class Lease:
 
 
 def _is_taken(content: bytes) -> bool:
+    note = _read(content)
+    return note is not None and bool(note.holder) and note.until > time.time()
+
+
+def _holder(content: bytes) -> str | None:
+    note = _read(content)
+    return None if note is None else note.holder
+
+
+def _read(content: bytes) -> _Note | None:
     try:
-        note = msgspec.json.decode(content, type=_Note)
+        return msgspec.json.decode(content, type=_Note)
     except msgspec.MsgspecError:
-        return False
-    return bool(note.holder) and note.until > time.time()
+        return None

@@ -6,7 +6,9 @@ good as the original; files that this machine has written need not be fetched. W
 again of the tables, such as the search index, is in the directory alone.
 """
 
+import contextlib
 import errno
+import os
 import shutil
 import threading
 import time
@@ -37,7 +39,7 @@ FRESH_SECONDS = 1.0
 class ObjectFiles:
     """A lake below a URL, whose copies are in a directory."""
 
-    look_seconds = 1.0
+    look_seconds = 0.25
 
     def __init__(self, root: Path, url: str) -> None:
         self.name = url
@@ -56,6 +58,10 @@ class ObjectFiles:
     def is_mine(self) -> bool:
         """Whether the lease was not lost."""
         return self._lease.is_mine()
+
+    def is_known_to_be_mine(self) -> bool:
+        """The same, and the store was asked."""
+        return self._lease.is_known_to_be_mine()
 
     def give_back(self) -> None:
         """Let others write."""
@@ -128,9 +134,11 @@ class ObjectFiles:
     def prune(self, folder: Path, needed: Iterable[str], keep: timedelta) -> None:
         """Delete copies that nobody needs; when one came here is when its inode changed."""
         known, before = set(needed), time.time() - keep.total_seconds()
-        for file in folder.rglob("*.parquet"):
-            if str(file) not in known and file.stat().st_ctime <= before:
-                file.unlink(missing_ok=True)
+        for parent, _, names in os.walk(folder):  # passes over folders that go meanwhile
+            for file in (Path(parent, name) for name in names if name.endswith(".parquet")):
+                with contextlib.suppress(FileNotFoundError):
+                    if str(file) not in known and file.stat().st_ctime <= before:
+                        file.unlink()
 
     def remove(self, folder: Path) -> None:
         """Remove a table with all it has."""

@@ -126,12 +126,14 @@ class ObjectStore:
         import obstore
 
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.{uuid4().hex}")
+        part = file.with_name(f".{uuid4().hex}.parquet")  # what a kill leaves goes with old copies
         try:
             with self._told(), part.open("wb") as target:
                 found = obstore.get(self._store, key)
                 for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                     target.write(chunk)
+                target.flush()
+                os.fsync(target.fileno())  # that it is there will be taken for all of it
             changed = found.meta["last_modified"].timestamp()
             os.utime(part, (changed, changed))
             part.replace(file)

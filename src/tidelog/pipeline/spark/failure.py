@@ -56,7 +56,8 @@ def explained(error: Exception) -> TidelogError | None:
         said = without_secrets(first_line(error))
         return TidelogError(f"the lake cannot be used: {said}")
     if isinstance(error, OSError):
-        return TidelogError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
+        said = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        return TidelogError(without_secrets(said))
     return None
 
 
