@@ -106,7 +106,10 @@ class FrontEnd:
         self.send = self._tell_lost
         asked, self._asked = self._asked, {}
         for answered in asked.values():
-            answered(_LOST)
+            try:
+                answered(_LOST)
+            except Exception:  # noqa: BLE001 - the others must be told too
+                _log.exception("telling that the owner is gone failed")
         awaited, self._awaited = self._awaited, []
         for _, reached in awaited:
             if not reached.done():
@@ -130,6 +133,8 @@ class FrontEnd:
     async def reach(self, position: int) -> None:
         """Return once the link has passed `position`, which is in the log."""
         if position > self.position:
+            if self.send == self._tell_lost:
+                raise _LOST.raised()
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._awaited.append((position, reached))
             await reached

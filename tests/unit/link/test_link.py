@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.base.errors import QueueFull, StoreUnavailable, TidelogError
+from tidelog.base.errors import OutcomeUnknown, QueueFull, StoreUnavailable, TidelogError
 from tidelog.link.choice import VARIABLE, connect
 from tidelog.link.direct import connect_directly
 from tidelog.link.encoded import connect_apart, connect_encoded
@@ -142,6 +142,27 @@ async def test_an_error_is_raised_where_it_was_asked_for(
     assert "a secret" in caplog.text
     assert done == []
     assert type(Failed("QueueFull", "full").raised()) is QueueFull
+
+
+async def test_who_fails_at_the_loss_keeps_it_from_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """All the others are told that the owner is gone, and so is whoever waits from then on."""
+    end = FrontEnd()
+    end.send = lambda _number, _message: None
+    told: list[Any] = []
+
+    def fails(_answer: Any) -> None:
+        raise LookupError
+
+    with caplog.at_level(logging.CRITICAL):
+        for answered in (fails, told.append):
+            end.ask(Ask("anything"), answered)
+        end.lost()
+    [answer] = told
+    assert isinstance(answer, Failed)
+    with pytest.raises(OutcomeUnknown):
+        await end.reach(1)
 
 
 async def test_whoever_waits_for_a_position_goes_on_when_it_is_passed() -> None:

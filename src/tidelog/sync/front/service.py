@@ -262,14 +262,18 @@ class SyncService:
     def _attached(self, attached: Attached) -> None:
         self.link.passed(attached.position)
 
-    async def connect(self, connection: "_Connection", action: Connected) -> bytes:
-        """Register an authenticated client; returns the payload of `connected`."""
+    async def connect(self, connection: "_Connection", action: Connected) -> None:
+        """Register an authenticated client, and tell it so."""
         form = connection.session.form
         if isinstance(form, InsiemeForm):
             await self.catch_up()
-            return form.connected(connection.client_id, self.last_event)
-        join = Join(connection.number, connection.client_id)
-        await self.link.reply(join, Joined, at_once=partial(self._joined, connection))
+            payload = form.connected(connection.client_id, self.last_event)
+            connection.send("connected", payload, action.reply_to)
+        elif not connection.session.closed:  # who has hung up by now supersedes nobody
+            join = Join(connection.number, connection.client_id)
+            await self.link.reply(join, Joined, at_once=partial(self._joined, connection, action))
+
+    def _connected(self, connection: "_Connection", action: Connected) -> bytes:
         settings = self.settings
         payload = {
             "client_id": connection.client_id,
@@ -290,13 +294,17 @@ class SyncService:
             payload["model_version"] = self.announced_version
         return encode(payload)
 
-    def _joined(self, connection: "_Connection", joined: Joined) -> None:
-        """Of several connections of one client, the one with the latest claim stays (sync 3.3)."""
+    def _joined(self, connection: "_Connection", action: Connected, joined: Joined) -> None:
+        """Of several connections of one client, the one with the latest claim stays (sync 3.3).
+
+        It is told here: as soon as it is known, others send to it, and `connected` comes first.
+        """
         self.link.passed(joined.position)
         if not joined.is_latest:
             connection.close(SUPERSEDED)
         elif not connection.session.closed:
             self.clients[connection.client_id] = connection
+            connection.send("connected", self._connected(connection, action), action.reply_to)
 
     # Submit.
 
@@ -640,7 +648,11 @@ class _Connection:
         if isinstance(answer, NotTaken):
             self._not_taken(request, answer)
             return
-        self.unanswered.popleft()
+        # In order, but for a failure of one that the owner has not come to.
+        places = (n for n, each in enumerate(self.unanswered) if each is request)
+        if (place := next(places, None)) is None:
+            return  # one before it was not taken, so this one is submitted again too
+        del self.unanswered[place]
         if self.failed:
             return
         if isinstance(answer, Submitted):
@@ -708,8 +720,7 @@ class _Connection:
         try:
             match action:
                 case Connected():
-                    payload = await self._service.connect(self, action)
-                    self.send("connected", payload, action.reply_to)
+                    await self._service.connect(self, action)
                     self._done()
                 case Sync():
                     if self.outlet is not None:  # a page is made when the one before it is taken

@@ -38,6 +38,7 @@ from tidelog.base.clock import SystemClock
 from tidelog.base.errors import DataError, StoreUnavailable
 from tidelog.base.settings.limits import Limits
 from tidelog.sync.front import service as service_module
+from tidelog.sync.front.service import SyncService
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import open_halves
 
@@ -321,6 +322,22 @@ async def test_subscribers_attach_without_gap_or_double(
             assert len(ids) == writers * each
             shares.append(paged)
         assert min(shares) < max(shares), "they attached at different moments"
+
+
+async def test_nothing_comes_before_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is known is sent to, also in the step in which it became known."""
+    joined = SyncService._joined
+
+    def with_a_new_version(service: SyncService, *given: Any) -> None:
+        joined(service, *given)
+        service._version_changed(3, 4)
+
+    monkeypatch.setattr(SyncService, "_joined", with_a_new_version)
+    async with sync_server(tmp_path) as node, connected(node.ws_url) as peer:
+        assert [each["type"] for each in peer.received] == ["connected"]
+        assert (await peer.expect("version_changed"))["new_model_version"] == 4
 
 
 async def test_pages_are_exact(engine: str, store_location: str, tmp_path: Path) -> None:
