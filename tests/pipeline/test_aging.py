@@ -25,11 +25,13 @@ from tidelog.pipeline.fill.sync_model import model_in_use
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.lake.horizon import AGING, BASE, begun_horizon, horizon
 from tidelog.pipeline.lake.lake import AGED, Lake, LakeError
+from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.pipeline.tables import BY_NAME, TABLES_WITH_CONTENT
 from tidelog.pipeline.transforms.messages import fold, message_versions
+from tidelog.sync.protocol.profiles import TREE_ACTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,6 +218,8 @@ def test_a_kill_at_any_commit_leaves_a_sound_lake(
         spark, KILLED, str(lake.root), str(copy.store), fault=f"{FaultPoint.LAKE_COMMITTED}=kill"
     )
     assert begun_horizon(lake) == LAST
+    with pytest.raises(LakeError, match=r"is being removed by age, .* after 300"):
+        as_of_here(lake, 100, "partition", PARTITION, source)
     failures = 0
     while begun_horizon(lake) is not None:
         armed = faultpoint._parse(f"{FaultPoint.LAKE_COMMITTED}=enospc")
@@ -234,6 +238,34 @@ def test_a_kill_at_any_commit_leaves_a_sound_lake(
     with lake.writing():
         build(spark, lake, StoreAddress(str(copy.store)), model=whole_model())
     assert contents(lake) == contents(aged.lake)
+
+
+def test_a_state_that_cannot_be_told_is_not_continued(
+    spark: "SparkSession", aged: WholeLake, tmp_path: Path
+) -> None:
+    """Content that was lost, and a state of another model: later events alone make no state."""
+    copy = aged.copy(tmp_path / "data")
+    lake, source, at = copy.lake, source_of(copy), LAST + 100
+    bases = {row["partition"]: row for row in content(lake, BASE)}
+    new = [row for row in content(lake, "event") if LAST < row["committed_id"] <= at]
+    touched = sorted({row["partition"] for row in new} & bases.keys())
+    trees = (row for row in new if row["type"] in TREE_ACTIONS and row["event"])
+    pruned = next(row for row in trees if row["partition"] in touched)
+    other, *rest = (name for name in touched if name != pruned["partition"])
+    for name, was, value in (
+        (BASE, bases[other], {"model_version": source.model_version + 1}),
+        ("event", pruned, {"event": None}),
+    ):
+        rows = pa.Table.from_pylist([was | value], lake.arrow(name).schema)
+        gone = Gone(rows.select(BY_NAME[name].key))
+        lake.replace(name, lake.through(name), [gone], rows)
+    for through in (at, at + 100):
+        age(spark, lake, through, source)
+        told = {row["partition"]: row for row in content(lake, BASE)}
+        assert not told.keys() & {pruned["partition"], other}
+        went_on = told.keys() & set(rest)
+        assert went_on
+        assert all(told[name]["committed_id"] > LAST for name in went_on)
 
 
 def test_what_is_forgotten_takes_the_states_with_it(

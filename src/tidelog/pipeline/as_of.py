@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.lake.forgetting import is_unfinished
-from tidelog.pipeline.lake.horizon import BASE, horizon, horizon_in_words
+from tidelog.pipeline.lake.horizon import BASE, begun_horizon, horizon, horizon_in_words
 from tidelog.pipeline.lake.lake import Lake, LakeError, forgotten_partitions
 from tidelog.pipeline.lake.names import require_known
 from tidelog.pipeline.tables import BY_NAME
@@ -117,6 +117,12 @@ def as_of_here(
 
 def _require_kept(lake: Lake, position: int) -> None:
     """Make sure that the lake has what was committed up to a position, or what came of it."""
+    if 0 < position <= (last := begun_horizon(lake) or 0) and last > horizon(lake):
+        # States are put aside before anything else, so they may be of a later position already.
+        raise LakeError(
+            f"content up to {last:,} is being removed by age, so the lake cannot tell what was at "
+            f"{position:,}. Choose a position after {last:,}."
+        )
     if 0 < position <= (last := horizon(lake)):
         raise LakeError(
             f"{horizon_in_words(lake)}, so the lake cannot tell what was at {position:,}. Choose a "

@@ -157,16 +157,19 @@ def _put_aside(
         return is_there
     told(BASE)
     session = session_of(spark)
-    known = set(lake.arrow(BASE, ["partition"])["partition"].to_pylist()) if is_there else set()
+    of_model = [("model_version", "=", source.model_version)]
+    known = lake.arrow(BASE, ["partition"], of_model)["partition"].to_pylist() if is_there else ()
     # Of a partition without a state, all events are needed: if one is gone, it has none now.
-    begin = 0 if set(touched.to_pylist()) - known else after
+    begin = 0 if set(touched.to_pylist()).difference(known) else after
     until = sql.col("committed_id") <= through
     events = lake.frame_from(session, "event", "committed_id", begin + 1).where(until)
     names = events.where(sql.col("committed_id") > after).select("partition").distinct()
     events = tellable_events(session, lake, events.join(names, "partition", "left_semi"))
     log = lake.frame_from(session, "log", "committed_id", after + 1).where(until)
     made = states_of(session, lake, events, log, source)
-    lake.upsert(BASE, made, through, notes={AGED: through})
+    # A state that cannot be told any more is none to go on from either: it would lack events.
+    gone = Gone(pa.table({"partition": touched}))
+    lake.upsert(BASE, made, through, notes={AGED: through}, gone=[gone])
     return True
 
 

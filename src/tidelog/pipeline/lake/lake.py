@@ -610,17 +610,19 @@ class Lake:
         through: int,
         made_of: str | None = None,
         notes: Mapping[str, int] = NOTHING,
+        gone: Sequence[Gone] = (),
     ) -> int:
         """Replace the rows that share a key with `frame`, add the others; returns how many.
 
-        They go to new files. Only files that hold a row which is replaced are written again.
+        They go to new files, and the rows of `gone` go. Only files that hold a row which is
+        replaced or goes are written again.
         """
         table = BY_NAME[name]
         files, expected = self._written(table, frame)
         first = (table.order,) if table.order in table.key else ()
         key = [*first, *(column for column in table.key if column not in first)]
         names = pq.read_table([str(file) for file in files], columns=key) if files else None
-        gone = [] if names is None else [Gone(names)]
+        gone = gone if names is None else [*gone, Gone(names)]
         if expected != (found := 0 if names is None else names.num_rows):
             raise self._incomplete(name, expected, found)
         return self.replace(name, through, gone, files=files, made_of=made_of, notes=notes)
