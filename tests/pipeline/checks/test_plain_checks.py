@@ -11,13 +11,16 @@ import pytest
 
 from support.pipeline import mixed_log
 from support.pipeline.check_evidence import looked_at
-from tidelog.pipeline.checks.extent import Range
+from tidelog.pipeline.checks import plain_tables
+from tidelog.pipeline.checks.extent import Extent, Range
+from tidelog.pipeline.checks.plain_bronze import is_plainly_the_same
 from tidelog.pipeline.checks.plain_channels import is_plainly_sound
 from tidelog.pipeline.checks.run import run_checks
+from tidelog.pipeline.checks.view import View
 from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.fill.ingest import catch_up, ingest
 from tidelog.pipeline.fill.sync_model import model_in_use
-from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.lake import AGED, Lake
 from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.lazy_spark import LazySpark
 from tidelog.pipeline.search.index_build import update_index
@@ -140,3 +143,30 @@ def test_all_of_a_table_is_looked_at(store: Path, tmp_path: Path) -> None:
     other.cut("changes", head // 2)
     with pytest.raises(AssertionError, match="Spark was needed"):
         examined(other)
+
+
+def test_content_that_is_too_old_is_not_plainly_the_same(store: Path, tmp_path: Path) -> None:
+    """The store has it, and the lake says that it has none."""
+    address, lake = StoreAddress(str(store)), Lake(tmp_path / "lake")
+    head = ingest(NO_SPARK, address, lake)
+    everything, evidence = [Range(0, head)], looked_at(NO_SPARK, str(store), tmp_path)
+    assert is_plainly_the_same(evidence, lake, everything, head)
+    lake.replace("log", head, [], notes={AGED: head // 2})
+    assert not is_plainly_the_same(evidence, lake, everything, head)
+
+
+def test_few_messages_are_held_at_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are wanted, and of more than the limit none."""
+    address, lake = StoreAddress(str(store)), Lake(tmp_path / "lake")
+    head = ingest(NO_SPARK, address, lake)
+    build(NO_SPARK, lake, address)
+    part = Range(head // 2, head)
+    evidence = looked_at(NO_SPARK, str(store), tmp_path, part)
+    view = View(NO_SPARK, lake, evidence, Extent(part), None, address.head().committed_at)
+    held = plain_tables._held_messages(view)
+    assert held is not None
+    assert 0 < held.num_rows == len(view.messages) < lake.rows("message")
+    monkeypatch.setattr(plain_tables, "MOST_BYTES", 1)
+    assert plain_tables._held_messages(view) is None

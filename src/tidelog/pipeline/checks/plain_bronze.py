@@ -13,6 +13,7 @@ from tidelog.base.data.digest import body_digest
 from tidelog.pipeline.checks.extent import Range
 from tidelog.pipeline.checks.spool import HIGHEST
 from tidelog.pipeline.lake.forgetting import is_unfinished
+from tidelog.pipeline.lake.horizon import horizon
 from tidelog.pipeline.source.spark_source import id_ranges
 from tidelog.pipeline.tables import LOG
 
@@ -40,11 +41,12 @@ def is_plainly_the_same(
     """
     if evidence.log_files or lake.files("forgotten") or is_unfinished(lake):
         return False
+    too_old = horizon(lake)
     try:
         if ranges[-1].through == through and _has_more(lake):
             return False
         return all(
-            _is_same(stored, lake.between("log", _COLUMNS, chunk.after, chunk.through))
+            _is_same(stored, lake.between("log", _COLUMNS, chunk.after, chunk.through), too_old)
             for each in ranges
             for chunk in id_ranges(each.after, each.through, CHUNK_ROWS)
             for stored in evidence.log_tables([Range(chunk.after, chunk.through)], _COLUMNS)
@@ -58,9 +60,12 @@ def _has_more(lake: "Lake") -> bool:
     return bool(lake.between("log", ["committed_id"], lake.through("log"), HIGHEST).num_rows)
 
 
-def _is_same(stored: pa.Table, kept: pa.Table) -> bool:
+def _is_same(stored: pa.Table, kept: pa.Table, too_old: int) -> bool:
     """Whether entries are equal; what the store has lost, only its digest vouches for."""
     kept = kept.sort_by("committed_id")
+    is_left = (pc.field("committed_id") <= too_old) & pc.field("body").is_valid()
+    if kept.filter(is_left).num_rows:
+        return False
     if stored.num_rows != kept.num_rows or any(
         not stored[name].equals(kept[name]) for name in _COLUMNS if name not in _CONTENT
     ):

@@ -40,7 +40,7 @@ CHUNK_ROWS = 20_000
 """Entries whose rows are compared at once."""
 
 MOST_BYTES = 256 * 1024 * 1024
-"""Versions of the wanted messages that are held in memory; of more, Spark has a look."""
+"""What is held in memory of the wanted messages, or of their versions; of more, Spark looks."""
 
 
 def is_little(view: View) -> bool:
@@ -159,7 +159,7 @@ def _versions(view: View) -> pa.Table | None:
 
 
 def _held_messages(view: View) -> pa.Table | None:
-    """The rows of the wanted messages; None if others say that they belong there."""
+    """The rows of the wanted messages; None if others say so too, or if they are too large."""
     rows = view.lake.dataset("message")
     assert rows is not None  # noqa: S101 - it is built
     schema = arrow_schema(BY_NAME["message"])
@@ -171,11 +171,18 @@ def _held_messages(view: View) -> pa.Table | None:
         said |= within_any(column, view.ranges)
     wanted = said | within_any("first_committed_id", intervals_of(begins_of(view)))
     names = _names(view)
-    held = rows.to_table(schema.names, filter=wanted).cast(schema)
-    mine = common(held, names)
     if others(rows.to_table(list(KEY), filter=said), names).num_rows:
         return None
-    return mine
+    mine, size = [schema.empty_table()], 0
+    for batch in rows.to_batches(
+        columns=schema.names, filter=wanted, batch_readahead=2, fragment_readahead=1
+    ):
+        found = common(pa.Table.from_batches([batch]).cast(schema), names)
+        mine.append(found)
+        size += found.nbytes
+        if size > MOST_BYTES:
+            return None
+    return pa.concat_tables(mine)
 
 
 def begins_of(view: View) -> list[int]:
