@@ -424,6 +424,33 @@ def test_a_message_keeps_what_its_newer_versions_say(
     )
 
 
+def test_messages_that_are_rebuilt_are_left_to_that(
+    spark: "SparkSession", small: Lake, whole: WholeLake
+) -> None:
+    """And one without versions is no reason to fail, nor taken for another."""
+    source = source_of(whole)
+    gone = Gone(pa.table({"message_serial": ["m2"]}))
+    small.replace("message_version", 10, [gone])
+    before = {row["message_serial"]: row for row in small.arrow("message").to_pylist()}
+    age(spark, small, 4, source)
+    rows = {row["message_serial"]: row for row in small.arrow("message").to_pylist()}
+    assert rows["m2"] == before["m2"]
+    assert (rows["m3"]["data"], rows["m3"]["is_complete"]) == (None, False)
+    small.outdate("message")
+    age(spark, small, 5, source)
+    assert (small.through("message"), small.noted("message", AGED)) == (0, 5)
+    assert begun_horizon(small) is None
+
+
+def test_a_log_that_goes_back_twice_takes_all_horizons_along(small: Lake) -> None:
+    """Also of tables that were not built in between; those that are not there do not begin."""
+    for shared in (5, 3):
+        for name in ("send", "mention"):
+            small.outdate(name, {AGED: shared})
+        assert small.noted("send", AGED) == shared
+    assert small.delta("mention") is None
+
+
 def test_a_setting_removes_old_content(
     spark: "SparkSession",
     whole: WholeLake,

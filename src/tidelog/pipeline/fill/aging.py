@@ -130,7 +130,9 @@ def age(
         else:
             told(name)
             lake.vacuum(name)  # what was emptied the last time
-            if name == "message":
+            if name == "message" and not lake.through(name):
+                lake.replace(name, 0, [], notes={AGED: through})  # the next build rebuilds it
+            elif name == "message":
                 _empty_messages(lake, after, through)
             else:
                 _empty(lake, BY_NAME[name], after, through)
@@ -272,7 +274,9 @@ def _folded_anew(lake: Lake, known: pa.Table) -> pa.Table:
     versions = lake.arrow("message_version", READ, wanted)
     names = known.select(KEY)
     folded = common(messages_of(combined(steps_of_versions(versions))), names)
-    folded, known = folded.sort_by("first_committed_id"), known.sort_by("first_committed_id")
+    order = [(column, "ascending") for column in KEY]
+    known = common(known, folded.select(KEY)).sort_by(order)
+    folded = folded.sort_by(order)
     state = pc.if_else(pc.equal(known["state"], PURGED), PURGED, folded["state"])
     folded = folded.set_column(folded.column_names.index("state"), "state", state)
     is_other = pc.or_(

@@ -888,7 +888,8 @@ class Lake:
 
         Its rows can be read until then.
         """
-        if self.through(name):
+        is_other = any(self.noted(name, what) != number for what, number in notes.items())
+        if self.through(name) or (is_other and self.delta(name) is not None):
             self._put(name, (), 0, notes=notes)
 
     def cut(self, name: str, through: int, notes: Mapping[str, int] = NOTHING) -> None:
