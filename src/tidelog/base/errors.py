@@ -29,6 +29,10 @@ class ShuttingDown(TidelogError):  # noqa: N818 - the failure is the noun
     """The server finishes what it accepted and takes nothing new."""
 
 
+class Unsendable(TidelogError):  # noqa: N818 - the failure is the noun
+    """A message between the halves of a server is too large, or cannot be encoded."""
+
+
 class StoreError(TidelogError):
     """Root of what an engine can raise."""
 

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from tidelog.base.errors import TidelogError
-from tidelog.link.message import Failed, Message, error_name
+from tidelog.base.errors import TidelogError, Unsendable
+from tidelog.link.message import Failed, Message, NotSent, error_name
 
 _log = logging.getLogger(__name__)
 
 Send = Callable[[int, Any], None]
-"""Gives a number and a message to the other end; never waits."""
+"""Gives a number and a message to the other end; never waits. Raises `Unsendable` for what cannot
+cross; then nothing was sent."""
 
 A = TypeVar("A", bound=Message)
 
@@ -41,18 +42,25 @@ class FrontEnd:
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
 
     def tell(self, message: Message) -> None:
-        """Say something that has no answer."""
+        """Say something that has no answer.
+
+        Raises:
+            Unsendable: it was not said.
+        """
         self.send(0, message)
 
     def ask(self, question: Message, answered: Callable[[Any], None]) -> None:
         """Ask; `answered` takes the answer when it comes, before anything later on the link.
 
-        In one process that may be before this returns. What was asked cannot be withdrawn.
+        In one process that may be before this returns, and so may `NotSent` be with any link. What
+        was asked cannot be withdrawn.
         """
         self._number = number = self._number + 1
         self._asked[number] = answered
         try:
             self.send(number, question)
+        except Unsendable as error:
+            self.received(number, NotSent(error_name(error), str(error)))
         except BaseException:
             self._asked.pop(number, None)
             raise
@@ -164,6 +172,26 @@ class OwnerEnd:
         except Exception as error:  # noqa: BLE001 - whoever asked must not wait for ever
             answer = failed(error)
         self.send(number, answer)
+
+
+def answering(send: Send, give_up: Callable[[], None]) -> Send:
+    """How an owner's half sends over a link that not everything can cross.
+
+    Whoever asked is told that the answer cannot. What nobody asked for is something that the front
+    relies on: without it the front must be given up, and begin again.
+    """
+
+    def sending(number: int, message: Any) -> None:
+        try:
+            send(number, message)
+        except Unsendable as error:
+            _log.error("could not tell a front a %s: %s", type(message).__name__, error)
+            if number:
+                send(number, Failed(error_name(error), f"the answer cannot be given: {error}"))
+            else:
+                give_up()
+
+    return sending
 
 
 def failed(error: Exception) -> Failed:

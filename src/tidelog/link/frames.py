@@ -1,7 +1,8 @@
 """Frames: how messages of several surfaces cross one stream of bytes, many at a time, in order.
 
 A frame is a head (how long the rest is, and which surface it is of) and a MessagePack array of
-pairs of a number and a message.
+pairs of a number and a message. Each pair is encoded when it is added: one that cannot be is
+refused to whoever sends it, and takes no other with it.
 """
 
 import struct
@@ -10,14 +11,14 @@ from typing import Any
 
 import msgspec
 
+from tidelog.base.errors import Unsendable
+from tidelog.link import bounds
+
 _HEAD = struct.Struct("<IB")
 
-MAX_FRAME_BYTES = 268_435_456
-"""A frame that says it is larger is none: the other end does not speak this protocol. The largest
-message is a snapshot, which an administrator has asked for."""
-
-MAX_FRAME_MESSAGES = 512
-"""So that whoever reads a frame gets to something else soon."""
+_COUNT = struct.Struct(">BH")
+"""MessagePack's array of up to 65,535 values."""
+_ARRAY = 0xDC
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -26,30 +27,62 @@ class NotAFrame(ValueError):  # noqa: N818 - the failure is the noun
     """What came cannot be read, and so nothing after it can."""
 
 
+def encoded(number: int, message: Any) -> bytes:
+    """A pair as it is in a frame.
+
+    Raises:
+        Unsendable: it does not fit, or has something that bytes cannot say.
+    """
+    try:
+        pair = _encode((number, message))
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        raise Unsendable(f"it has something that cannot be encoded: {error}") from error
+    if len(pair) > bounds.MAX_MESSAGE_BYTES:
+        raise Unsendable(
+            f"it is too large: {len(pair)} bytes where {bounds.MAX_MESSAGE_BYTES} are the most; "
+            "send or ask for less at a time"
+        )
+    return pair
+
+
 class FrameWriter:
     """Gathers messages; what is taken from it are bytes to send."""
 
     def __init__(self) -> None:
-        self._runs: list[tuple[int, list[tuple[int, Any]]]] = []
-        """Messages of one surface each, in the order in which they are to leave."""
+        self._frames: list[tuple[int, list[bytes]]] = []
+        """Pairs of one surface each, in the order in which they are to leave."""
+        self._room = 0
+        """Bytes that the last frame has left."""
 
     def add(self, surface: int, number: int, message: Any) -> bool:
-        """One more message; returns whether it is the first since `take`."""
-        runs = self._runs
-        is_first = not runs
-        if is_first or runs[-1][0] != surface or len(runs[-1][1]) >= MAX_FRAME_MESSAGES:
-            runs.append((surface, [(number, message)]))
+        """One more message; returns whether it is the first since `take`.
+
+        Raises:
+            Unsendable: nothing was added.
+        """
+        pair = encoded(number, message)
+        frames = self._frames
+        is_first = not frames
+        if (
+            is_first
+            or frames[-1][0] != surface
+            or len(pair) > self._room
+            or len(frames[-1][1]) >= bounds.MAX_FRAME_MESSAGES
+        ):
+            frames.append((surface, [pair]))
+            self._room = bounds.FRAME_BYTES
         else:
-            runs[-1][1].append((number, message))
+            frames[-1][1].append(pair)
+        self._room -= len(pair)
         return is_first
 
     def take(self) -> bytes:
         """Everything that was added, as frames."""
-        runs, self._runs = self._runs, []
+        frames, self._frames = self._frames, []
         parts: list[bytes] = []
-        for surface, messages in runs:
-            body = _encode(messages)
-            parts += (_HEAD.pack(len(body), surface), body)
+        for surface, pairs in frames:
+            size = bounds.COUNT_BYTES + sum(map(len, pairs))
+            parts += (_HEAD.pack(size, surface), _COUNT.pack(_ARRAY, len(pairs)), *pairs)
         return b"".join(parts)
 
 
@@ -77,7 +110,7 @@ class FrameReader:
         try:
             while len(buffer) - start >= _HEAD.size:
                 size, surface = _HEAD.unpack_from(buffer, start)
-                if size > MAX_FRAME_BYTES or surface >= len(self._decoders):
+                if size > bounds.MAX_FRAME_BYTES or surface >= len(self._decoders):
                     raise NotAFrame(f"a frame of {size} bytes for surface {surface}")
                 end = start + _HEAD.size + size
                 if len(buffer) < end:

@@ -31,6 +31,10 @@ class Failed(Message, frozen=True):
         return _KNOWN.get(self.error, TidelogError)(self.text)
 
 
+class NotSent(Failed, frozen=True):
+    """What the front's end answers itself if a question cannot be sent: nothing was done."""
+
+
 _KNOWN: dict[str, type[TidelogError]] = {
     name: each
     for name, each in vars(errors).items()

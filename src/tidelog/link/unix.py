@@ -1,7 +1,8 @@
 """A link over a socket, between two processes of one machine.
 
 What a turn of the event loop sends leaves in one write. An end that does not read what it is sent
-is dropped: a front then begins again as a new one, with its connections closed.
+is dropped: a front then begins again as a new one, with its connections closed. `bounds` says how
+much that is, and when the tail waits for a front that reads.
 """
 
 import asyncio
@@ -10,27 +11,29 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from tidelog.link.ends import AtOwner, FrontEnd, OwnerHalf, Send
+from tidelog.base.brake import Brake
+from tidelog.link import bounds
+from tidelog.link.ends import AtOwner, FrontEnd, OwnerHalf, Send, answering
 from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame
 from tidelog.link.message import Vocabulary
 
 _log = logging.getLogger(__name__)
 
-MAX_WAITING_BYTES = 67_108_864
-"""Of messages that the other end has not read. A front that is this far behind could not tell its
-clients anything in time, and what waits for it is memory of the owner."""
-
 
 class SocketLink(asyncio.Protocol):
     """One end of a link that carries the messages of several surfaces."""
 
-    def __init__(self, kinds: Sequence[Any], lost: Callable[[], None]) -> None:
-        """`kinds` as of `FrameReader`; `lost` is called once, when nothing comes any more."""
+    def __init__(self, kinds: Sequence[Any], lost: Callable[[], None], brake: Brake) -> None:
+        """`kinds` as of `FrameReader`; `lost` is called once, when nothing comes any more.
+
+        The brake is held while the other end has much to read.
+        """
         self.receive: list[Send] = []
         """Takes what comes, by the number of the surface."""
         self._reader = FrameReader(kinds)
         self._writer = FrameWriter()
         self._lost = lost
+        self._brake = brake
         self._transport: asyncio.Transport | None = None
 
     def sender(self, surface: int) -> Send:
@@ -43,17 +46,37 @@ class SocketLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         frames, transport = self._writer.take(), self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         transport.write(frames)
         waiting = transport.get_write_buffer_size()
-        if waiting > MAX_WAITING_BYTES:
-            _log.error("dropped a link: %d bytes wait to be read at its other end", waiting)
-            transport.abort()
+        if waiting > bounds.MAX_WAITING_BYTES:
+            self._drop(f"{waiting} bytes wait to be read at its other end")
+
+    def _drop(self, why: str) -> None:
+        if self._transport is not None:
+            _log.error("dropped a link: %s", why)
+            self._transport.abort()
+
+    def give_up(self) -> None:
+        """The other end misses something: it must begin again."""
+        self._drop("its other end could not be told something that it relies on")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
+        self._transport.set_write_buffer_limits(bounds.HIGH_WATER_BYTES, bounds.LOW_WATER_BYTES)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._brake.hold(self._too_slow)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._brake.release(self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._drop("its other end is too slow, and the tail has waited long enough for it")
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -64,14 +87,13 @@ class SocketLink(asyncio.Protocol):
                 except Exception:  # noqa: BLE001 - what follows must arrive
                     _log.exception("receiving a %s failed", type(message).__name__)
         except NotAFrame as error:
-            _log.error("dropped a link: %s", error)
-            if self._transport is not None:
-                self._transport.abort()
+            self._drop(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
         self._transport = None
+        self._brake.release(self._too_slow)
         self._lost()
 
 
@@ -82,16 +104,20 @@ class Served(NamedTuple):
     vocabulary: Vocabulary
 
 
-def owner_link(surfaces: Sequence[Served]) -> SocketLink:
-    """The owner's end of a link to one more front; both ends have the surfaces in one order."""
+def owner_link(surfaces: Sequence[Served], brake: Brake | None = None) -> SocketLink:
+    """The owner's end of a link to one more front; both ends have the surfaces in one order.
+
+    `brake` is the tail's.
+    """
     fronts: list[AtOwner] = []
 
     def lost() -> None:
         for front in fronts:
             front.lost()
 
-    link = SocketLink([each.vocabulary.to_owner for each in surfaces], lost)
-    fronts += [each.half.accept(link.sender(number)) for number, each in enumerate(surfaces)]
+    link = SocketLink([each.vocabulary.to_owner for each in surfaces], lost, brake or Brake())
+    for number, each in enumerate(surfaces):
+        fronts.append(each.half.accept(answering(link.sender(number), link.give_up)))
     link.receive = [front.received for front in fronts]
     return link
 
@@ -110,7 +136,7 @@ def front_link(
             end.lost()
         lost()
 
-    link = SocketLink([each.to_front for each in vocabularies], lose)
+    link = SocketLink([each.to_front for each in vocabularies], lose, Brake())
     for number, end in enumerate(ends):
         end.send = link.sender(number)
     link.receive = [end.received for end in ends]

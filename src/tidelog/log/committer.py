@@ -669,6 +669,7 @@ class Committer:
         target = self._known_head
         try:
             while self.tail.position < target:
+                await self.tail.brake.released()
                 page = await self._store.entries(self.tail.position, through=target)
                 if not page:
                     # The wake-up spoke of entries that are not there: somebody else's, or a lie.

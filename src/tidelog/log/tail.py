@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from tidelog.base.brake import Brake
 from tidelog.log.known_digests import KnownDigests
 from tidelog.store.engine import GENESIS_DIGEST
 from tidelog.store.rows import Entry
@@ -28,6 +29,9 @@ class Tail:
         node finds the position at or beyond it."""
         self.known_digests = KnownDigests(position, digest)
         """Of positions that were passed: they tell whether the store still has the same log."""
+        self.brake = Brake()
+        """Held by fronts that have much to read: what other nodes wrote is then delivered later,
+        because it may be any amount. What this node writes is not held up by any of them."""
         self._sinks: dict[str, tuple[EntrySink, ...]] = {}
         """By surface. Replaced, never changed, so that a sink may subscribe or leave another."""
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from support.log.nodes import Node, joined, put_item, running_node, verdict, whole_log
 from support.probe.rules import SCOPE, STATE, PruneItem, PutItem, log_stream
+from tidelog.base import brake
 from tidelog.base.errors import (
     DataError,
     OutcomeUnknown,
@@ -659,6 +660,30 @@ async def test_a_node_hears_of_other_nodes_commits(postgresql_url: str) -> None:
                 await asyncio.wait_for(delivered.wait(), 0.05)
                 break
         assert delivered.is_set()
+
+
+async def test_what_others_wrote_waits_for_fronts_that_lag(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be any amount; it comes when they can take more, and nothing is left out."""
+    monkeypatch.setattr(brake, "PATIENCE_SECONDS", 60.0)
+    async with (
+        asyncio.timeout(60),
+        running_node(postgresql_url, name="a") as a,
+        running_node(postgresql_url, name="b") as b,
+    ):
+        held, front = b.committer.tail.brake, asyncio.Event()
+        held.hold(front.set)
+        for number in range(3):
+            await a.put("s", f"k{number}")
+        reached = asyncio.create_task(b.committer.catch_up())
+        while not held.is_awaited:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        assert b.delivered == []
+        held.release(front.set)
+        await reached
+        assert not front.is_set(), "it was not given up"
+        assert [entry.committed_id for entry in b.delivered] == [1, 2, 3]
 
 
 async def test_a_lost_notification_costs_one_poll(postgresql_url: str) -> None:

@@ -6,9 +6,12 @@ import pytest
 
 from support.sync import insieme_peer
 from support.sync.admin import admin
-from support.sync.peer import TREE, connected, note, outcome, push
+from support.sync.peer import TREE, connected, envelope, note, outcome, push, token
 from tidelog.base.settings.limits import Limits
+from tidelog.link import bounds
 from tidelog.link.choice import VARIABLE
+from tidelog.sync.messages import Events
+from tidelog.sync.upkeep import owner
 
 
 @pytest.fixture(params=["encoded", "apart"])
@@ -85,3 +88,79 @@ async def test_a_full_queue_does_not_change_the_order_over_any_link(
         assert committed == sorted(committed, key=int)
         assert committed
         assert [event["id"] for event in await peer.whole("p")] == committed
+
+
+async def test_what_a_token_claims_crosses_whatever_it_is(link: str, tmp_path: Path) -> None:
+    """Rules about states are given all claims, also those that only JSON can say."""
+    del link
+    odd = {"half": "\ud800", "large": 2**70}
+    async with (
+        admin(tmp_path, plugin="support.sync.application:Rules") as administrator,
+        connected(administrator.node.ws_url, "a", TREE, claims=odd) as a,
+        connected(administrator.node.ws_url, "b", TREE) as b,
+    ):
+        for peer, name in ((a, "1"), (b, "2")):
+            await peer.send("submit_events", {"events": [push(name, name)]})
+        for peer in (a, b):
+            results = (await peer.wait_for("submit_events_result"))["results"]
+            assert outcome(results) == ["committed"]
+
+
+async def test_a_submit_that_cannot_be_sent_is_refused_alone(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its turn, and those before and after it are committed; over HTTP likewise."""
+    del link
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 4000)
+    async with (
+        admin(tmp_path) as administrator,
+        connected(administrator.node.ws_url, "c") as peer,
+        connected(administrator.node.ws_url, "other") as other,
+    ):
+        await other.subscribe("p")
+        for item in (note("1"), note("2"), note("3", data="x" * 4000), note("4")):
+            await peer.send("submit_events", {"events": [item]})
+        told = [await peer.receive() for _ in range(4)]
+        assert [each["type"] for each in told] == [
+            *["submit_events_result"] * 2,
+            "error",
+            "submit_events_result",
+        ]
+        problem = told[2]["payload"]
+        assert problem["code"] == "bad_request"
+        assert "the message was not taken: it is too large" in problem["message"]
+        assert [event["id"] for event in await other.broadcasts(3)] == ["1", "2", "4"]
+        answer = await administrator.http.post(
+            "/sync/v1/submit",
+            content=envelope("submit_events", {"events": [note("5", data="x" * 4000)]}),
+            headers={"authorization": f"Bearer {token('h')}", "x-sync-profile": "canonical"},
+        )
+        assert (answer.status_code, answer.json()["payload"]["code"]) == (400, "bad_request")
+
+
+async def test_many_large_events_at_once_fit_through_the_link(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a front is told of them is divided; subscribers get them all, in order."""
+    del link
+    monkeypatch.setattr(owner, "MAX_EVENTS_BYTES", 2000)
+    names = [f"{number}" for number in range(10)]
+    async with (
+        admin(tmp_path) as administrator,
+        connected(administrator.node.ws_url, "c") as peer,
+        connected(administrator.node.ws_url, "other") as other,
+    ):
+        await other.subscribe("p")
+        told: list[int] = []
+        end = administrator.node.service.link
+        hear = end.hear
+
+        def count(message: Events) -> None:
+            told.append(len(message.events))
+            hear(message)
+
+        end.hear = count
+        results = await peer.submit(*[note(name, data="x" * 900) for name in names])
+        assert outcome(results) == ["committed"] * 10
+        assert [event["id"] for event in await other.broadcasts(10)] == names
+        assert told == [1] * 10

@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
-from tidelog.base.errors import OutcomeUnknown, QueueFull, StoreUnavailable, TidelogError
+from tidelog.base.errors import (
+    OutcomeUnknown,
+    QueueFull,
+    StoreUnavailable,
+    TidelogError,
+    Unsendable,
+)
+from tidelog.link import bounds
 from tidelog.link.choice import VARIABLE, connect
 from tidelog.link.direct import connect_directly
 from tidelog.link.encoded import connect_apart, connect_encoded
 from tidelog.link.ends import FrontEnd, OwnerEnd, OwnerHalf, Send
 from tidelog.link.following import Following
-from tidelog.link.message import Failed, Message, Vocabulary
+from tidelog.link.message import Failed, Message, NotSent, Vocabulary
 
 
 class Ask(Message, frozen=True):
@@ -73,6 +80,8 @@ class AtHalf(OwnerEnd):
         await asyncio.sleep(0)
         if text == "unavailable":
             raise StoreUnavailable("try again")
+        if text == "large":
+            return Answer("x" * 1000)
         if text == "mistake":
             raise RuntimeError("a secret")
         return Answer(text)
@@ -200,6 +209,29 @@ async def test_a_receiver_that_fails_does_not_lose_what_follows(
         await end.reply(Ask("c", is_later=True), Answer)
     assert came == [Note("after a"), Note("after b")]
     assert "receiving a Note failed" in caplog.text
+
+
+@pytest.mark.parametrize("connects", [connect_encoded, connect_apart])
+async def test_what_cannot_be_encoded_loses_no_neighbour(
+    connects: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The links of the tests refuse what a socket would, to whoever asks and nobody else."""
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 1000)
+    end = connects(Half(), VOCABULARY)
+    end.hear = lambda _: None
+    answers: list[Any] = []
+    with caplog.at_level(logging.CRITICAL):
+        for text in ("first", "\ud800", "second"):
+            end.ask(Ask(text), answers.append)
+        too_large = await end.answer(Ask("large", is_later=True))
+        last = await end.answer(Ask("last"))
+    assert isinstance(too_large, Failed)
+    assert "the answer cannot be given" in too_large.text
+    assert sum(isinstance(each, NotSent) for each in answers) == 1
+    others = [each for each in answers if not isinstance(each, Failed)]
+    assert [*others, last] == [Answer("first"), Answer("second"), Answer("last")]
+    with pytest.raises(Unsendable):
+        end.tell(Note("", 2**70))
 
 
 def test_the_first_attaches_and_the_last_detaches() -> None:

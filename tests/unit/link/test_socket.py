@@ -13,11 +13,14 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.base.errors import OutcomeUnknown
-from tidelog.link import unix
+from tidelog.base import brake
+from tidelog.base.brake import Brake
+from tidelog.base.errors import OutcomeUnknown, Unsendable
+from tidelog.link import bounds
+from tidelog.link.bounds import FRAME_BYTES, MAX_FRAME_MESSAGES
 from tidelog.link.ends import FrontEnd, OwnerEnd, Send
-from tidelog.link.frames import MAX_FRAME_MESSAGES, FrameReader, FrameWriter, NotAFrame
-from tidelog.link.message import Failed, Message, Vocabulary
+from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame
+from tidelog.link.message import Failed, Message, NotSent, Vocabulary
 from tidelog.link.unix import Served, front_link, owner_link
 
 
@@ -43,6 +46,7 @@ A = Vocabulary(Ask | Said, Answer | Said | Failed)
 B = Vocabulary(Ask, Answer | Failed)
 
 NEVER = "never"
+TWICE = "twice"
 
 
 class Half:
@@ -74,7 +78,8 @@ class AtHalf(OwnerEnd):
             self.send(number, Answer("made"))
             raise RuntimeError("a mistake")
         if isinstance(message, Ask) and message.text != NEVER:
-            self.send(number, Answer(message.text))
+            times = 2 if message.text.startswith(TWICE) else 1
+            self.send(number, Answer(message.text * times))
 
     def lost(self) -> None:
         """See `AtOwner.lost`."""
@@ -88,6 +93,7 @@ class Linked:
     def __init__(self) -> None:
         self.a, self.b = Half(), Half()
         self.gone = asyncio.Event()
+        self.brake = Brake()
         self.to_a: FrontEnd
         self.to_b: FrontEnd
         self.front: asyncio.Transport
@@ -97,7 +103,9 @@ class Linked:
         """Connect."""
         loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
         surfaces = (Served(self.a, A), Served(self.b, B))
-        self.owner, _ = await loop.create_connection(lambda: owner_link(surfaces), sock=there)
+        self.owner, _ = await loop.create_connection(
+            lambda: owner_link(surfaces, self.brake), sock=there
+        )
         link, (self.to_a, self.to_b) = front_link((A, B), self.gone.set)
         self.front, _ = await loop.create_connection(lambda: link, sock=here)
 
@@ -151,13 +159,26 @@ def test_a_frame_has_a_bounded_number_of_messages() -> None:
     writer = FrameWriter()
     firsts = [writer.add(0, n, Ask("x")) for n in range(2 * MAX_FRAME_MESSAGES + 1)]
     assert firsts == [True] + [False] * (2 * MAX_FRAME_MESSAGES)
-    counts, taken = [], writer.take()
+    assert counts(writer) == [MAX_FRAME_MESSAGES, MAX_FRAME_MESSAGES, 1]
+    assert writer.take() == b""
+
+
+def test_a_frame_has_a_bounded_size_unless_one_message_is_larger() -> None:
+    """Large messages are frames by themselves."""
+    writer = FrameWriter()
+    for size in (100, FRAME_BYTES // 2, FRAME_BYTES // 3, FRAME_BYTES // 3, 2 * FRAME_BYTES, 1, 2):
+        writer.add(0, 1, Said(bytes(size)))
+    assert counts(writer) == [3, 1, 1, 2]
+
+
+def counts(writer: FrameWriter) -> list[int]:
+    """How many messages its frames have."""
+    found, taken = [], writer.take()
     while taken:
         size = int.from_bytes(taken[:4], "little")
-        counts.append(len(msgspec.msgpack.decode(taken[5 : 5 + size])))
+        found.append(len(msgspec.msgpack.decode(taken[5 : 5 + size])))
         taken = taken[5 + size :]
-    assert counts == [MAX_FRAME_MESSAGES, MAX_FRAME_MESSAGES, 1]
-    assert writer.take() == b""
+    return found
 
 
 @pytest.mark.parametrize(
@@ -230,7 +251,7 @@ async def test_an_end_that_does_not_read_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What waits for it is bounded, whatever it is sent."""
-    monkeypatch.setattr(unix, "MAX_WAITING_BYTES", 1_000_000)
+    monkeypatch.setattr(bounds, "MAX_WAITING_BYTES", 1_000_000)
     async with linked() as both:
         both.to_a.hear = lambda _: None
         both.front.pause_reading()
@@ -251,3 +272,130 @@ async def test_an_end_that_speaks_something_else_is_dropped(
             both.front.write(b"GET / HTTP/1.1\r\n\r\n")
             await both.a.gone.wait()
         assert "dropped a link: a frame of" in caplog.text
+
+
+async def test_what_cannot_be_sent_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too large, or nothing that bytes can say: whoever asks is told, its neighbours go on."""
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 1000)
+    async with asyncio.timeout(20), linked() as both:
+        answers: list[Any] = []
+        for text in ("first", "\ud800", "x" * 1000, "second"):
+            both.to_a.ask(Ask(text), answers.append)
+        assert await both.to_a.reply(Ask("last"), Answer) == Answer("last")
+        no_text, too_large, *others = answers
+        assert others == [Answer("first"), Answer("second")]
+        assert isinstance(no_text, NotSent)
+        assert "cannot be encoded" in no_text.text
+        assert isinstance(too_large, NotSent)
+        assert "where 1000 are the most" in too_large.text
+        with pytest.raises(Unsendable):
+            await both.to_a.reply(Ask("x" * 1000), Answer)
+        with pytest.raises(Unsendable):
+            both.to_a.tell(Said(bytes(1000)))
+        assert len(both.a.fronts[0].heard) == 3
+        assert (both.a.lost, both.gone.is_set()) == (0, False)
+
+
+async def test_an_answer_that_cannot_be_sent_is_told_to_who_asked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That it cannot be given; what was asked for may have been done."""
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 1000)
+    async with asyncio.timeout(20), linked() as both:
+        with caplog.at_level(logging.CRITICAL):
+            waiting = [
+                asyncio.create_task(both.to_a.answer(Ask(text)))
+                for text in ("first", TWICE + "x" * 600, "second")
+            ]
+            first, too_large, second = await asyncio.gather(*waiting)
+        assert (first, second) == (Answer("first"), Answer("second"))
+        assert type(too_large) is Failed
+        assert isinstance(too_large.raised(), Unsendable)
+        assert too_large.text.startswith("the answer cannot be given: it is too large")
+
+
+async def test_a_front_that_would_miss_something_must_begin_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody asked for cannot be refused to anybody; nothing after it arrives."""
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 1000)
+    async with asyncio.timeout(20), linked() as both:
+        came: list[Any] = []
+        both.to_a.hear = came.append
+        with caplog.at_level(logging.ERROR):
+            for size in (1, 1000, 2):
+                both.a.fronts[0].tell(Said(bytes(size)))
+            await both.gone.wait()
+        assert Said(bytes(2)) not in came
+        assert "could not tell a front a Said: it is too large" in caplog.text
+
+
+async def test_the_largest_message_is_carried() -> None:
+    """Both ways, beside what waits at the high mark: nobody is dropped for it."""
+    largest = bytes(bounds.MAX_MESSAGE_BYTES - 100)
+    async with asyncio.timeout(60), linked() as both:
+        came: list[int] = []
+        both.to_a.hear = lambda said: came.append(len(said.data))
+        both.front.pause_reading()
+        for data in (bytes(bounds.HIGH_WATER_BYTES), largest, b"x"):
+            both.a.fronts[0].tell(Said(data))
+        both.to_a.tell(Said(largest))
+        while not both.a.fronts[0].heard:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        both.front.resume_reading()
+        await both.to_a.reply(Ask("x"), Answer)
+        assert came == [bounds.HIGH_WATER_BYTES, len(largest), 1]
+        assert len(both.a.fronts[0].heard[0].data) == len(largest)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_waits_for_the_brake_does_not_overrun_a_front(
+    run: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on when the front has read down to the low mark; everything comes, in order."""
+    monkeypatch.setattr(bounds, "HIGH_WATER_BYTES", 500_000)
+    monkeypatch.setattr(bounds, "LOW_WATER_BYTES", 100_000)
+    monkeypatch.setattr(bounds, "MAX_WAITING_BYTES", 1_500_000)
+    monkeypatch.setattr(brake, "PATIENCE_SECONDS", 60.0)
+    run(_catch_up_with_a_slow_front())
+
+
+async def _catch_up_with_a_slow_front() -> None:
+    async with asyncio.timeout(60), linked() as both:
+        came: list[int] = []
+        both.to_a.hear = lambda said: came.append(said.data[0])
+
+        async def produce() -> None:
+            for number in range(100):
+                await both.brake.released()
+                both.a.fronts[0].tell(Said(bytes([number]) * 100_000))
+                await asyncio.sleep(0)
+
+        both.front.pause_reading()
+        producing = asyncio.create_task(produce())
+        while not both.brake.is_awaited:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0)
+        assert not producing.done()
+        both.front.resume_reading()
+        await producing
+        await both.to_a.reply(Ask("x"), Answer)
+        assert came == list(range(100))
+        assert not both.a.lost
+
+
+async def test_a_front_that_holds_the_brake_too_long_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that does not read at all holds up nobody for ever."""
+    monkeypatch.setattr(bounds, "HIGH_WATER_BYTES", 500_000)
+    monkeypatch.setattr(bounds, "LOW_WATER_BYTES", 100_000)
+    monkeypatch.setattr(brake, "PATIENCE_SECONDS", 0.02)
+    async with asyncio.timeout(60), linked() as both:
+        both.to_a.hear = lambda _: None
+        both.front.pause_reading()
+        with caplog.at_level(logging.ERROR):
+            while not both.a.lost:
+                await both.brake.released()
+                both.a.fronts[0].tell(Said(bytes(100_000)))
+                await asyncio.sleep(0)
+        assert "too slow, and the tail has waited long enough" in caplog.text

@@ -38,7 +38,7 @@ UNKNOWN = item({"type": "event", "payload": {"schema": "none", "data": 1}}, CANO
 EXAMPLES: tuple[Message, ...] = (
     messages.Hello(MODEL.digest, "my:Rules"),
     messages.Submit((PUSHED, NOTED, TOO_LARGE, UNKNOWN), 100, True, 7, 2),
-    messages.Submit((msgspec.structs.replace(PUSHED, check={"role": ["w"], "n": 1}),), 1, False),
+    messages.Submit((msgspec.structs.replace(PUSHED, check=b'{"role": ["w"]}'),), 1, False),
     messages.Attach(("p", "q"), ("project",)),
     messages.Detach(projects=("project",)),
     messages.Join(3, "c"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 
 from support.sync.application import compute
@@ -339,6 +340,25 @@ def test_a_check_sees_the_state_of_every_partition() -> None:
         ("p", "i", ["a"], ["b"], [], "_root", "a", None, item, None, 2, {"y": 7}, 7, None),
         ("p-2", "i", [], [], [], None, None, None, None, None, 0, None, None, None),
     ]
+
+
+def test_a_check_sees_all_claims_as_they_are_in_the_token() -> None:
+    """Whatever they are: an item is data that crosses to another process."""
+    seen: list[Any] = []
+
+    class Curious(Plugin):
+        def check(self, state: State, event: Event) -> list[Fault]:
+            seen.append(event.identity.claims)
+            return []
+
+    guard = guarded(Curious())[0]
+    claims: dict[str, Any] = {"half": "\ud800", "large": 2**70, "role": ["w"]}
+    item = Client(guard, **claims).submit("p")
+    crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(item), type=PreparedItem)
+    check = guard.check_of(crossed)
+    assert check is not None
+    assert check({"p": Partition("p").tree}) == ()
+    assert {name: seen[0][name] for name in claims} == claims
 
 
 def test_the_first_partition_with_a_fault_decides() -> None:

@@ -1,5 +1,6 @@
 """The guard around the application's plug-in: measures it, bounds it, and contains its failures."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -99,14 +100,14 @@ class GuardedPlugin:
         invalid: tuple[Fault, ...] = ()
         if self._validates:
             invalid = self._validate(_event(item, raw_event, claims.all))
-        check = claims.all if self._checks else None
+        check = claims.encoded if self._checks else None
         return msgspec.structs.replace(item, invalid=invalid, check=check)
 
     def check_of(self, item: PreparedItem) -> Check | None:
         """What the plug-in has to say about the states of a judged item; None if nothing."""
         if item.check is None:
             return None
-        event = _event(item, _decode_body(item.body).event, item.check)
+        event = _event(item, _decode_body(item.body).event, json.loads(item.check))
         return partial(self._check_in_time, event)
 
     def _validate(self, event: Event) -> tuple[Fault, ...]:

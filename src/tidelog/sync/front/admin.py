@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Meta, Struct
 
+from tidelog.base.errors import Unsendable
 from tidelog.base.serving.surface import (
     Admit,
     Handle,
@@ -81,7 +82,7 @@ class Admin:
                 return HttpResponse(200, encode(await handle(request)))
             except NewerSnapshot as error:
                 return HttpResponse(400, encode({"error": str(error), "code": "newer_snapshot"}))
-            except (msgspec.MsgspecError, ValueError) as error:
+            except (msgspec.MsgspecError, Unsendable, ValueError) as error:
                 return HttpResponse(400, encode({"error": str(error)[:300]}))
 
         async def admit(request: HttpRequest) -> Handle | HttpResponse:

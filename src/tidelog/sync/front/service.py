@@ -24,7 +24,7 @@ from tidelog.base.net.frame import PING, frame, text_frame
 from tidelog.base.serving.surface import Conversation, Endpoint, Outlet, Upgrade
 from tidelog.link.ends import FrontEnd
 from tidelog.link.following import Following
-from tidelog.link.message import Failed, Message
+from tidelog.link.message import Message, NotSent
 from tidelog.store.engine import Store
 from tidelog.sync import messages
 from tidelog.sync.front.files import read_tokens
@@ -325,13 +325,16 @@ class SyncService:
         Raises:
             QueueFull: there is no room.
             ShuttingDown: nothing is taken any more.
-            Problem: the store failed. Earlier items may be committed.
+            Problem: the store failed. Earlier items may be committed. Or the items cannot be handed
+                to the owner of the log, and none is.
         """
         answer = await self.link.answer(
             messages.Submit(request.items, request.size_bytes, request.stops_at_rejection)
         )
         if isinstance(answer, NotTaken):
             raise answer.raised()
+        if isinstance(answer, NotSent):
+            raise _not_sent(answer)
         if not isinstance(answer, Submitted):
             raise Problem("server_error", "internal error; retry all drafts")
         ids = [each.committed_id for each in answer.results if isinstance(each, Committed)]
@@ -537,6 +540,10 @@ def _broadcast(
             push(encoded)
 
 
+def _not_sent(answer: NotSent) -> Problem:
+    return Problem("bad_request", f"the message was not taken: {answer.text}")
+
+
 class _Connection:
     """A `Conversation`: drives a session and does what it says."""
 
@@ -645,7 +652,7 @@ class _Connection:
 
     def _answered(self, request: Submit, answer: Message) -> None:
         """The result goes out before any event of the request does."""
-        if isinstance(answer, NotTaken):
+        if isinstance(answer, NotTaken | NotSent):
             self._not_taken(request, answer)
             return
         # In order, but for a failure of one that the owner has not come to.
@@ -668,8 +675,12 @@ class _Connection:
             self.failed = True
             self._act(self.session.fail())
 
-    def _not_taken(self, request: Submit, answer: Failed) -> None:
-        """It has to be tried again, or refused; so have those after it, which are not taken."""
+    def _not_taken(self, request: Submit, answer: NotTaken | NotSent) -> None:
+        """It has to be tried again, or refused; so have those after it, which are not taken.
+
+        What cannot be sent is tried again too: its refusal must not overtake the answers to those
+        before it.
+        """
         places = [n for n, each in enumerate(self.unanswered) if each is request]
         if not places:
             return  # one before it was not taken
@@ -678,7 +689,13 @@ class _Connection:
             self.unanswered.pop()
         self._round += 1
         if not self.session.postponed(count):
-            self._refuse(answer.raised())
+            if isinstance(answer, NotSent):
+                problem = _not_sent(answer)
+                problem.reply_to = request.reply_to
+                self._act(self.session.refuse(problem))
+                self._done()
+            else:
+                self._refuse(answer.raised())
 
     def _queued(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -41,9 +41,8 @@ class PreparedItem(Struct, frozen=True, array_like=True):
     """Reason and faults of steps 1 to 3 of sync 8.2, which come before the id is looked at."""
     invalid: tuple[Fault, ...]
     """Faults of steps 5 and 6 that need no state; they count only for a new id (sync D25)."""
-    check: Mapping[str, Any] | None = None
-    """All claims of the client's token, if the application has rules about states, which need them;
-    else None."""
+    check: bytes | None = None
+    """`Claims.encoded`, if the application has rules about states, which need it; else None."""
 
     def needs_state(self) -> bool:
         """Whether a decision about it may look at tree states."""

@@ -35,6 +35,9 @@ class Claims(Struct, frozen=True):
     prefixes: tuple[str, ...]
     all: Mapping[str, Any]
     """Every claim of the token, for the application's own rules."""
+    encoded: bytes
+    """The same as JSON of the standard library, which may have what no other form does: integers of
+    any size, halves of surrogate pairs."""
 
     @property
     def user_id(self) -> str | None:
@@ -102,19 +105,25 @@ class Tokens:
                 },
             )
             expires_at = claims["exp"]
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            encoded = json.dumps(claims).encode()
+        except (jwt.PyJWTError, RecursionError, ValueError, TypeError) as error:
             raise TokenRefused(type(error).__name__) from None
         if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
             raise TokenRefused("exp is not a number")
         client_id = claims.get("client_id")
         if not isinstance(client_id, str) or not client_id:
             raise TokenRefused("client_id is missing")
+        try:
+            client_id.encode()
+        except UnicodeEncodeError:
+            raise TokenRefused("client_id has half of a surrogate pair") from None
         return Claims(
             client_id=client_id,
             expires_at=expires_at,
             names=frozenset(_names(claims, "allowed_partitions")),
             prefixes=tuple(_names(claims, "allowed_partition_prefixes")),
             all=claims,
+            encoded=encoded,
         )
 
     def _key(self, header: dict[str, Any]) -> Any:

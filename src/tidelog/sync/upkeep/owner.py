@@ -13,6 +13,7 @@ import msgspec
 from tidelog.base.errors import ConfigError, StoreDamaged
 from tidelog.link.ends import OwnerEnd, Send, failed
 from tidelog.link.message import Message
+from tidelog.link.parts import parts
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 from tidelog.store.rows import Entry
@@ -42,6 +43,10 @@ from tidelog.sync.upkeep.other_nodes import OtherNodes
 from tidelog.sync.upkeep.snapshots import Snapshots
 from tidelog.sync.upkeep.state_cache import StateCache
 from tidelog.sync.upkeep.submitting import Sender, Submitting
+
+MAX_EVENTS_BYTES = 1_048_576
+"""Of bodies that fronts are told of in one message, beside the last: what nobody asks for must fit
+through the link (`link.bounds`)."""
 
 
 class _Partitions(msgspec.Struct):
@@ -178,9 +183,10 @@ class SyncOwner:
                     body,
                 )
             )
-        self.last_event = entries[-1].committed_id
-        for front in self._fronts:
-            front.deliver(self.last_event, events)
+        for part in parts(events, lambda event: len(event.body), MAX_EVENTS_BYTES):
+            self.last_event = part[-1].committed_id
+            for front in self._fronts:
+                front.deliver(self.last_event, part)
 
 
 class _Front(OwnerEnd):

@@ -98,7 +98,7 @@ def test_a_shared_secret_verifies() -> None:
     """Claims are read as they were signed; a token of another secret is refused."""
     found = HS256.verify(shared(allowed_partition_prefixes=["a/"], role="editor"))
     assert found.all["role"] == "editor"
-    assert found == Claims("c", LATER, frozenset({"p"}), ("a/",), found.all)
+    assert found == Claims("c", LATER, frozenset({"p"}), ("a/",), found.all, found.encoded)
     stranger = jwt.encode(claims(), SECRET + "!", "HS256")
     refused(HS256, stranger)
     refused(HS256, shared()[:-4] + "AAAA")
@@ -177,6 +177,14 @@ def test_a_token_cannot_choose_its_algorithm(tmp_path: Path) -> None:
         .verify(jwt.encode(claims(), SECRET * 2, "HS512"))
         .client_id
     )
+
+
+def test_claims_are_kept_whatever_they_are() -> None:
+    """Also what only JSON can say; a client's id is stored, and so must be text."""
+    odd = {"half": "\ud800", "large": 2**70, "nested": [[{"\udfff": -0.5}]]}
+    found = HS256.verify(shared(**odd))
+    assert json.loads(found.encoded) == found.all == claims(**odd)
+    assert refused(HS256, shared(client_id="c\ud800")) == "client_id has half of a surrogate pair"
 
 
 @pytest.mark.parametrize(
