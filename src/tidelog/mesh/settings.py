@@ -1,4 +1,4 @@
-"""What an operator can set for the broker; `decide.per_mesh_settings` are those of one mesh."""
+"""What an operator can set for the broker; `protocol.per_mesh_settings` are those of one mesh."""
 
 from typing import Annotated, Protocol
 

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from support.mesh.peer import Broker, Member, Wire, envelope, running_broker, unique
+from tidelog.mesh.messages import Missed
 from tidelog.testing.postgresql import create_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -58,13 +59,9 @@ async def test_a_node_that_was_deaf_looks_for_itself(pair: Pair) -> None:
     slug = await pair.a.mesh()
     ana = await pair.a.member(slug)
     async with at(pair.b, ana).connected() as there:
-        mesh = await pair.a.service.mesh(slug)
-        assert mesh is not None
-        from tidelog.mesh.decide.gone_recipients import MEMBER_REVOKED
-        from tidelog.mesh.decide.membership import Revoke
-
-        await pair.a.service.commit(Revoke(mesh.id, ana.address, MEMBER_REVOKED))
-        pair.b.service._announcements_missed()
+        with patch.object(pair.a.owner.peers, "revoked"):
+            await pair.a.admin("DELETE", f"/mesh/{slug}/members/{ana.address}")
+        pair.b.owner.tell_all(Missed())
         assert await there.close_code() == 4403
 
 
@@ -110,9 +107,9 @@ async def test_a_node_that_was_deaf_reads_the_settings_again(pair: Pair) -> None
     slug = await pair.a.mesh()
     ana = await pair.a.member(slug)
     async with at(pair.b, ana).connected() as wire:
-        with patch.object(pair.a.service.peers, "changed"):
+        with patch.object(pair.a.owner.peers, "changed"):
             await pair.a.admin("PATCH", f"/mesh/{slug}", {"rate_limit": 9})
-        pair.b.service._announcements_missed()
+        pair.b.owner.tell_all(Missed())
         assert await wire.close_code() == 1013
     assert (await pair.b.admin("GET", f"/mesh/{slug}")).json()["rate_limit"] == 9
 

@@ -212,12 +212,11 @@ async def test_a_committed_send_in_a_full_window(broker: Broker) -> None:
 async def test_a_refused_send_is_accepted_in_the_next_window(broker: Broker) -> None:
     """A refusal by the limiter leaves no mark."""
     _, direct = await scene(broker, rate_limit=1, rate_window_ms=60_000)
-    service = broker.service
-    window = service.clock.now_ms() // 60_000 + 1
+    window = broker.now_ms() // 60_000 + 1
     client_id = unique("window")
-    with patch.object(service, "clock", FakeClock(window * 60_000)):
+    with patch.object(broker.owner.accepting, "_clock", FakeClock(window * 60_000)):
         assert (await direct.post(unique(), envelope()))[0] == 201
         assert (await direct.post(client_id, envelope()))[0] == 429
-    with patch.object(service, "clock", FakeClock((window + 1) * 60_000)):
+    with patch.object(broker.owner.accepting, "_clock", FakeClock((window + 1) * 60_000)):
         assert (await direct.post(client_id, envelope()))[0] == 201
         assert (await direct.post(unique(), envelope()))[0] == 429

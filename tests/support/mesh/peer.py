@@ -102,6 +102,7 @@ class Broker(BrokerAt):
         super().__init__(server.url, location)
         self.server = server
         self.surface = surface
+        self.owner = surface.owner
         self.service = surface.service
 
     def now_ms(self) -> int:

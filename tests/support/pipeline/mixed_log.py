@@ -48,7 +48,8 @@ from tidelog.daemon.key_file import new_key
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Names
 from tidelog.log.request import submit_and_wait, without_failure
-from tidelog.mesh.decide.claims import Claim, Complete, DeliveryKey, Leased
+from tidelog.mesh.decide.claims import Claim, Complete, DeliveryKey
+from tidelog.mesh.messages import Leased
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
 from tidelog.store import open_store
@@ -257,7 +258,8 @@ class _Writer:
         self.channels.service = await ChannelsService.open(*shared, settings, self._clock)
         self.channels.is_versioned = versioned
         _, self.sync.service = await open_halves(*shared, settings.sync, self._clock)
-        await self.mesh.open(await MeshSurface.open(*shared, settings, self._clock))
+        surface = await MeshSurface.open(*shared, settings, self._clock)
+        await self.mesh.open(surface, self._committer)
 
     async def close(self) -> None:
         """Stop them; everything is in the store."""
@@ -505,12 +507,14 @@ class _Mesh:
         self._number = 0
         self.delivered = 0
         self._surface: MeshSurface
+        self._committer: Committer
         self._mesh: Mesh | None = None
         self._members: list[Member] = []
 
-    async def open(self, surface: MeshSurface) -> None:
+    async def open(self, surface: MeshSurface, committer: Committer) -> None:
         """Use a broker; the first time, make a mesh with five members."""
         self._surface = surface
+        self._committer = committer
         service = surface.service
         if self._mesh is not None:
             return
@@ -567,7 +571,6 @@ class _Mesh:
     async def acknowledge(self) -> None:
         """One member gets and acknowledges a part of what waits for it."""
         assert self._mesh is not None
-        service = self._surface.service
         member = self._rng.choice(self._members[:3])
         claim = Claim(
             mesh_id=self._mesh.id,
@@ -579,7 +582,7 @@ class _Mesh:
             max_bytes=2**20,
             asked_at=self._clock.now_ms(),
         )
-        answers = await submit_and_wait(service.committer, claim.names(), 512, (claim,))
+        answers = await submit_and_wait(self._committer, claim.names(), 512, (claim,))
         [leased] = without_failure(answers)
         assert isinstance(leased, Leased)
         items = [
@@ -589,7 +592,7 @@ class _Mesh:
         if items:
             self._clock.advance(self._rng.randint(1, 30))
             names = Names(rows=tuple(("mesh_delivery", item.key) for item in items))
-            without_failure(await submit_and_wait(service.committer, names, 512, items))
+            without_failure(await submit_and_wait(self._committer, names, 512, items))
             self.delivered += len(items)
 
 

@@ -94,7 +94,7 @@ async def _fill_mesh(location: str, folder: Path, clock: FakeClock) -> None:
         mention: dict[str, Any] = {"meta": {"mentions": [ben.address]}}
         await _post(ana, "topic", "alerts", **mention)
         clock.advance(2 * DAY_MS)
-        assert (await broker.surface.periodic._retention.tick())[0] == 1
+        assert (await broker.owner.periodic._retention.tick())[0] == 1
         hooks = [
             await broker.admin(
                 "POST",

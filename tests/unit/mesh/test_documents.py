@@ -21,10 +21,10 @@ from tidelog.daemon.hooks import hook_files, hook_run
 from tidelog.daemon.ipc.api import Api
 from tidelog.daemon.metrics import DaemonMetrics
 from tidelog.daemon.settings import DaemonSettings
-from tidelog.mesh.decide.per_mesh_settings import NAMES as MESH_SETTINGS
 from tidelog.mesh.front.openapi import MESH, OPERATIONS
 from tidelog.mesh.protocol import negotiation, policy, wire
 from tidelog.mesh.protocol.fingerprint import make_envelope
+from tidelog.mesh.protocol.per_mesh_settings import NAMES as MESH_SETTINGS
 from tidelog.mesh.settings import MeshSettings as BrokerSettings
 from tidelog.mesh.upkeep.orphan_check import RULES
 from tidelog.web.reader import TOO_BIG

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
+from tidelog.mesh.messages import Leased
 from tidelog.mesh.protocol import replies
 from tidelog.mesh.protocol.model import PUSH, Member, member_of, queue_recipient
 from tidelog.store.rows import Becomes
@@ -40,15 +41,6 @@ class DeliveryState(NamedTuple):
     status: str
     claim_id: str | None
     attempts: int
-
-
-class Leased(Struct, frozen=True):
-    """What a claim got, oldest first; nothing if nothing was due."""
-
-    claim_id: str
-    expires_at: int
-    messages: tuple[tuple[str, int], ...] = ()
-    """`broker_message_id` and `history_id` of each."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ from msgspec import Struct
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
 from tidelog.log.draft import Draft
 from tidelog.mesh.protocol import replies
-from tidelog.mesh.protocol.fingerprint import MAX_MENTIONS, PUBLIC_KEY, RequestRefused, SendEnvelope
+from tidelog.mesh.protocol.fingerprint import SendEnvelope
+from tidelog.mesh.protocol.known_ids import reply_of_known, stored_outcome
 from tidelog.mesh.protocol.model import (
     DAY_MS,
     PUSH,
@@ -28,60 +29,6 @@ from tidelog.mesh.protocol.model import (
 from tidelog.store.rows import DedupeRow
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
-_outcome = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> bytes:
-    """What the dedupe row of a send remembers of its answer."""
-    return _encode(
-        {
-            "broker_message_id": message_id,
-            "history_id": history_id,
-            "destination_kind": kind,
-            "destination_ref": ref,
-        }
-    )
-
-
-def mentions_in(meta: bytes) -> tuple[str, ...]:
-    """Keys in `meta.mentions`, each once; whatever else is in there is ignored.
-
-    Raises:
-        RequestRefused: there are more than one send may index.
-    """
-    if b'"mentions"' not in meta:
-        return ()
-    given = _decode(meta).get("mentions")
-    if not isinstance(given, list):
-        return ()
-    keys = {key for key in given if isinstance(key, str) and PUBLIC_KEY.fullmatch(key)}
-    if len(keys) > MAX_MENTIONS:
-        raise RequestRefused(400, "schema_invalid", f"more than {MAX_MENTIONS} mentions")
-    return tuple(sorted(keys))
-
-
-def reply_of_known(row: DedupeRow, sender_id: str, fingerprint: bytes) -> replies.Reply:
-    """The id is taken: by this very send, by another one, or by another member (mesh 6.2)."""
-    if row.owner != sender_id:
-        return replies.conflict(row.key, "sender_mismatch", fingerprint)
-    if row.fingerprint != fingerprint:
-        return replies.conflict(row.key, "request_fingerprint_mismatch", fingerprint)
-    outcome = _outcome(row.outcome)
-    is_available = bool(row.available)
-    return replies.Reply(
-        200,
-        {
-            "broker_message_id": outcome["broker_message_id"],
-            "client_message_id": row.key,
-            "history_id": outcome["history_id"] if is_available else None,
-            "duplicate": True,
-            "history_available": is_available,
-            "first_seen_at": replies.rfc3339(row.first_seen_at),
-            "destination_kind": outcome["destination_kind"],
-            "destination_ref": outcome["destination_ref"],
-        },
-    )
 
 
 class CommitSend(Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from tidelog.mesh.decide.claims import (
     PENDING,
     DeliveryKey,
     DeliveryState,
-    Leased,
     claim_change,
     finish_change,
 )
+from tidelog.mesh.messages import Leased
 from tidelog.mesh.protocol.model import WEBHOOK
 from tidelog.mesh.protocol.policy import backoff_ms
 

@@ -78,7 +78,7 @@ class Connection:
 
     @property
     def instance(self) -> str:
-        """See `Peer.instance`."""
+        """Which process of its member it is, or nothing."""
         assert self._session is not None  # noqa: S101 - whoever asks was told of it
         return self._session.instance
 

@@ -1,46 +1,41 @@
 """Brings committed messages to connected members and to the consumers of queues (mesh 7.1, 7.3).
 
-A push is a lease: rows are claimed in a transaction, pushed, and closed by the receiver's
-acknowledgement. Whatever gets lost in between is pushed again when the lease has ended.
+A push is a lease: the owner claims rows, they are read from the store, pushed, and closed by the
+receiver's acknowledgement. Whatever gets lost in between is pushed again when the lease has ended.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, cast
-from weakref import WeakValueDictionary
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.base.ids import UlidFactory
-from tidelog.log.committer import Committer
-from tidelog.log.decision import Answer, Failure, Names
-from tidelog.log.request import Submission, submit_and_wait
-from tidelog.mesh.decide.claims import (
+from tidelog.link.ends import FrontEnd
+from tidelog.mesh.messages import (
+    Acknowledge,
+    Acknowledgement,
     Claim,
     Complete,
-    Completion,
-    DeliveryKey,
+    Completed,
     Leased,
+    RecipientKey,
     Release,
+    Replied,
+    Wake,
 )
-from tidelog.mesh.front.delivery_interface import Receiver
 from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.envelopes import Stored, deliver_frame, received_envelope
 from tidelog.mesh.protocol.fingerprint import RequestRefused
-from tidelog.mesh.protocol.model import Member, Mesh, queue_recipient, stream_name
+from tidelog.mesh.protocol.model import Member, Mesh, stream_name
 from tidelog.mesh.protocol.replies import Reply
 from tidelog.mesh.protocol.wire import ClientAck
 from tidelog.mesh.settings import MeshSettings
 from tidelog.store.engine import Store
-
-CLAIM_BYTES = 1024**2
-"""Content after which one claim takes no further message: it is read into memory together, and as
-JSON it can be six times as large."""
 
 MAX_QUEUE_CLAIM = 100
 """Messages in one claim of a queue."""
@@ -55,13 +50,36 @@ MAX_WAITING_ACKS = 10_000
 """Acknowledgements of one turn of the event loop; more are dropped, and their messages come
 again."""
 
+MAX_ID_CHARACTERS = 128
+"""Of the ids in an acknowledgement. The broker makes none that is longer, so there is nothing to
+close; and what members of all meshes acknowledge crosses the link together."""
+
 RETRY_SECONDS = 1.0
 """Pause after the store refused a claim."""
 
 _log = logging.getLogger(__name__)
 
-RecipientKey = tuple[str, str]
-"""A mesh and a recipient in it."""
+
+class Receiver(Protocol):
+    """A connected member that has negotiated: deliveries can be pushed to it."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """Where it is connected."""
+
+    @property
+    def member(self) -> Member:
+        """Who it is."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    def send(self, json: bytes) -> None:
+        """Queue a frame."""
+
+    async def drained(self) -> None:
+        """Wait until the socket has taken what was sent."""
 
 
 class _Lease(Struct):
@@ -96,61 +114,65 @@ class _Lane:
 
 
 class PushDelivery:
-    """The `Delivery` of a node."""
+    """Brings committed rows of the delivery queue to the receivers of a front.
+
+    All calls come from the event loop; those that are not awaited neither block nor raise, but for
+    a fault that a test has armed.
+    """
 
     def __init__(
         self,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
         settings: MeshSettings,
         clock: Clock,
-        on_wake: Callable[[], None] = lambda: None,
+        metrics: MeshMetrics,
     ) -> None:
-        """`on_wake` is called when there are new rows, whoever they are for."""
-        self._committer = committer
+        self._link = link
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._on_wake = on_wake
-        self._ulids = UlidFactory(clock)
         self._lanes: dict[RecipientKey, list[_Lane]] = {}
-        self._claiming: WeakValueDictionary[RecipientKey, asyncio.Lock] = WeakValueDictionary()
-        """See `tidelog.mesh.decide.claims`: one claim at a time for each recipient."""
         self._posts: list[tuple[str, str]] = []
         """Mesh and message: posts to topics whose recipients are not woken yet."""
         self._is_looking = False
-        self._acks: list[Complete] = []
+        self._is_looking_again = False
+        self._acks: list[Acknowledgement] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        steps = committer.metrics.part(MeshMetrics).deliveries
+        steps = metrics.deliveries
         self._pushed, self._claimed = steps.labels("pushed"), steps.labels("claimed")
         self._acknowledged = steps.labels("acknowledged")
 
     # Delivery.
 
-    def wake(self, mesh_id: str, recipients: Collection[str]) -> None:
-        """See `Delivery.wake`; consumers of queues come by themselves."""
-        for recipient in recipients:
-            for lane in self._lanes.get((mesh_id, recipient), ()):
+    def wake(self, woken: Wake) -> None:
+        """There may be new rows; posts of one turn and those meanwhile are looked up together."""
+        for recipient_key in woken.recipients:
+            for lane in self._lanes.get(recipient_key, ()):
                 self._wake(lane)
-        self._on_wake()
-
-    def posted(self, mesh_id: str, broker_message_id: str) -> None:
-        """See `Delivery.posted`; those of one turn and those meanwhile are looked up together."""
-        if self._lanes:
+        if woken.posts and self._lanes:
             if not self._is_looking:
                 self._is_looking = True
                 self._spawn(self._look())
-            self._posts.append((mesh_id, broker_message_id))
-        self._on_wake()
+            self._posts += woken.posts
+
+    def look_again(self) -> None:
+        """There may be rows that nobody was woken for."""
+        if not self._is_looking_again:
+            self._is_looking_again = True
+            self._spawn(self._wake_waiting())
 
     def attached(self, receiver: Receiver) -> None:
-        """See `Delivery.attached`; what waited for the member comes first."""
+        """A member can receive; what waited for it comes first."""
         lane = _Lane(receiver)
         self._lanes.setdefault(lane.recipient_key, []).append(lane)
         self._wake(lane)
 
     def detached(self, receiver: Receiver) -> None:
-        """See `Delivery.detached`; what was pushed and not acknowledged waits again at once."""
+        """It no longer can; what was pushed and not acknowledged waits again at once.
+
+        Called once for each that was attached, perhaps also for others.
+        """
         recipient_key = receiver.mesh.id, receiver.member.public_hex
         lanes = self._lanes.pop(recipient_key, [])
         others = [lane for lane in lanes if lane.receiver is not receiver]
@@ -162,8 +184,10 @@ class PushDelivery:
                 self._release(lane)
 
     def acknowledged(self, receiver: Receiver, frame: ClientAck) -> None:
-        """See `Delivery.acknowledged`; it can only close a row of the receiver's own member."""
+        """A receiver has a message on its disk; that can only close a row of its own member."""
         reach(FaultPoint.BROKER_ACKNOWLEDGED)
+        if max(len(frame.broker_message_id), len(frame.claim_id)) > MAX_ID_CHARACTERS:
+            return
         recipient_key = receiver.mesh.id, receiver.member.public_hex
         for lane in self._lanes.get(recipient_key, ()):
             lease = lane.leases.get(frame.broker_message_id)
@@ -174,35 +198,22 @@ class PushDelivery:
             return
         self._acknowledged.inc()
         if not self._acks:
-            asyncio.get_running_loop().call_soon(self._submit_acks)
-        mesh_id, recipient = recipient_key
-        key = DeliveryKey(frame.broker_message_id, recipient)
-        self._acks.append(Complete(mesh_id, key, frame.claim_id))
+            asyncio.get_running_loop().call_soon(self._tell_acks)
+        self._acks.append(Acknowledgement(*recipient_key, frame.broker_message_id, frame.claim_id))
 
     async def claim(
         self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
     ) -> Reply:
-        """See `Delivery.claim`."""
+        """Lease messages of a queue; `fields` is the body of the request."""
         limit = _whole(fields, "limit", 1, most=MAX_QUEUE_CLAIM)
         lease_ms = _whole(
             fields, "lease_ms", min(self._settings.lease_ms, MAX_LEASE_MS), most=MAX_LEASE_MS
         )
-        claim_id = f"{self._ulids.mint()}.{member.id}"  # so that it is of no use to anybody else
-        answer = await self._claim(
-            Claim(
-                mesh_id=mesh.id,
-                member=member,
-                queue_id=queue_id,
-                claim_id=claim_id,
-                lease_ms=lease_ms,
-                limit=limit,
-                max_bytes=CLAIM_BYTES,
-                asked_at=self._clock.now_ms(),
-            )
-        )
+        answer = await self._claim(Claim(mesh.id, member, limit, lease_ms, queue_id))
         if isinstance(answer, Reply):
             return answer
         reach(FaultPoint.BROKER_CLAIMED)
+        claim_id = answer.claim_id
         items = [
             {**received_envelope(stored, mesh.slug, member.public_hex), "claim_id": claim_id}
             for stored in await self._stored(mesh, answer)
@@ -214,43 +225,40 @@ class PushDelivery:
     async def complete(
         self, mesh: Mesh, member: Member, queue_id: str, fields: Mapping[str, Any]
     ) -> Reply:
-        """See `Delivery.complete`; 409 when a lease was lost, and the rest is done all the same."""
+        """Messages of a queue are done; `fields` is the body of the request.
+
+        409 when a lease was lost, and the rest is done all the same.
+        """
         claim_id, messages = _completed_messages(fields)
-        if claim_id.partition(".")[2] != member.id:
-            return _completed((), messages)
-        reach(FaultPoint.BROKER_ACKNOWLEDGED)
-        recipient = queue_recipient(queue_id)
-        items = [Complete(mesh.id, DeliveryKey(each, recipient), claim_id) for each in messages]
-        names = Names(rows=tuple(("mesh_delivery", item.key) for item in items))
-        found = await submit_and_wait(self._committer, names, 256 * len(items), items)
-        _raise_failure(found)
-        done = [
-            message
-            for message, completion in zip(messages, found, strict=True)
-            if completion is not Completion.LOST
-        ]
+        question = Complete(mesh.id, member.id, queue_id, claim_id, messages)
+        done = (await self._link.reply(question, Completed)).broker_message_ids
         self._acknowledged.inc(len(done))
         return _completed(done, [message for message in messages if message not in done])
 
-    async def wake_waiting(self) -> None:
+    # Its own doing.
+
+    async def _wake_waiting(self) -> None:
         """Wake whoever has something to get.
 
         Rows may wait although nobody was woken for them: the node that claimed them has died, or
         the store refused a claim.
         """
-        recipient_keys = tuple(self._lanes)
-        for start in range(0, len(recipient_keys), LOOK_ROWS):
-            page = recipient_keys[start : start + LOOK_ROWS]
-            now = self._clock.now_ms()
-            found = await self._store.rows_of(
-                "mesh_waiting", [(*recipient_key, now) for recipient_key in page]
-            )
-            for recipient_key, waiting in zip(page, found, strict=True):
-                if waiting:
-                    for lane in self._lanes.get(recipient_key, ()):
-                        self._wake(lane)
-
-    # Its own doing.
+        try:
+            recipient_keys = tuple(self._lanes)
+            for start in range(0, len(recipient_keys), LOOK_ROWS):
+                page = recipient_keys[start : start + LOOK_ROWS]
+                now = self._clock.now_ms()
+                found = await self._store.rows_of(
+                    "mesh_waiting", [(*recipient_key, now) for recipient_key in page]
+                )
+                for recipient_key, waiting in zip(page, found, strict=True):
+                    if waiting:
+                        for lane in self._lanes.get(recipient_key, ()):
+                            self._wake(lane)
+        except (StoreError, QueueFull) as error:
+            _log.warning("recipients were not looked for; they will be again: %s", error)
+        finally:
+            self._is_looking_again = False
 
     async def _look(self) -> None:
         """Wake whom the posts wait for: a claim by every connected member would cost more."""
@@ -308,15 +316,7 @@ class PushDelivery:
             return False
         receiver = lane.receiver
         answer = await self._claim(
-            Claim(
-                mesh_id=receiver.mesh.id,
-                member=receiver.member,
-                claim_id=self._ulids.mint(),
-                lease_ms=self._settings.lease_ms,
-                limit=room,
-                max_bytes=CLAIM_BYTES,
-                asked_at=self._clock.now_ms(),
-            )
+            Claim(receiver.mesh.id, receiver.member, room, self._settings.lease_ms)
         )
         if isinstance(answer, Reply) or not answer.messages:
             return False
@@ -337,14 +337,11 @@ class PushDelivery:
         return True
 
     async def _claim(self, claim: Claim) -> Leased | Reply:
-        recipient_key = claim.mesh_id, claim.recipient
-        lock = self._claiming.get(recipient_key)
-        if lock is None:
-            lock = self._claiming[recipient_key] = asyncio.Lock()
-        async with lock:
-            found = await submit_and_wait(self._committer, claim.names(), 512, (claim,))
-        _raise_failure(found)
-        return cast("Leased | Reply", found[0])
+        answer = await self._link.reply(claim, Leased, Replied)
+        if isinstance(answer, Leased):
+            return answer
+        assert isinstance(answer, Replied)  # noqa: S101 - or it was not returned
+        return answer.reply
 
     async def _stored(self, mesh: Mesh, leased: Leased) -> list[Stored]:
         """The messages of a lease; retention may have taken some since."""
@@ -353,44 +350,16 @@ class PushDelivery:
         found = await self._store.rows_of("mesh_entry", keys) if keys else []
         return [Stored._make(rows[0]) for rows in found if rows]
 
-    def _submit_acks(self) -> None:
-        """All acknowledgements of this turn; those that are not kept come again."""
-        items, self._acks = self._acks, []
-        names = Names(rows=tuple({("mesh_delivery", item.key) for item in items}))
-        try:
-            self._committer.submit(Submission(names, 256 * len(items), items, _ignore))
-        except (QueueFull, ShuttingDown) as error:
-            _log.warning("%d acknowledgements were not kept: %s", len(items), error)
+    def _tell_acks(self) -> None:
+        """All acknowledgements of this turn."""
+        arrived, self._acks = self._acks, []
+        self._link.tell(Acknowledge(arrived))
 
     def _release(self, lane: _Lane) -> None:
-        leases = tuple(
-            (DeliveryKey(message, lane.recipient_key[1]), lease.claim_id)
-            for message, lease in lane.leases.items()
-        )
+        leases = [(message, lease.claim_id) for message, lease in lane.leases.items()]
         lane.leases = {}
-        if not leases:
-            return
-        item = Release(leases)
-        mesh_id, recipient = lane.recipient_key
-
-        def released(_: Sequence[Answer | Failure]) -> None:
-            for other in self._lanes.get((mesh_id, recipient), ()):
-                self._wake(other)
-
-        try:
-            self._committer.submit(Submission(item.names(), 128 * len(leases), (item,), released))
-        except (QueueFull, ShuttingDown):
-            return  # the leases end by themselves
-
-
-def _ignore(_: Sequence[Answer | Failure]) -> None:
-    """Nobody waits: an acknowledgement that was not kept is asked for again by a new delivery."""
-
-
-def _raise_failure(found: Sequence[Answer | Failure]) -> None:
-    for answer in found:
-        if isinstance(answer, Failure):
-            raise answer.error
+        if leases:
+            self._link.tell(Release(*lane.recipient_key, leases))
 
 
 def _whole(fields: Mapping[str, Any], name: str, default: int, *, most: int) -> int:

@@ -22,11 +22,10 @@ from tidelog.base.serving.surface import (
     guarded,
     is_bearer,
 )
-from tidelog.mesh.decide import per_mesh_settings
 from tidelog.mesh.front.history import MAX_HISTORY_ID
 from tidelog.mesh.front.openapi import MESH, OPERATIONS
 from tidelog.mesh.front.service import MeshService, reply_of
-from tidelog.mesh.protocol import replies
+from tidelog.mesh.protocol import per_mesh_settings, replies
 from tidelog.mesh.protocol.fingerprint import (
     PUBLIC_KEY,
     RequestRefused,
@@ -37,7 +36,6 @@ from tidelog.mesh.protocol.identity import MemberClaims, TokenRefused, verify_to
 from tidelog.mesh.protocol.model import Member, Mesh
 from tidelog.mesh.protocol.replies import Refused, Reply, refusal
 from tidelog.mesh.protocol.wire import MAX_HISTORY_PAGE, max_frame_bytes
-from tidelog.mesh.upkeep.used_tokens import UsedTokens
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +59,6 @@ class MeshHttp:
     def __init__(self, service: MeshService, admin_token: str) -> None:
         self._service = service
         self._admin_token = admin_token
-        self._used_tokens = UsedTokens(service.store, service.committer)
         self._max_body_bytes = max_frame_bytes(service.settings.max_inline_bytes)
 
     def routes(self) -> Sequence[Route]:
@@ -154,7 +151,7 @@ class MeshHttp:
 
             async def once(request: HttpRequest) -> Reply:
                 # With the body: a request that did not arrive in full has used nothing up.
-                if not await self._used_tokens.use(mesh, claims, unix_now):
+                if not await self._service.use_token(mesh, claims):
                     raise Refused(replies.unauthenticated("the token was used before"))
                 return await handle(request, mesh, member)
 

@@ -1,4 +1,8 @@
-"""The broker: the only file of it that touches the log, the limiter and connections alike."""
+"""The front's half of the broker: what daemons and callers ask for, checked as far as it can be.
+
+It decides nothing and writes nothing: what the log is asked for, and what it says, crosses the link
+(`tidelog.mesh.messages`). What is stored is read from the store.
+"""
 
 import asyncio
 import hashlib
@@ -7,10 +11,11 @@ import re
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tidelog import __version__
 from tidelog.base.clock import ServerClock
+from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.errors import (
     DataError,
     OutcomeUnknown,
@@ -20,36 +25,17 @@ from tidelog.base.errors import (
     TidelogError,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.base.ids import UlidFactory
 from tidelog.base.net import authority
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
-from tidelog.log.committer import Committer
-from tidelog.log.decision import Failure, Item, Names
-from tidelog.log.request import submit_and_wait
-from tidelog.mesh.decide.gone_recipients import MEMBER_LEFT, MEMBER_REVOKED
-from tidelog.mesh.decide.membership import (
-    AddWebhook,
-    CreateMesh,
-    CreateQueue,
-    CreateTopic,
-    Invite,
-    Join,
-    Limits,
-    RemoveInvite,
-    RemoveQueue,
-    RemoveTopic,
-    RemoveWebhook,
-    Revoke,
-    SetSubscription,
-)
-from tidelog.mesh.decide.per_mesh_settings import NAMES as SETTING_NAMES
-from tidelog.mesh.decide.per_mesh_settings import ChangeMesh, changed
-from tidelog.mesh.decide.sends import CommitSend, mentions_in, reply_of_known
+from tidelog.link.ends import FrontEnd
+from tidelog.link.message import Failed, Message
+from tidelog.mesh import messages
 from tidelog.mesh.front.connection import Connection
-from tidelog.mesh.front.delivery_interface import Delivery
+from tidelog.mesh.front.delivery import PushDelivery
 from tidelog.mesh.front.history import HistoryReader, Page
 from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
 from tidelog.mesh.front.public_hosts import PublicHosts
+from tidelog.mesh.messages import Accept, Budget, Change, Replied
 from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.fingerprint import (
@@ -58,26 +44,21 @@ from tidelog.mesh.protocol.fingerprint import (
     RequestRefused,
     SendEnvelope,
     is_client_message_id,
+    mentions_in,
     read_envelope,
 )
-from tidelog.mesh.protocol.identity import is_signed, join_message
-from tidelog.mesh.protocol.model import (
-    SURFACE,
-    Member,
-    Mesh,
-    member_of,
-    mesh_id_of,
-    queue_recipient,
-    stream_name,
-)
+from tidelog.mesh.protocol.identity import MemberClaims, is_signed, join_message
+from tidelog.mesh.protocol.known_ids import reply_of_known
+from tidelog.mesh.protocol.model import Member, Mesh, member_of, stream_name
+from tidelog.mesh.protocol.per_mesh_settings import NAMES as SETTING_NAMES
+from tidelog.mesh.protocol.per_mesh_settings import changed
 from tidelog.mesh.protocol.replies import Reply, refusal
 from tidelog.mesh.protocol.slug import PATTERN as SLUG_PATTERN
 from tidelog.mesh.protocol.slug import is_slug
 from tidelog.mesh.settings import MeshSettings
-from tidelog.mesh.upkeep.limiter import Verdict, limiter_for
 from tidelog.store.batched_reads import BatchedReads
 from tidelog.store.engine import Store
-from tidelog.store.rows import DedupeRow, Entry
+from tidelog.store.rows import DedupeRow
 
 REMEMBERED_MESHES = 10_000
 """Meshes kept in memory by slug; one whose settings change is read again."""
@@ -94,13 +75,6 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
 
 
-class NamedItem(Item, Protocol):
-    """A decision that knows what it reads."""
-
-    def names(self) -> Names:
-        """What its decision reads."""
-
-
 def reply_of(error: TidelogError) -> Reply:
     """What a caller is told of a failure: whether to come again, and nothing of the inside."""
     if isinstance(error, DataError):
@@ -111,48 +85,71 @@ def reply_of(error: TidelogError) -> Reply:
 
 
 class MeshService:
-    """The broker on one node."""
+    """Connections, routes and reads of the broker, on a link to the owner of the log."""
 
     version = __version__
 
     def __init__(
         self,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
         settings: MeshSettings,
         clock: ServerClock,
-        delivery: Delivery,
+        metrics: MeshMetrics,
         public_hosts: PublicHosts,
     ) -> None:
-        self.committer = committer
-        self._metrics = committer.metrics.part(MeshMetrics)
+        self.link = link
+        self._metrics = metrics
         self.public_hosts = public_hosts
         self.store = store
         self.settings = settings
         self.clock = clock
-        self.limiter = limiter_for(store)
         self._reads = BatchedReads(store)
         self._history = HistoryReader(store)
-        self._ulids = UlidFactory(clock)
+        self._incarnations: Incarnations
+        """Of the log; they do not change while this lives."""
         self._meshes: dict[str, Mesh] = {}
         self._forgotten = 0
         """How often a mesh had to be forgotten: what was read before is not remembered."""
-        self._limits = Limits(
-            members=settings.max_members,
-            topics=settings.max_topics,
-            topics_per_member=settings.max_topics_per_member,
-            subscribers=settings.max_topic_subscribers,
-            queues=settings.max_queues,
-            queues_per_member=settings.max_queues_per_member,
-            webhooks=settings.max_webhooks,
-            invites=settings.max_open_invites,
-        )
         self._recheck: asyncio.Task[None] | None = None
-        self.peers = Peers(
-            committer.announcements, self._announcements_missed, self._forget, self._note_concurrent
-        )
-        self.delivery = delivery
-        committer.tail.subscribe(SURFACE, self._on_entries)
+        self.peers = Peers()
+        self.delivery = PushDelivery(link, store, settings, clock, metrics)
+        link.hear = self._heard
+
+    @classmethod
+    async def open(
+        cls,
+        link: FrontEnd,
+        store: Store,
+        settings: MeshSettings,
+        clock: ServerClock,
+        metrics: MeshMetrics,
+        public_hosts: PublicHosts,
+    ) -> "MeshService":
+        """A service that the owner of the log knows."""
+        service = cls(link, store, settings, clock, metrics, public_hosts)
+        welcome = await link.reply(messages.Hello(), messages.Welcome)
+        service._incarnations = Incarnations(welcome.incarnations)
+        return service
+
+    def _heard(self, message: Message) -> None:
+        """What the owner says without being asked."""
+        match message:
+            case messages.Wake():
+                self.delivery.wake(message)
+            case messages.PeerSeen():
+                self.peers.seen(message)
+            case messages.End():
+                self.peers.end(message)
+            case messages.Revoked():
+                self.peers.revoked(message)
+            case messages.MeshChanged(_, slug):
+                self._forget(slug)
+                self.peers.changed(message)
+            case messages.LookAgain():
+                self.delivery.look_again()
+            case messages.Missed():
+                self._announcements_missed()
 
     # Connections.
 
@@ -189,39 +186,19 @@ class MeshService:
 
     async def ready(self, connection: Connection) -> None:
         """A connection has negotiated; it is closed if another one with its key stays instead."""
-        await self.peers.ready(connection)
+        number = self.peers.arrives(connection)
+        await self.link.reply(
+            messages.Arrive(number, connection.mesh, connection.member, connection.instance),
+            messages.Arrived,
+        )
         if not connection.is_closed:
             self.delivery.attached(connection)
 
     def left(self, connection: Connection) -> None:
         """A connection is gone."""
-        if self.peers.left(connection):
+        if number := self.peers.left(connection):
+            self.link.tell(messages.Left(number))
             self.delivery.detached(connection)
-
-    def _note_concurrent(self, mesh: Mesh, member: Member) -> None:
-        """The audit event of mesh 9.6, whatever the policy makes of the two."""
-        policy = mesh.clone_concurrency_policy
-        self._metrics.concurrent_connections.labels(mesh.id, policy).inc()
-        _log.warning(
-            "member_concurrent_connection: mesh %s, member %s (%s): two daemons have connected "
-            "with its key; the policy is %s",
-            mesh.slug,
-            member.public_hex,
-            member.name,
-            policy,
-        )
-
-    def _on_entries(self, entries: Sequence[Entry]) -> None:
-        """The tail: whoever is connected may have got something."""
-        for entry in entries:
-            mesh_id = mesh_id_of(entry.stream)
-            match entry.kind:
-                case "send.dm":
-                    self.delivery.wake(mesh_id, (entry.ref,))
-                case "send.queue":
-                    self.delivery.wake(mesh_id, (queue_recipient(entry.ref),))
-                case _:
-                    self.delivery.posted(mesh_id, entry.entity)
 
     def _forget(self, slug: str) -> None:
         """A mesh has other settings now."""
@@ -306,36 +283,27 @@ class MeshService:
         known = await self._known(mesh, client_message_id)
         if known is not None:
             return reply_of_known(known, member.id, fingerprint)
-        send = CommitSend(
-            mesh_id=mesh.id,
-            sender=member,
-            client_message_id=client_message_id,
-            broker_message_id=self._ulids.mint(),
-            envelope=envelope,
-            fingerprint=fingerprint,
-            mentions=mentions_in(envelope.meta),
-            supersedes=_supersedes(fields),
+        send = Accept(
+            Budget(mesh.id, mesh.rate_limit, mesh.rate_window_ms),
+            member,
+            client_message_id,
+            envelope,
+            fingerprint,
+            mentions_in(envelope.meta),
+            _supersedes(fields),
         )
-        refused = self._check(mesh, send, fields.get("request_fingerprint"))
+        refused = self._check(send, fields.get("request_fingerprint"))
         if refused is not None:
             return refused
         reach(FaultPoint.BROKER_PARSED)
-        taken = await self.limiter.take(mesh, member.id, client_message_id, self.clock.now_ms())
-        if taken.verdict is Verdict.DENIED:
-            self._metrics.rate_refusals.labels(mesh.id).inc()
-            return replies.rate_limited(taken.left_ms)
-        reach(FaultPoint.BROKER_COUNTED)
-        reply = await self.commit(send, send.size_bytes)
-        if reply.status in (403, 404):
-            self._metrics.units_without_message.labels(mesh.id).inc()
-        return reply
+        return await self._decided(send)
 
     async def _known(self, mesh: Mesh, client_message_id: str) -> DedupeRow | None:
         """The row of an id: phase B0, no transaction and no budget (mesh 6.1)."""
         rows = await self._reads.rows("mesh_dedupe_row", (stream_name(mesh.id), client_message_id))
         return DedupeRow._make(rows[0]) if rows else None
 
-    def _check(self, mesh: Mesh, send: CommitSend, claimed: object) -> Reply | None:
+    def _check(self, send: Accept, claimed: object) -> Reply | None:
         """What is left of B1: size, and that nothing changed the send on its way."""
         if len(send.envelope.body) > self.settings.max_inline_bytes:
             return refusal(
@@ -347,37 +315,41 @@ class MeshService:
             return refusal(400, "schema_invalid", "request_fingerprint is not 64 hex digits")
         if claimed != send.fingerprint.hex():
             mismatches = self._metrics.fingerprint_mismatches
-            mismatches.labels(send.sender.id, mesh.id).inc()
+            mismatches.labels(send.sender.id, send.mesh.id).inc()
             return replies.conflict(
                 send.client_message_id, "request_fingerprint_mismatch", send.fingerprint
             )
         return None
 
-    async def commit(self, item: NamedItem, size_bytes: int = 512) -> Reply:
-        """Decide one item through the committer.
+    async def _decided(self, question: Accept | Change) -> Reply:
+        """What the owner makes of it."""
+        answer = await self.link.answer(question)
+        if isinstance(answer, Failed):
+            _log.warning("%s was not kept: %s", type(question).__name__, answer.text)
+            return reply_of(answer.raised())
+        assert isinstance(answer, Replied), answer  # noqa: S101 - both halves are ours
+        return answer.reply
+
+    async def use_token(self, mesh: Mesh, claims: MemberClaims) -> bool:
+        """Use a member's token; False if it was used before.
 
         Raises:
-            QueueFull: see `Committer.submit`.
-            ShuttingDown: see `Committer.submit`.
+            QueueFull: too much waits for the store.
+            StoreError: nobody can say.
         """
-        [answer] = await submit_and_wait(self.committer, item.names(), size_bytes, (item,))
-        if isinstance(answer, Failure):
-            _log.warning("a decision of %s was not kept: %s", type(item).__name__, answer.error)
-            return reply_of(answer.error)
-        reply: Reply = answer
-        return reply
+        token = f"{mesh.id}/{claims.public_hex}/{claims.jti}"
+        use = messages.UseToken(token, claims.expires_at)
+        return (await self.link.reply(use, messages.TokenUsed)).is_new
 
     # Topics and queues.
 
     async def create_topic(self, mesh: Mesh, member: Member, topic: object) -> Reply:
         """Begin a topic."""
-        name = _reference(topic)
-        now = self.clock.now_ms()
-        return await self.commit(CreateTopic(mesh.id, member, name, now, self._limits))
+        return await self._decided(messages.CreateTopic(mesh.id, member, _reference(topic)))
 
     async def remove_topic(self, mesh: Mesh, member: Member | None, topic: str) -> Reply:
         """End a topic, for its creator or for an administrator, who is None."""
-        return await self.commit(RemoveTopic(mesh.id, member, _reference(topic)))
+        return await self._decided(messages.RemoveTopic(mesh.id, member, _reference(topic)))
 
     async def subscribe(
         self, mesh: Mesh, member: Member, topic: object, *, is_wanted: bool
@@ -387,7 +359,7 @@ class MeshService:
             name = _reference(topic)
         except RequestRefused as error:
             return replies.of_request(error)
-        return await self.commit(SetSubscription(mesh.id, member, name, is_wanted, self._limits))
+        return await self._decided(messages.SetSubscription(mesh.id, member, name, is_wanted))
 
     async def topics(self, mesh: Mesh, member: Member) -> list[dict[str, Any]]:
         """All topics, and which of them the member receives."""
@@ -396,13 +368,11 @@ class MeshService:
 
     async def create_queue(self, mesh: Mesh, member: Member, queue_id: object) -> Reply:
         """Begin a queue."""
-        name = _reference(queue_id)
-        now = self.clock.now_ms()
-        return await self.commit(CreateQueue(mesh.id, member, name, now, self._limits))
+        return await self._decided(messages.CreateQueue(mesh.id, member, _reference(queue_id)))
 
     async def remove_queue(self, mesh: Mesh, member: Member | None, queue_id: str) -> Reply:
         """End a queue, for its creator or for an administrator, who is None."""
-        return await self.commit(RemoveQueue(mesh.id, member, _reference(queue_id)))
+        return await self._decided(messages.RemoveQueue(mesh.id, member, _reference(queue_id)))
 
     async def queues(self, mesh: Mesh) -> list[str]:
         """All queues."""
@@ -428,7 +398,7 @@ class MeshService:
             that is the same in both, which is 0 when the daemon named none or an unknown one.
         """
         newest = await self._history.last(mesh)
-        incarnations = self.committer.incarnations
+        incarnations = self._incarnations
         shared = incarnations.shared_with(incarnation)
         began = 0 if incarnation is None else newest
         if shared is not None:
@@ -452,29 +422,25 @@ class MeshService:
             rate_limit=self.settings.rate_limit,
             rate_window_ms=self.settings.rate_window_ms,
         )
-        return await self.commit(CreateMesh(changed(defaults, fields)))
+        return await self._decided(messages.CreateMesh(changed(defaults, fields)))
 
     async def change_mesh(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
         """Change settings; whoever is connected negotiates anew."""
-        if not any(name in fields for name in SETTING_NAMES):
+        settings = {name: fields[name] for name in SETTING_NAMES if name in fields}
+        if not settings:
             raise RequestRefused(400, "schema_invalid", f"give one of {', '.join(SETTING_NAMES)}")
-        changed(mesh, fields)  # refuses what cannot be
-        reply = await self.commit(ChangeMesh(mesh, fields))
-        if reply.status == 200:
-            self._forget(mesh.slug)
-            self.peers.changed(mesh)
-        return reply
+        changed(mesh, settings)  # refuses what cannot be
+        return await self._decided(messages.ChangeMesh(mesh, settings))
 
     async def invite(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
         """An invite; it is in this reply and nowhere else."""
         longest = int(self.settings.invite_lifetime_seconds)
         lifetime_s = _whole(fields, "expires_in", 1, 86_400, max(1, longest))
         invite = secrets.token_urlsafe(INVITE_BYTES)
-        now = self.clock.now_ms()
-        item = Invite(mesh.id, _hash(invite), lifetime_s * 1000, now, self._limits)
-        reply = await self.commit(item)
+        invite_hash = _hash(invite)
+        reply = await self._decided(messages.Invite(mesh.id, invite_hash, lifetime_s * 1000))
         if reply.status == 201:
-            return Reply(201, {"invite": invite, "id": item.invite_hash.hex(), **reply.body})
+            return Reply(201, {"invite": invite, "id": invite_hash.hex(), **reply.body})
         return reply
 
     async def invites(self, mesh: Mesh) -> list[dict[str, Any]]:
@@ -493,7 +459,7 @@ class MeshService:
         """Withdraw an invite."""
         if not _FINGERPRINT.fullmatch(invite_id):
             return refusal(404, "invite_not_found")
-        return await self.commit(RemoveInvite(mesh.id, bytes.fromhex(invite_id)))
+        return await self._decided(messages.RemoveInvite(mesh.id, bytes.fromhex(invite_id)))
 
     async def join(self, mesh: Mesh, fields: Mapping[str, Any]) -> Reply:
         """Make the owner of a key a member."""
@@ -512,16 +478,7 @@ class MeshService:
             )
         if not is_signed(public_hex, join_message(mesh.slug, invite, name), signature):
             return replies.unauthenticated("the signature is not right")
-        item = Join(
-            mesh.id,
-            _hash(invite),
-            self._ulids.mint(),
-            public_hex,
-            name,
-            self.clock.now_ms(),
-            self._limits,
-        )
-        return await self.commit(item)
+        return await self._decided(messages.Join(mesh.id, _hash(invite), public_hex, name))
 
     async def members(self, mesh: Mesh, after: str) -> Reply:
         """A page of the members after a key."""
@@ -536,18 +493,12 @@ class MeshService:
 
     async def leave(self, mesh: Mesh, member: Member) -> Reply:
         """End a membership, as the member asked."""
-        return await self._end_membership(mesh, member.public_hex, MEMBER_LEFT)
+        end = messages.EndMembership(mesh.id, member.public_hex, is_revoked=False)
+        return await self._decided(end)
 
     async def revoke(self, mesh: Mesh, public_hex: str) -> Reply:
         """End a membership, as an administrator asked."""
-        return await self._end_membership(mesh, public_hex, MEMBER_REVOKED)
-
-    async def _end_membership(self, mesh: Mesh, public_hex: str, reason: str) -> Reply:
-        """End it and its connections."""
-        reply = await self.commit(Revoke(mesh.id, public_hex, reason))
-        if reply.status == 200:
-            self.peers.revoked(mesh.id, public_hex)
-        return reply
+        return await self._decided(messages.EndMembership(mesh.id, public_hex, is_revoked=True))
 
     # Webhooks.
 
@@ -568,16 +519,8 @@ class MeshService:
             raise RequestRefused(
                 400, "schema_invalid", "secret is not text of 16 to 256 characters"
             )
-        item = AddWebhook(
-            mesh.id,
-            self._ulids.mint(),
-            "" if topic is None else _reference(topic),
-            url,
-            secret,
-            self.clock.now_ms(),
-            self._limits,
-        )
-        return await self.commit(item)
+        chosen = "" if topic is None else _reference(topic)
+        return await self._decided(messages.AddWebhook(mesh.id, chosen, url, secret))
 
     async def webhooks(self, mesh: Mesh) -> list[dict[str, Any]]:
         """All endpoints, without their secrets."""
@@ -596,7 +539,7 @@ class MeshService:
 
     async def remove_webhook(self, mesh: Mesh, endpoint_id: str) -> Reply:
         """Send nothing more to an endpoint."""
-        return await self.commit(RemoveWebhook(mesh.id, endpoint_id))
+        return await self._decided(messages.RemoveWebhook(mesh.id, endpoint_id))
 
 
 def _members_page(

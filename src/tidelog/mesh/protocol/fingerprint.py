@@ -57,6 +57,7 @@ _ANY_CASE_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 _CLIENT_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_CLIENT_ID_LENGTH}}}")
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 
 
 class RequestRefused(TidelogError):  # noqa: N818 - the failure is the noun
@@ -70,7 +71,7 @@ class RequestRefused(TidelogError):  # noqa: N818 - the failure is the noun
         """The value of `error` in the answer."""
 
 
-class SendEnvelope(Struct, frozen=True, kw_only=True):
+class SendEnvelope(Struct, frozen=True, kw_only=True, array_like=True):
     """Everything of a send that its fingerprint covers, in its only form."""
 
     envelope_version: int
@@ -125,6 +126,23 @@ def prefix(fingerprint: bytes) -> str:
 
 
 # Reading a request.
+
+
+def mentions_in(meta: bytes) -> tuple[str, ...]:
+    """Keys in `meta.mentions`, each once; whatever else is in there is ignored.
+
+    Raises:
+        RequestRefused: there are more than one send may index.
+    """
+    if b'"mentions"' not in meta:
+        return ()
+    given = _decode(meta).get("mentions")
+    if not isinstance(given, list):
+        return ()
+    keys = {key for key in given if isinstance(key, str) and PUBLIC_KEY.fullmatch(key)}
+    if len(keys) > MAX_MENTIONS:
+        raise RequestRefused(400, "schema_invalid", f"more than {MAX_MENTIONS} mentions")
+    return tuple(sorted(keys))
 
 
 def read_object(data: bytes, max_values: int = MAX_ENVELOPE_VALUES) -> dict[str, Any]:

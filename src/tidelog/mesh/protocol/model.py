@@ -47,7 +47,7 @@ class Mesh(Struct, frozen=True):
     """What becomes of two daemons that are connected with one key (mesh 9.6)."""
 
 
-class Member(Struct, frozen=True):
+class Member(Struct, frozen=True, array_like=True):
     """A member of a mesh, as `mesh_member` returns it."""
 
     id: str

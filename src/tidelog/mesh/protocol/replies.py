@@ -12,7 +12,7 @@ RETRY_SOON_SECONDS = 1
 """When a caller should come again whom a full queue or a silent store has sent away."""
 
 
-class Reply(Struct, frozen=True):
+class Reply(Struct, frozen=True, array_like=True):
     """A status, and what the caller is told."""
 
     status: int

@@ -1,6 +1,6 @@
 """Ends the leases whose time is over, so that their messages are pushed again (mesh 7.1)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from tidelog.base.clock import Clock
 from tidelog.log.committer import Committer
@@ -20,7 +20,7 @@ class LeaseReaper:
         committer: Committer,
         store: Store,
         clock: Clock,
-        wake_waiting: Callable[[], Awaitable[None]],
+        wake_waiting: Callable[[], None],
     ) -> None:
         """`wake_waiting` is called afterwards, also when there was nothing to end."""
         self._committer = committer
@@ -41,5 +41,5 @@ class LeaseReaper:
                 reaped += len(rows)
             if len(rows) < REAP_ROWS:
                 break
-        await self._wake_waiting()
+        self._wake_waiting()
         return reaped

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from tidelog.mesh.protocol.model import Mesh
 from tidelog.store.batched_reads import Batched
 from tidelog.store.engine import Store
 
@@ -48,10 +47,26 @@ class Taken(Struct, frozen=True):
     """Until the next window begins."""
 
 
+class Limited(Protocol):
+    """A mesh, as far as it matters here."""
+
+    @property
+    def id(self) -> str:
+        """Which it is."""
+
+    @property
+    def rate_limit(self) -> int:
+        """Sends in one window."""
+
+    @property
+    def rate_window_ms(self) -> int:
+        """How long a window is."""
+
+
 class Limiter(Protocol):
     """Counts sends of meshes."""
 
-    async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
+    async def take(self, mesh: Limited, member: str, client_message_id: str, now_ms: int) -> Taken:
         """Count an id of a member in the window of `now_ms`, unless it is counted already.
 
         Raises:
@@ -59,8 +74,13 @@ class Limiter(Protocol):
             QueueFull: too many wait for them.
         """
 
+    def take_at_once(
+        self, mesh: Limited, member: str, client_message_id: str, now_ms: int
+    ) -> Taken | None:
+        """As `take`; None, and nothing was counted, if that has to be waited for."""
 
-def bucket_of(mesh: Mesh, now_ms: int) -> tuple[int, int]:
+
+def bucket_of(mesh: Limited, now_ms: int) -> tuple[int, int]:
     """The number of the window, and the milliseconds left in it."""
     bucket, gone = divmod(now_ms, mesh.rate_window_ms)
     return bucket, mesh.rate_window_ms - gone
@@ -130,8 +150,14 @@ class MemoryLimiter:
         self._max_meshes = max_meshes
         self._meshes: dict[str, _Windows] = {}
 
-    async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
+    async def take(self, mesh: Limited, member: str, client_message_id: str, now_ms: int) -> Taken:
         """See `Limiter.take`."""
+        return self.take_at_once(mesh, member, client_message_id, now_ms)
+
+    def take_at_once(
+        self, mesh: Limited, member: str, client_message_id: str, now_ms: int
+    ) -> Taken:
+        """See `Limiter.take_at_once`."""
         bucket, left_ms = bucket_of(mesh, now_ms)
         windows = self._meshes.pop(mesh.id, None) or _Windows()
         self._meshes[mesh.id] = windows  # now the last: the first was longest silent
@@ -140,7 +166,7 @@ class MemoryLimiter:
         window = windows.at(bucket, mesh.rate_limit)
         return Taken(window.take(member, client_message_id, mesh.rate_limit), left_ms)
 
-    def used(self, mesh: Mesh, now_ms: int) -> int:
+    def used(self, mesh: Limited, now_ms: int) -> int:
         """Units of the window of `now_ms`."""
         windows = self._meshes.get(mesh.id)
         found = windows and windows.by_bucket.get(bucket_of(mesh, now_ms)[0])
@@ -159,11 +185,18 @@ class SharedLimiter:
             self._take_all, "tidelog-mesh-limiter"
         )
 
-    async def take(self, mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
+    async def take(self, mesh: Limited, member: str, client_message_id: str, now_ms: int) -> Taken:
         """See `Limiter.take`."""
         bucket, left_ms = bucket_of(mesh, now_ms)
         verdict = await self._batched((mesh.id, member, client_message_id, bucket, mesh.rate_limit))
         return Taken(verdict, left_ms)
+
+    def take_at_once(
+        self, mesh: Limited, member: str, client_message_id: str, now_ms: int
+    ) -> Taken | None:
+        """See `Limiter.take_at_once`."""
+        del mesh, member, client_message_id, now_ms
+        return None
 
     async def _take_all(self, asked: Sequence[tuple[str, str, str, int, int]]) -> list[Verdict]:
         answered = await self._store.rows_of("mesh_take_shares", asked)

@@ -1,10 +1,14 @@
 """Member tokens count once (mesh 9.5): a `jti` is remembered until its token would have expired."""
 
+import asyncio
+
+from tidelog.base.clock import ServerClock
+from tidelog.link.ends import failed
 from tidelog.log.committer import Committer
-from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.mesh import messages
 from tidelog.mesh.decide.used_tokens import UseToken
-from tidelog.mesh.protocol.identity import MemberClaims
-from tidelog.mesh.protocol.model import Mesh
+from tidelog.mesh.messages import TokenUsed
+from tidelog.mesh.upkeep.questions import Question, Tell
 from tidelog.store.engine import Store
 
 FORGET_EVERY = 1000
@@ -18,27 +22,35 @@ class UsedTokens:
     worth nothing, whatever crashes in between.
     """
 
-    def __init__(self, store: Store, committer: Committer) -> None:
+    def __init__(self, store: Store, committer: Committer, clock: ServerClock) -> None:
         self._store = store
         self._committer = committer
+        self._clock = clock
         self._uses = 0
+        self._noting: set[asyncio.Task[None]] = set()
 
-    async def use(self, mesh: Mesh, claims: MemberClaims, unix_now: float) -> bool:
-        """Use a member's token; False if it was used before.
+    def use(self, asked: messages.UseToken, tell: Tell) -> None:
+        """Use a token.
 
         Raises:
-            QueueFull: too much waits for the store.
-            StoreError: nobody can say.
+            QueueFull: see `Committer.submit`.
+            ShuttingDown: see `Committer.submit`.
         """
-        token = f"{mesh.id}/{claims.public_hex}/{claims.jti}"
-        forget_before = None if self._uses % FORGET_EVERY else int(unix_now)
+        forget_before = None if self._uses % FORGET_EVERY else self._clock.wall_ms() // 1000
         self._uses += 1
         if self._store.is_shared:  # not through the log, which all nodes write one after another
+            task = asyncio.create_task(self._note(asked, forget_before, tell))
+            self._noting.add(task)
+            task.add_done_callback(self._noting.discard)
+        else:
+            item = UseToken(asked.token, asked.expires_at, forget_before)
+            self._committer.submit(Question(item, tell, TokenUsed, 256))
+
+    async def _note(self, asked: messages.UseToken, forget_before: int | None, tell: Tell) -> None:
+        try:
             if forget_before is not None:
                 await self._store.rows("mesh_forget_tokens", (forget_before,))
-            return bool(await self._store.rows("mesh_use_tokens", (token, claims.expires_at)))
-        item = UseToken(token, claims.expires_at, forget_before)
-        [is_new] = without_failure(
-            await submit_and_wait(self._committer, item.names(), 256, (item,))
-        )
-        return bool(is_new)
+            noted = await self._store.rows("mesh_use_tokens", (asked.token, asked.expires_at))
+            tell(TokenUsed(bool(noted)))
+        except Exception as error:  # noqa: BLE001 - a front waits for the answer
+            tell(failed(error))

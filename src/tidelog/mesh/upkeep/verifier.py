@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 
 from tidelog.log.derived import Damage, Looked, pages, shown
-from tidelog.mesh.decide.sends import stored_outcome
+from tidelog.mesh.protocol.known_ids import stored_outcome
 from tidelog.mesh.protocol.model import PUSH, queue_recipient, stream_name
 from tidelog.mesh.upkeep.orphan_check import PAGE, find_orphans, read_content
 from tidelog.store.engine import Store

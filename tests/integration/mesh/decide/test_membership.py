@@ -84,7 +84,7 @@ async def test_what_was_posted_to_a_deleted_topic_arrives(broker: Broker) -> Non
     assert await make(ben, "topic", "alerts") == (201, None)
     answer = await ben.request("GET", "/topics")
     assert answer.json() == {"topics": [{"name": "alerts", "subscribed": False}]}
-    assert await broker.surface.periodic.check() == 0
+    assert await broker.owner.periodic.check() == 0
 
 
 async def test_what_waits_in_a_deleted_queue_is_closed(broker: Broker) -> None:
@@ -103,7 +103,7 @@ async def test_what_waits_in_a_deleted_queue_is_closed(broker: Broker) -> None:
             await asyncio.sleep(0.02)
     claimed = (await ana.request("POST", "/queues/jobs/claim", {"limit": 10})).json()
     assert [item["broker_message_id"] for item in claimed["items"]] == [new]
-    assert await broker.surface.periodic.check() == 0
+    assert await broker.owner.periodic.check() == 0
     assert (await verify_store(broker.service.store)).is_sound
 
 

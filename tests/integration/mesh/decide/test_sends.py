@@ -45,17 +45,24 @@ class Scene:
 
     def count_units(self) -> None:
         """Begin to count what the limiter takes."""
-        limiter = self.broker.service.limiter
-        take = limiter.take
+        limiter = self.broker.owner.limiter
+        take, take_at_once = limiter.take, limiter.take_at_once
 
-        async def counting(mesh: Mesh, member: str, client_message_id: str, now_ms: int) -> Taken:
-            taken = await take(mesh, member, client_message_id, now_ms)
-            if taken.verdict is Verdict.TAKEN:
+        def counted(taken: Taken | None) -> None:
+            if taken is not None and taken.verdict is Verdict.TAKEN:
                 self.units += 1
                 self.counted.set()
+
+        async def counting(*asked: Any) -> Taken:
+            counted(taken := await take(*asked))
             return taken
 
-        self._stack.enter_context(patch.object(limiter, "take", counting))
+        def counting_at_once(*asked: Any) -> Taken | None:
+            counted(taken := take_at_once(*asked))
+            return taken
+
+        for name, method in (("take", counting), ("take_at_once", counting_at_once)):
+            self._stack.enter_context(patch.object(limiter, name, method))
 
     def close(self) -> None:
         """Count no more."""
@@ -158,7 +165,7 @@ async def saturated_by_others(scene: Scene) -> list[httpx.Response]:
 
 async def fill_window(scene: Scene, *, but: int = 0) -> None:
     """Use all units of the window that are left, without any message."""
-    limiter, mesh = scene.broker.service.limiter, await scene.mesh()
+    limiter, mesh = scene.broker.owner.limiter, await scene.mesh()
     for number in range(mesh.rate_limit - but):
         now = scene.broker.service.clock.now_ms()
         taken = await limiter.take(mesh, "filler", f"filler-{number}", now)

@@ -30,14 +30,12 @@ class Scene:
     @property
     def reaper(self) -> LeaseReaper:
         """What ends the leases."""
-        return self.broker.surface.periodic._reaper
+        return self.broker.owner.periodic._reaper
 
     @property
     def delivery(self) -> PushDelivery:
         """What is tested."""
-        delivery = self.broker.service.delivery
-        assert isinstance(delivery, PushDelivery)
-        return delivery
+        return self.broker.service.delivery
 
     async def tell_ben(self, *texts: str, **more: Any) -> list[str]:
         """Ana sends messages to Ben; returns their ids."""
@@ -143,6 +141,24 @@ async def test_nobody_acknowledges_for_another(scene: Scene) -> None:
         await hers.ask("topics")
         await asyncio.sleep(0.1)
         assert await scene.statuses() == ["claimed"]
+
+
+async def test_an_acknowledgement_that_cannot_be_of_a_delivery_goes_nowhere(scene: Scene) -> None:
+    """The broker made no such id; nobody is asked about it."""
+
+    def acknowledged() -> float:
+        return scene.broker.metric("tidelog_broker_deliveries_total", step="acknowledged")
+
+    await scene.tell_ben("here")
+    async with scene.ben.connected() as wire:
+        delivered = await wire.until("deliver")
+        await acknowledge(wire, delivered, claim_id="x" * 50_000)
+        await acknowledge(wire, delivered, broker_message_id="x" * 50_000)
+        await wire.ask("topics")
+        assert acknowledged() == 0
+        await acknowledge(wire, delivered)
+        await scene.until("delivered")
+        assert acknowledged() == 1
 
 
 async def test_only_so_many_are_on_their_way(scene: Scene) -> None:

@@ -70,7 +70,7 @@ async def test_what_waits_for_a_former_member_is_closed(
             await broker.admin("DELETE", f"/mesh/{slug}/members/{ben.address}")
     await until(broker, ben, ("delivered", None), *[("dead", error)] * 4)
     assert await deliveries(broker, cleo) == [("pending", None)] * 4
-    assert await broker.surface.periodic.check() == 0
+    assert await broker.owner.periodic.check() == 0
     assert (await verify_store(broker.service.store)).is_sound
     async with asyncio.timeout(10):
         while await broker.service.store.rows("mesh_ended_recipients", (10,)):  # noqa: ASYNC110

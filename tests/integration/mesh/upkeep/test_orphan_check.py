@@ -170,7 +170,7 @@ async def test_a_damaged_row_is_named(scene: Scene, name: str) -> None:
 async def test_a_lost_tombstone_is_named(scene: Scene) -> None:
     """Of a message that retention emptied: its id, its place and its mention have no excuse."""
     scene.clock.advance(4 * DAY_MS)
-    await scene.broker.surface.periodic._retention.tick()
+    await scene.broker.owner.periodic._retention.tick()
     assert await scene.findings() == []
     await scene.damage(
         f"DELETE FROM mesh_message_tombstone WHERE broker_message_id = '{scene.ids[1]}'"
@@ -288,7 +288,7 @@ async def test_rows_that_were_swept_are_no_finding(scene: Scene) -> None:
     await scene.damage("UPDATE mesh_delivery_queue SET status = 'delivered'")
     await scene.damage("UPDATE mesh_setting SET message_retention_days = NULL")
     scene.clock.advance(30 * DAY_MS + 1)
-    await scene.broker.surface.periodic._retention.tick()
+    await scene.broker.owner.periodic._retention.tick()
     assert await scene.broker.rows("SELECT 1 FROM {}", "delivery_queue") == []
     assert await scene.findings() == []
     await scene.damage(f"DELETE FROM mesh_mention_index WHERE broker_message_id = '{scene.ids[1]}'")
@@ -337,11 +337,11 @@ async def test_pages(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_counters(scene: Scene) -> None:
     """A check counts itself and its findings by rule."""
     broker = scene.broker
-    await broker.surface.periodic.check()
+    await broker.owner.periodic.check()
     assert broker.metric("tidelog_broker_dedupe_orphan_check_total") == 1
     assert broker.metric("tidelog_broker_dedupe_orphan_found") == 0
     await scene.damage("UPDATE dedupe SET available = 0 WHERE scope LIKE 'mesh/%'")
-    assert await broker.surface.periodic.check() == 4
+    assert await broker.owner.periodic.check() == 4
     assert broker.metric("tidelog_broker_dedupe_orphan_found") == 4
     assert broker.metric("tidelog_broker_atomicity_violation_found", rule="1") == 4
     assert broker.metric("tidelog_broker_atomicity_violation_found", rule="7") == 0

@@ -26,7 +26,7 @@ class Scene:
     @property
     def retention(self) -> Retention:
         """What is tested."""
-        return self.broker.surface.periodic._retention
+        return self.broker.owner.periodic._retention
 
     async def members(self, **settings: Any) -> tuple[Member, Member]:
         """Two members of a new mesh, both in the topic `alerts`."""
@@ -38,7 +38,7 @@ class Scene:
 
     async def findings(self) -> int:
         """What the orphan check finds."""
-        return await self.broker.surface.periodic.check()
+        return await self.broker.owner.periodic.check()
 
     async def column(self, name: str, relation: str) -> list[Any]:
         """All values of one column."""

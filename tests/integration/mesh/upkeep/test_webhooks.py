@@ -77,7 +77,7 @@ class Scene:
     @property
     def webhooks(self) -> Webhooks:
         """What is tested."""
-        return self.broker.surface.periodic._webhooks
+        return self.broker.owner.periodic._webhooks
 
     async def add(self, **fields: Any) -> str:
         """Add the endpoint; returns its id."""

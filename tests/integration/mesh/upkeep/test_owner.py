@@ -1,0 +1,246 @@
+"""The owner's half of the mesh and several fronts, over a link that only data can cross."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.mesh.peer import Broker, Member, envelope, running_broker, unique
+from tidelog.base.errors import QueueFull
+from tidelog.link.encoded import connect_apart
+from tidelog.link.ends import AtOwner, FrontEnd, Send
+from tidelog.link.message import Failed, Message
+from tidelog.mesh import messages
+from tidelog.mesh.messages import (
+    VOCABULARY,
+    Arrive,
+    Arrived,
+    Claim,
+    End,
+    Hello,
+    Leased,
+    Left,
+    MeshChanged,
+    PeerSeen,
+    Revoked,
+    Wake,
+    Welcome,
+)
+from tidelog.mesh.upkeep.owner import MeshOwner
+
+
+class Front:
+    """A front that only listens: everything it hears, in order."""
+
+    def __init__(self, owner: MeshOwner) -> None:
+        self._owner = owner
+        self.at_owner: AtOwner
+        self.end: FrontEnd = connect_apart(self, VOCABULARY)
+        self.end.hear = self.hear
+        self.heard: list[Any] = []
+        self._came = asyncio.Event()
+
+    def accept(self, send: Send) -> AtOwner:
+        """In the owner's place, to know what it has for this front."""
+        self.at_owner = self._owner.accept(send)
+        return self.at_owner
+
+    def hear(self, message: Message) -> None:
+        """Something came."""
+        self.heard.append(message)
+        self._came.set()
+
+    async def next(self) -> Any:
+        """The next message."""
+        async with asyncio.timeout(20):
+            while not self.heard:
+                self._came.clear()
+                await self._came.wait()
+        return self.heard.pop(0)
+
+
+class Scene:
+    """A mesh, and two more fronts beside that of the broker."""
+
+    def __init__(self, broker: Broker, slug: str, one: Front, other: Front) -> None:
+        self.broker = broker
+        self.slug = slug
+        self.one = one
+        self.other = other
+
+    async def arrive(self, front: Front, connection: int, member: Member, instance: str) -> None:
+        """A connection of a member at a front."""
+        mesh = await self.broker.service.mesh(self.slug)
+        assert mesh is not None
+        known = await self.broker.service.member(mesh, member.address)
+        assert known is not None
+        await front.end.reply(Arrive(connection, mesh, known, instance), Arrived)
+
+    async def claim(self, member: Member) -> Claim:
+        """What a lane of a member asks for."""
+        mesh = await self.broker.service.mesh(self.slug)
+        assert mesh is not None
+        known = await self.broker.service.member(mesh, member.address)
+        assert known is not None
+        return Claim(mesh.id, known, 1, 30_000)
+
+
+@asynccontextmanager
+async def fronts(tmp_path: Path, **settings: Any) -> AsyncIterator[Scene]:
+    """A broker with two more fronts."""
+    async with running_broker(tmp_path, str(tmp_path / "tidelog.db")) as broker:
+        slug = await broker.mesh(**settings)
+        one, other = Front(broker.owner), Front(broker.owner)
+        for front in (one, other):
+            await front.end.reply(Hello(), Welcome)
+        yield Scene(broker, slug, one, other)
+
+
+async def test_daemons_with_one_key_meet_over_all_fronts(tmp_path: Path) -> None:
+    """The older one is ended at its front; its member stays present until the last has left."""
+    async with fronts(tmp_path) as scene:
+        ana = await scene.broker.member(scene.slug, "ana")
+        await scene.arrive(scene.one, 7, ana, "a")
+        seen = await scene.one.next()
+        assert seen == PeerSeen(seen.mesh_id, ana.address, "ana", is_present=True)
+        assert await scene.other.next() == seen
+        await scene.arrive(scene.other, 7, ana, "b")
+        assert await scene.one.next() == End(7, 4003, "replaced_by_newer_connection")
+        scene.one.end.tell(Left(7))
+        await scene.arrive(scene.one, 8, ana, "b")
+        assert await scene.other.next() == End(7, 1013, "reconnected")
+        scene.other.end.tell(Left(7))
+        scene.one.end.tell(Left(8))
+        gone = PeerSeen(seen.mesh_id, ana.address, "ana", is_present=False)
+        assert [await scene.one.next(), await scene.other.next()] == [gone, gone]
+
+
+async def test_the_oldest_stays_at_another_front(tmp_path: Path) -> None:
+    """The newer one is told so before it is told that it has arrived, and nobody has seen it."""
+    async with fronts(tmp_path, clone_concurrency_policy="prefer_oldest") as scene:
+        ana = await scene.broker.member(scene.slug, "ana")
+        await scene.arrive(scene.one, 1, ana, "a")
+        await scene.one.next()
+        await scene.other.next()
+        await scene.arrive(scene.other, 2, ana, "b")
+        assert scene.other.heard == [End(2, 4004, "member_already_connected")]
+        assert scene.one.heard == []
+
+
+async def test_a_front_that_is_lost_takes_its_members_with_it(tmp_path: Path) -> None:
+    """Others see them leave; it is told nothing more."""
+    async with fronts(tmp_path) as scene:
+        ana = await scene.broker.member(scene.slug, "ana")
+        await scene.arrive(scene.one, 1, ana, "a")
+        await scene.other.next()
+        scene.one.heard.clear()
+        scene.one.at_owner.lost()
+        assert (await scene.other.next()).is_present is False
+        assert (await ana.post(unique(), envelope("dm", ana.address))).status_code == 201
+        assert scene.one.heard == []
+
+
+async def test_only_the_front_of_a_receiver_is_woken(tmp_path: Path) -> None:
+    """By a direct message; by a post every front with members, and the store knows for whom."""
+    async with fronts(tmp_path) as scene:
+        ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
+        await ana.topic("alerts")
+        await scene.arrive(scene.one, 1, ben, "b")
+        for front in (scene.one, scene.other):
+            await front.next()
+        await ana.post(unique(), envelope("dm", ben.address))
+        woken = await scene.one.next()
+        assert isinstance(woken, Wake)
+        assert [key for _, key in woken.recipients] == [ben.address]
+        sent = await ana.post(unique(), envelope())
+        woken = await scene.one.next()
+        assert [post for _, post in woken.posts] == [sent.json()["broker_message_id"]]
+        assert scene.other.heard == []
+
+
+async def test_every_front_hears_of_settings_and_revocations_before_the_caller(
+    tmp_path: Path,
+) -> None:
+    """When a change is answered, no front goes on as it was."""
+    async with fronts(tmp_path) as scene:
+        ana = await scene.broker.member(scene.slug)
+        mesh = await scene.broker.service.mesh(scene.slug)
+        assert mesh is not None
+        ended = messages.EndMembership(mesh.id, ana.address, is_revoked=False)
+        for question, told in (
+            (messages.ChangeMesh(mesh, {"rate_limit": 7}), MeshChanged(mesh.id, mesh.slug)),
+            (ended, Revoked(mesh.id, ana.address)),
+        ):
+            await scene.one.end.reply(question, messages.Replied)
+            assert scene.one.heard.pop() == told
+            assert await scene.other.next() == told
+
+
+async def test_claims_for_one_recipient_are_decided_one_after_the_other(tmp_path: Path) -> None:
+    """However many ask at once, at whatever front: none gets what another has."""
+    async with fronts(tmp_path) as scene:
+        ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
+        for _ in range(3):
+            await ana.post(unique(), envelope("dm", ben.address))
+        claim = await scene.claim(ben)
+        asked = [front.end.reply(claim, Leased) for front in (scene.one, scene.other) * 2]
+        leased = [each.messages for each in await asyncio.gather(*asked)]
+        assert sorted(len(each) for each in leased) == [0, 1, 1, 1]
+        assert len({message for each in leased for message, _ in each}) == 3
+        assert scene.broker.owner.leasing._claims == {}
+
+
+async def test_a_claim_without_room_does_not_hold_up_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails alone, also while others for its recipient wait behind it."""
+    async with fronts(tmp_path) as scene:
+        ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
+        await ana.post(unique(), envelope("dm", ben.address))
+        claim, leasing = await scene.claim(ben), scene.broker.owner.leasing
+        submit: Callable[[Any], None] = leasing._committer.submit
+        refused: list[Any] = []
+
+        def full(request: Any) -> None:
+            if refused:
+                submit(request)
+            else:
+                refused.append(request)
+                raise QueueFull("no room")
+
+        monkeypatch.setattr(leasing._committer, "submit", full)
+        answers = await asyncio.gather(*(scene.one.end.answer(claim) for _ in range(2)))
+        assert answers[0] == Failed("QueueFull", "no room")
+        assert isinstance(answers[1], Leased)
+        assert len(answers[1].messages) == 1
+
+
+async def test_what_a_front_gives_back_wakes_the_others(tmp_path: Path) -> None:
+    """A message that one did not acknowledge is pushed by another at once."""
+    async with fronts(tmp_path, clone_concurrency_policy="allow_concurrent") as scene:
+        ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
+        await ana.post(unique(), envelope("dm", ben.address))
+        await scene.arrive(scene.other, 1, ben, "b")
+        await scene.other.next()
+        claim = await scene.claim(ben)
+        leased = await scene.one.end.reply(claim, Leased)
+        [(message, _)] = leased.messages
+        given_back = messages.Release(claim.mesh_id, ben.address, [(message, leased.claim_id)])
+        scene.one.end.tell(given_back)
+        woken = await scene.other.next()
+        assert woken == Wake([(claim.mesh_id, ben.address)], [])
+        assert (await scene.other.end.reply(claim, Leased)).messages[0][0] == message
+
+
+async def test_what_a_front_says_does_not_harm_the_owner(tmp_path: Path) -> None:
+    """What cannot be done is answered as failed, and the next question as ever."""
+    async with fronts(tmp_path) as scene:
+        nobody = messages.Left(99)
+        scene.one.end.tell(nobody)
+        odd: Any = messages.Welcome(())
+        scene.one.at_owner.received(0, odd)
+        answer = await scene.one.end.reply(messages.UseToken("t", 2**40), messages.TokenUsed)
+        assert answer.is_new
