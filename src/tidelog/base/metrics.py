@@ -72,6 +72,11 @@ class Metrics:
             "This machine's clock minus the database's; 0 on SQLite",
             registry=r,
         )
+        self.wal_bytes = Gauge(
+            "tidelog_store_wal_bytes",
+            "Size of the file of SQLite's write-ahead log; 0 on PostgreSQL",
+            registry=r,
+        )
         self.connections = Gauge(
             "tidelog_connections", "Open WebSocket connections", ["surface"], registry=r
         )

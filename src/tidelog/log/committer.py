@@ -119,6 +119,7 @@ class Committer:
         self.announcements = Announcements(store, self.reach, limits.head_poll_ms / 1000)
         """What this node and the others tell each other beside the log."""
         metrics.queue_depth.set_function(lambda: len(self._queue))
+        metrics.wal_bytes.set_function(store.wal_bytes)
         metrics.tail_position.set_function(lambda: tail.position)
         metrics.tail_lag.set_function(lambda: max(0, self._known_head - tail.position))
 

@@ -112,6 +112,9 @@ class Store(Protocol):
         Never empty. `tidelog.base.data.incarnation.Incarnations` judges positions by them.
         """
 
+    def wal_bytes(self) -> int:
+        """What was written and is not folded into the file yet, on SQLite; 0 on PostgreSQL."""
+
     async def clock_ms(self) -> int | None:
         """What the store's clock shows; None for one that has no clock of its own."""
 

@@ -470,6 +470,10 @@ class PostgresqlStore:
         """See `Store.incarnations`."""
         return [Incarnation._make(row) for row in await self.rows("incarnations", ())]
 
+    def wal_bytes(self) -> int:
+        """See `Store.wal_bytes`."""
+        return 0
+
     async def clock_ms(self) -> int | None:
         """See `Store.clock_ms`."""
         now: int = (await self._fetch("clock"))[0][0]

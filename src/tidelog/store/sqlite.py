@@ -158,6 +158,8 @@ class SqliteWriter:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
         del seen
         with self._as_store_errors():
+            if self._checkpoints.is_restart_due:
+                await self._checkpoints.restart()
             await self._open()
             return self._load(names)
 
@@ -271,6 +273,11 @@ class SqliteWriter:
     def _rollback(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+    @property
+    def wal_bytes(self) -> int:
+        """Size of the write-ahead log."""
+        return self._checkpoints.wal_bytes
 
     async def committed(self, batch_id: bytes) -> bool:
         """See `Writer.committed`; an embedded COMMIT either returned or raised."""
@@ -459,6 +466,10 @@ class SqliteStore:
     async def incarnations(self) -> list[Incarnation]:
         """See `Store.incarnations`."""
         return [Incarnation._make(row) for row in await self.rows("incarnations", ())]
+
+    def wal_bytes(self) -> int:
+        """See `Store.wal_bytes`."""
+        return self.writer.wal_bytes
 
     async def clock_ms(self) -> int | None:
         """See `Store.clock_ms`; the only process that writes has the only clock."""

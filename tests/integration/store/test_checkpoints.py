@@ -3,13 +3,15 @@
 import asyncio
 import sqlite3
 import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from support.log.nodes import running_node
 from tidelog.base.sql import sqlitefile
 from tidelog.config.schema import SCHEMA
 from tidelog.log.draft import Draft, to_entry
@@ -129,3 +131,134 @@ async def test_a_checkpoint_that_fails_loses_nothing(
 
 def _no_room(*_: object, **__: object) -> sqlite3.Connection:
     raise sqlite3.OperationalError("database or disk is full")
+
+
+# A WAL that readers keep from beginning anew.
+
+READER = """
+import sqlite3, sys, time
+both = [sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True) for _ in range(2)]
+def begin(connection):
+    connection.isolation_level = None
+    connection.execute("BEGIN")
+    connection.execute("SELECT committed_id FROM head").fetchall()
+begin(both[0])
+print("reads", flush=True)
+while True:
+    begin(both[1])
+    time.sleep(0.01)
+    both[0].execute("COMMIT")
+    both.reverse()
+"""
+"""Has two connections, and there is no moment at which neither reads."""
+
+
+@pytest.fixture
+def readers(store: SqliteStore) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that never stop reading."""
+    with ExitStack() as stack:
+        command = [sys.executable, "-c", READER, str(store.path)]
+        started = [
+            stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            for _ in range(2)
+        ]
+        for each in started:
+            stack.callback(each.kill)
+        for each in started:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "reads\n"
+        yield started
+
+
+@pytest.fixture
+def small_wal(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The WAL begins anew, and its file is cut back, at a fraction of the size."""
+    size = 500_000
+    monkeypatch.setattr(checkpoints, "RESTART_BYTES", size)
+    store.writer._connection.execute(f"PRAGMA journal_size_limit = {size}")
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is."""
+    monkeypatch.setattr(checkpoints, "RESTART_SECONDS", 60.0)
+    monkeypatch.setattr(checkpoints, "MOST_RESTART_SECONDS", 60.0)
+
+
+async def write_until_anew(store: SqliteStore) -> None:
+    """Entries, until the WAL has begun anew."""
+    size = 0
+    async with asyncio.timeout(90):
+        while store.wal_bytes() >= size:
+            size = store.wal_bytes()
+            await write(store, bytes(50_000))
+
+
+@pytest.mark.usefixtures("small_wal")
+async def test_the_wal_begins_anew_while_other_processes_never_stop_reading(
+    store: SqliteStore, readers: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again, and nothing is lost; otherwise it would grow with all that is written."""
+    be_patient(monkeypatch)
+    for _ in range(5):
+        await write_until_anew(store)
+    assert all(each.poll() is None for each in readers)
+    count = (await store.head()).committed_id
+    with closing(sqlitefile.connect(store.path, read_only=True)) as connection:
+        assert connection.execute("SELECT count(*) FROM log").fetchall() == [(count,)]
+
+
+@pytest.mark.usefixtures("small_wal")
+async def test_the_loop_and_readers_go_on_while_the_writer_pauses(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next transaction begins when the read that was in the way has ended."""
+    be_patient(monkeypatch)
+    its = store.writer._checkpoints
+    with closing(sqlitefile.connect(store.path, read_only=True)) as reading:
+        reading.execute("BEGIN")
+        reading.execute("SELECT * FROM head").fetchall()
+        while not its.is_restart_due:
+            await write(store, bytes(50_000))
+        await folded(store)
+        beginning = asyncio.create_task(store.writer.begin(Names(), 0))
+        while not its.is_running:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0)
+        position = (await store.head()).committed_id
+        assert len(await store.entries(0)) == position
+        assert not beginning.done()
+        reading.execute("COMMIT")
+        await beginning
+    await store.writer.rollback()
+    size = store.wal_bytes()
+    assert await write(store) == position + 1
+    assert store.wal_bytes() < size
+
+
+@pytest.mark.usefixtures("small_wal")
+async def test_a_read_that_lasts_does_not_stop_the_writer(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said that the WAL grows, now and then it is tried again, and then it begins anew."""
+    monkeypatch.setattr(checkpoints, "RESTART_SECONDS", 0.001)
+    with closing(sqlitefile.connect(store.path, read_only=True)) as reading:
+        reading.execute("BEGIN")
+        reading.execute("SELECT * FROM head").fetchall()
+        async with asyncio.timeout(90):
+            while store.writer._checkpoints._restart_above < 1_500_000:
+                await write(store, bytes(50_000))
+        assert caplog.text.count("and grows while another program reads") == 1
+        reading.execute("COMMIT")
+    await write_until_anew(store)
+    async with asyncio.timeout(90):
+        while store.writer._checkpoints._restart_above:
+            await write(store)
+
+
+async def test_the_size_of_the_wal_is_a_metric(tmp_path: Path) -> None:
+    """Zero on PostgreSQL, which sees to its own."""
+    async with running_node(str(tmp_path / "tidelog.db")) as node:
+        await node.put("s", "k")
+        size = (tmp_path / "tidelog.db-wal").stat().st_size
+        assert size > 0
+        shown = node.committer.metrics.registry.get_sample_value("tidelog_store_wal_bytes")
+        assert shown == size
