@@ -104,6 +104,23 @@ class UseToken(Message, frozen=True):
     expires_at: int
 
 
+class Attempted(Message, frozen=True):
+    """What became of one post (mesh 7.4). Answered by `Noted` when that is kept."""
+
+    endpoint_id: str
+    broker_message_id: str
+    claim_id: str
+    status: int | None
+    """None if there was no response."""
+    error: str = ""
+
+
+class PostsEnded(Message, frozen=True):
+    """All of a `Post` were tried, or no more of them are."""
+
+    claim_id: str
+
+
 class Arrive(Message, frozen=True):
     """A connection has negotiated. Answered by `Arrived` when other nodes have been told of it.
 
@@ -252,7 +269,18 @@ Change = (
 """Who and what there is in a mesh (mesh 9.4)."""
 
 ToOwner = (
-    Hello | Accept | Claim | Acknowledge | Release | Complete | UseToken | Arrive | Left | Change
+    Hello
+    | Accept
+    | Claim
+    | Acknowledge
+    | Release
+    | Complete
+    | UseToken
+    | Attempted
+    | PostsEnded
+    | Arrive
+    | Left
+    | Change
 )
 
 # To a front.
@@ -308,6 +336,37 @@ class LookAgain(Message, frozen=True):
     """Leases have ended, or it is time to look: whoever has something to get is to be woken."""
 
 
+class Target(NamedTuple):
+    """An endpoint, as `mesh_webhook_target` returns it."""
+
+    mesh_id: str
+    slug: str
+    url: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"Target({self.mesh_id!r})"
+
+
+class Post(Message, frozen=True):
+    """Post these to an endpoint, one after the other. Each is `Attempted`; then `PostsEnded`."""
+
+    endpoint_id: str
+    target: Target
+    leased: Leased
+
+
+class Noted(Message, frozen=True):
+    """An attempt is kept."""
+
+    goes_on: bool
+    """Whether the endpoint wants anything more."""
+
+
+class StopPosting(Message, frozen=True):
+    """The owner ends: posts that are under way are given up, their leases end by themselves."""
+
+
 class End(Message, frozen=True):
     """A connection must be closed: two with its key may not stay (mesh 9.6)."""
 
@@ -353,6 +412,9 @@ ToFront = (
     | Arrived
     | Wake
     | LookAgain
+    | Post
+    | Noted
+    | StopPosting
     | End
     | PeerSeen
     | Revoked

@@ -26,6 +26,8 @@ SENT = {
     "priority": "low",
 }
 
+TARGET = messages.Target("m", "tides", "https://hooks.example/key", "a secret of sixteen")
+
 EXAMPLES: tuple[Message, ...] = (
     messages.Hello(),
     messages.Accept(
@@ -37,6 +39,8 @@ EXAMPLES: tuple[Message, ...] = (
     messages.Release("m", MEMBER.public_hex, [("message", "claim")]),
     messages.Complete("m", "id", "thumbs", "claim.id", ["one", "two"]),
     messages.UseToken("m/k/j", 2**40),
+    messages.Attempted("endpoint", "message", "claim", None, "timeout"),
+    messages.PostsEnded("claim"),
     messages.Arrive(3, MESH, MEMBER, "process"),
     messages.Left(3),
     messages.CreateMesh(MESH),
@@ -62,6 +66,9 @@ EXAMPLES: tuple[Message, ...] = (
     messages.Arrived(),
     messages.Wake([("m", MEMBER.public_hex)], [("m", "message")]),
     messages.LookAgain(),
+    messages.Post("endpoint", TARGET, messages.Leased("claim", 2**40, (("one", 1),))),
+    messages.Noted(goes_on=False),
+    messages.StopPosting(),
     messages.End(3, 4003, "replaced_by_newer_connection"),
     messages.PeerSeen("m", MEMBER.public_hex, "Ana", is_present=True),
     messages.Revoked("m", MEMBER.public_hex),
@@ -94,3 +101,4 @@ def test_a_secret_is_not_shown() -> None:
     """What is logged of a question does not have it."""
     asked = messages.AddWebhook("m", "alerts", "https://hooks.example/key", "a secret of sixteen")
     assert repr(asked) == "AddWebhook('m', 'alerts')"
+    assert repr(TARGET) == "Target('m')"

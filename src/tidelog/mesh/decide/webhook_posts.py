@@ -1,7 +1,5 @@
 """Leases on what endpoints are to get, and what becomes of each post (mesh 7.4)."""
 
-from typing import NamedTuple
-
 from msgspec import Struct
 
 from tidelog.log.decision import Accept, Names, Refuse, RowChange, View
@@ -15,7 +13,7 @@ from tidelog.mesh.decide.claims import (
     claim_change,
     finish_change,
 )
-from tidelog.mesh.messages import Leased
+from tidelog.mesh.messages import Leased, Target
 from tidelog.mesh.protocol.model import WEBHOOK
 from tidelog.mesh.protocol.policy import backoff_ms
 
@@ -39,15 +37,6 @@ def post_backoff_ms(attempts: int) -> int:
 def webhook_key(broker_message_id: str, endpoint_id: str) -> DeliveryKey:
     """The row of a message for an endpoint."""
     return DeliveryKey(broker_message_id, "", WEBHOOK, endpoint_id)
-
-
-class Target(NamedTuple):
-    """An endpoint, as `mesh_webhook_target` returns it."""
-
-    mesh_id: str
-    slug: str
-    url: str
-    secret: str
 
 
 class ClaimWebhook(Struct, frozen=True):

@@ -34,6 +34,7 @@ from tidelog.mesh.front.connection import Connection
 from tidelog.mesh.front.delivery import PushDelivery
 from tidelog.mesh.front.history import HistoryReader, Page
 from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
+from tidelog.mesh.front.posting import Posting
 from tidelog.mesh.front.public_hosts import PublicHosts
 from tidelog.mesh.messages import Accept, Budget, Change, Replied
 from tidelog.mesh.metrics import MeshMetrics
@@ -114,6 +115,7 @@ class MeshService:
         self._recheck: asyncio.Task[None] | None = None
         self.peers = Peers()
         self.delivery = PushDelivery(link, store, settings, clock, metrics)
+        self._posting = Posting(link, store, settings, clock)
         link.hear = self._heard
 
     @classmethod
@@ -137,6 +139,10 @@ class MeshService:
         match message:
             case messages.Wake():
                 self.delivery.wake(message)
+            case messages.Post():
+                self._posting.post(message)
+            case messages.StopPosting():
+                self._posting.stop()
             case messages.PeerSeen():
                 self.peers.seen(message)
             case messages.End():

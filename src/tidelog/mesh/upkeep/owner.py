@@ -57,19 +57,20 @@ class MeshOwner:
         self.tokens = UsedTokens(store, committer, clock)
         self._changes = Changes(settings, clock, ulids)
         self.peers = Peers(committer.announcements, self.tell_all, self._note_concurrent)
-        self._webhooks = Webhooks(committer, store, settings, clock)
+        self.webhooks = Webhooks(committer, store, settings, clock, self._next_front, self.tell_all)
         self.periodic = PeriodicWork(
             committer,
             store,
             settings,
             clock,
             reaper=LeaseReaper(committer, store, clock, partial(self.tell_all, LookAgain())),
-            webhooks=self._webhooks,
+            webhooks=self.webhooks,
             retention=Retention(committer, store, clock),
             closer=DeliveryCloser(committer, store),
         )
         self._fronts: tuple[_Front, ...] = ()
         """Those that have said hello. Replaced, never changed: a front may be lost in between."""
+        self._turn = 0
         committer.tail.subscribe(SURFACE, self._on_entries)
 
     def accept(self, send: Send) -> "_Front":
@@ -86,6 +87,12 @@ class MeshOwner:
         """A front is gone. What it asked for is decided all the same, and its leases run out."""
         self._fronts = tuple(each for each in self._fronts if each is not front)
         self.peers.lost(front)
+        self.webhooks.lost(front)
+
+    def _next_front(self) -> OwnerEnd | None:
+        """They take turns."""
+        self._turn += 1
+        return self._fronts[self._turn % len(self._fronts)] if self._fronts else None
 
     def tell_all(self, message: Message) -> None:
         """Tell every front."""
@@ -144,7 +151,7 @@ class MeshOwner:
             recipients = woken.get(front, ())
             if recipients or (posts and peers.are_at(front)):
                 front.tell(Wake(tuple(recipients), posts))
-        self._webhooks.nudge()
+        self.webhooks.nudge()
 
     def _wake(self, key: RecipientKey) -> None:
         for front in {peer.front for peer in self.peers.of(key)}:
@@ -165,6 +172,8 @@ class _Front(OwnerEnd):
             messages.Release: self._release,
             messages.Complete: self._complete,
             messages.UseToken: self._use_token,
+            messages.Attempted: self._attempted,
+            messages.PostsEnded: self._posts_ended,
             Arrive: self._arrive,
             messages.Left: self._left,
             **dict.fromkeys(get_args(Change), self._change),
@@ -206,6 +215,13 @@ class _Front(OwnerEnd):
 
     def _use_token(self, number: int, use: messages.UseToken) -> None:
         self._owner.tokens.use(use, partial(self.send, number))
+
+    def _attempted(self, number: int, attempted: messages.Attempted) -> None:
+        self._owner.webhooks.attempted(attempted, partial(self.send, number))
+
+    def _posts_ended(self, number: int, ended: messages.PostsEnded) -> None:
+        del number
+        self._owner.webhooks.ended(ended)
 
     def _arrive(self, number: int, arrive: Arrive) -> None:
         # At once: the front may say next that the connection has left.

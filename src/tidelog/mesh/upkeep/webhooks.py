@@ -1,33 +1,24 @@
-"""Messages to endpoints over HTTP (mesh 7.4): leased, posted, and tried again or buried."""
+"""Messages to endpoints over HTTP (mesh 7.4): leased, posted by a front, tried again or buried."""
 
 import asyncio
-import hashlib
-import hmac
 import logging
+from collections.abc import Callable
+from functools import partial
 
-import msgspec
-
-from tidelog import __version__
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError, TidelogError
 from tidelog.base.ids import UlidFactory
+from tidelog.link.ends import OwnerEnd
+from tidelog.link.message import Message
 from tidelog.log.committer import Committer
-from tidelog.log.decision import Answer, Failure, Names
-from tidelog.log.request import submit_and_wait
+from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.mesh import messages
 from tidelog.mesh.decide.claims import DEAD
-from tidelog.mesh.decide.webhook_posts import (
-    BATCH,
-    GONE,
-    Attempted,
-    ClaimWebhook,
-    Target,
-    webhook_key,
-)
+from tidelog.mesh.decide.webhook_posts import BATCH, GONE, Attempted, ClaimWebhook, webhook_key
+from tidelog.mesh.messages import Leased, Noted, Post, PostsEnded, StopPosting, Target
 from tidelog.mesh.metrics import MeshMetrics
-from tidelog.mesh.protocol.envelopes import Stored, received_envelope
-from tidelog.mesh.protocol.model import stream_name
 from tidelog.mesh.settings import MeshSettings
-from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
+from tidelog.mesh.upkeep.questions import Question, Tell
 from tidelog.store.engine import Store
 
 LEASE_MARGIN_MS = 5000
@@ -39,28 +30,34 @@ PAGE_ENDPOINTS = 256
 POLL_SECONDS = 1.0
 """How often attempts that are due again are looked for: the shortest pause between two."""
 
-_encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)
 
 
 class Webhooks:
-    """Posts what is due, to several endpoints at once and to each in order."""
+    """Has what is due posted, to several endpoints at once and to each in order."""
 
     def __init__(
-        self, committer: Committer, store: Store, settings: MeshSettings, clock: Clock
+        self,
+        committer: Committer,
+        store: Store,
+        settings: MeshSettings,
+        clock: Clock,
+        next_front: Callable[[], OwnerEnd | None],
+        tell_fronts: Callable[[Message], None],
     ) -> None:
+        """`next_front` says which is to post next, if there is any; `tell_fronts` tells all."""
         self._committer = committer
         self._metrics = committer.metrics.part(MeshMetrics)
         self._store = store
         self._settings = settings
         self._clock = clock
+        self._next_front = next_front
+        self._tell_fronts = tell_fronts
         self._ulids = UlidFactory(clock)
-        self.client = WebhookClient(
-            timeout_s=settings.webhook_timeout_ms / 1000,
-            may_be_private=settings.webhook_allow_private,
-        )
         self._busy: dict[str, asyncio.Task[None]] = {}
         """Endpoints that are being served."""
+        self._posting: dict[str, tuple[OwnerEnd, asyncio.Future[None]]] = {}
+        """By `claim_id`: which front posts, and what is done when it has ended."""
         self._nudged = asyncio.Event()
 
     def nudge(self) -> None:
@@ -71,7 +68,7 @@ class Webhooks:
         """Give up the attempts that are under way; their leases end by themselves."""
         for task in self._busy.values():
             task.cancel()
-        self.client.close()
+        self._tell_fronts(StopPosting())
 
     async def work(self) -> None:
         """Serve endpoints until it is cancelled."""
@@ -116,17 +113,16 @@ class Webhooks:
             await asyncio.wait(self._busy.values())
 
     async def _serve(self, endpoint_id: str) -> None:
-        """Post one lease; a long backlog lets others have their turn."""
+        """Have one lease posted; a long backlog lets others have their turn."""
         try:
             lease_ms = BATCH * self._settings.webhook_timeout_ms + LEASE_MARGIN_MS
             now = self._clock.now_ms()
             claim = ClaimWebhook(endpoint_id, self._ulids.mint(), lease_ms, now)
-            target, leased = await self._decide(claim, claim.names())
-            if target is None:
+            request = submit_and_wait(self._committer, claim.names(), 512, (claim,))
+            [(target, leased)] = without_failure(await request)
+            if target is None or not leased.messages:
                 return
-            for message in leased.messages:
-                if await self._attempt(target, endpoint_id, leased.claim_id, *message) == GONE:
-                    return
+            await self._posted(endpoint_id, target, leased)
             if len(leased.messages) == BATCH:
                 self.nudge()
         except ShuttingDown:
@@ -138,55 +134,53 @@ class Webhooks:
         finally:
             del self._busy[endpoint_id]
 
-    async def _attempt(
-        self, target: Target, endpoint_id: str, claim_id: str, message: str, history_id: int
-    ) -> int | None:
-        rows = await self._store.rows("mesh_entry", (stream_name(target.mesh_id), history_id))
-        if not rows:
-            return None  # retention has taken it, and has buried the row
-        status, error = None, ""
-        body = _body(Stored._make(rows[0]), target)
+    async def _posted(self, endpoint_id: str, target: Target, leased: Leased) -> None:
+        """Let a front post, and return when it has ended."""
+        front = self._next_front()
+        if front is None:
+            return  # the lease ends by itself
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._posting[leased.claim_id] = front, ended
         try:
-            headers = _headers(target, endpoint_id, message, body, self._clock.now_ms())
-            status = await self.client.post(target.url, headers, body)
-        except PostFailed as failed:
-            error = failed.code
-        attempted = Attempted(webhook_key(message, endpoint_id), claim_id, status, error)
-        became = await self._decide(attempted, attempted.names())
+            front.tell(Post(endpoint_id, target, leased))
+            await ended
+        finally:
+            del self._posting[leased.claim_id]
+
+    def attempted(self, asked: messages.Attempted, tell: Tell) -> None:
+        """Keep what became of a post.
+
+        Raises:
+            QueueFull: see `Committer.submit`.
+            ShuttingDown: see `Committer.submit`.
+        """
+        key = webhook_key(asked.broker_message_id, asked.endpoint_id)
+        item = Attempted(key, asked.claim_id, asked.status, asked.error)
+        self._committer.submit(Question(item, tell, partial(self._noted, asked), 512))
+
+    def _noted(self, asked: messages.Attempted, became: str | None) -> Message:
         self._metrics.deliveries.labels(f"webhook_{became or 'lost'}").inc()
         if became == DEAD:
             _log.warning(
-                "message %s did not reach endpoint %s: %s", message, endpoint_id, error or status
+                "message %s did not reach endpoint %s: %s",
+                asked.broker_message_id,
+                asked.endpoint_id,
+                asked.error or asked.status,
             )
-        return status
+        return Noted(goes_on=asked.status != GONE)
 
-    async def _decide(self, item: ClaimWebhook | Attempted, names: Names) -> Answer:
-        [answer] = await submit_and_wait(self._committer, names, 512, (item,))
-        if isinstance(answer, Failure):
-            raise answer.error
-        return answer
+    def ended(self, told: PostsEnded) -> None:
+        """A front has done what it was told to."""
+        if posting := self._posting.get(told.claim_id):
+            _end(posting[1])
 
-
-def _body(stored: Stored, target: Target) -> bytes:
-    """The envelope of mesh 7.2; an endpoint is not a member, so nothing mentions it."""
-    fields = received_envelope(stored, target.slug, "")
-    del fields["mention"]
-    return _encode(fields)
+    def lost(self, front: OwnerEnd) -> None:
+        """A front is gone; what it had to post is tried again when the lease has ended."""
+        for posting_front, ended in self._posting.values():
+            if posting_front is front:
+                _end(ended)
 
 
-def _headers(
-    target: Target, endpoint_id: str, message: str, body: bytes, now_ms: int
-) -> dict[str, str]:
-    timestamp = str(now_ms // 1000)
-    return {
-        "Content-Type": "application/json",
-        "User-Agent": f"tidelog/{__version__}",
-        "Idempotency-Key": f"{message}:{endpoint_id}",
-        "X-Tidelog-Timestamp": timestamp,
-        "X-Tidelog-Signature-2": _signature(target, timestamp.encode() + b"." + body),
-        "X-Tidelog-Signature": _signature(target, body),
-    }
-
-
-def _signature(target: Target, signed: bytes) -> str:
-    return f"sha256={hmac.new(target.secret.encode(), signed, hashlib.sha256).hexdigest()}"
+def _end(ended: "asyncio.Future[None]") -> None:
+    if not ended.done():
+        ended.set_result(None)

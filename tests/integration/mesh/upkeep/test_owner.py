@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.mesh.peer import Broker, Member, envelope, running_broker, unique
@@ -233,6 +234,37 @@ async def test_what_a_front_gives_back_wakes_the_others(tmp_path: Path) -> None:
         woken = await scene.other.next()
         assert woken == Wake([(claim.mesh_id, ben.address)], [])
         assert (await scene.other.end.reply(claim, Leased)).messages[0][0] == message
+
+
+async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
+    """Each has one endpoint at a time; a front that is lost has its posts made after the lease."""
+    async with fronts(tmp_path) as scene:
+        broker, webhooks = scene.broker, scene.broker.owner.webhooks
+        ana = await broker.member(scene.slug)
+        await ana.topic("alerts")
+        hook = {"url": "http://127.0.0.1:9/", "topic": "alerts"}
+        for _ in range(3):
+            answer = await broker.admin("POST", f"/mesh/{scene.slug}/webhooks", hook)
+            assert answer.status_code == 201
+        sent = (await ana.post(unique(), envelope())).json()
+        posts = [await front.next() for front in (scene.one, scene.other)]
+        assert len({post.endpoint_id for post in posts}) == 2
+        for post in posts:
+            assert [each for each, _ in post.leased.messages] == [sent["broker_message_id"]]
+        told = messages.Attempted(posts[0].endpoint_id, sent["broker_message_id"], "", 200)
+        kept = msgspec.structs.replace(told, claim_id=posts[0].leased.claim_id)
+        for attempted in (told, kept):
+            assert (await scene.one.end.reply(attempted, messages.Noted)).goes_on
+        steps = ("webhook_lost", "webhook_delivered")
+        name = "tidelog_broker_deliveries_total"
+        assert [broker.metric(name, step=step) for step in steps] == [1, 1]
+        scene.one.end.tell(messages.PostsEnded(posts[0].leased.claim_id))
+        scene.other.at_owner.lost()
+        await webhooks.settled()
+        rows = await broker.rows(
+            "SELECT status FROM {} WHERE channel = 'webhook'", "delivery_queue"
+        )
+        assert {status for (status,) in rows} >= {"claimed", "delivered"}
 
 
 async def test_what_a_front_says_does_not_harm_the_owner(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from support.mesh.webhook_receiver import CLOSE, OK, receiving
 from support.web.certificate import make_certificate
 from tidelog.base.net import tls
 from tidelog.mesh.decide.webhook_posts import MAX_ATTEMPTS, post_backoff_ms
-from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient, is_public
+from tidelog.mesh.front.webhook_client import PostFailed, WebhookClient, is_public
 from tidelog.mesh.upkeep.webhooks import Webhooks
 from tidelog.testing.clock import FakeClock
 

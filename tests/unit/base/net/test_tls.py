@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.base.net import tls
-from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
+from tidelog.mesh.front.webhook_client import PostFailed, WebhookClient
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net.tls import context_for
-from tidelog.mesh.upkeep.webhook_connections import (
+from tidelog.mesh.front.webhook_connections import (
     AnswerInvalid,
     ClosedBefore,
     KeptConnections,

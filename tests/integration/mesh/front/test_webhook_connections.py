@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from support.mesh.webhook_receiver import CLOSE, OK, Receiver, receiving
-from tidelog.mesh.upkeep import webhook_client, webhook_connections
-from tidelog.mesh.upkeep.webhook_client import PostFailed, WebhookClient
+from tidelog.mesh.front import webhook_client, webhook_connections
+from tidelog.mesh.front.webhook_client import PostFailed, WebhookClient
 
 
 @pytest_asyncio.fixture
