@@ -131,7 +131,7 @@ async def measured(store: str, home: Path, versions: int, *, each: int) -> dict[
         clock.advance(2 * WINDOW_SECONDS * 1000)
         held = Held()
         began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-        purged = await mounted[0].service.retention.tick()
+        purged = await mounted[0].owner.retention.tick()
         took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
     return {

@@ -215,7 +215,8 @@ class Channels(Section, frozen=True, kw_only=True):
     """From the end of a token until its socket is closed: time to fetch a new one."""
 
     max_cached_text_bytes: Bytes = 67_108_864
-    """Data of messages kept in memory to append to; what is beyond is read from the log again."""
+    """Data of messages kept in memory to append to, and as much to send with later versions; what
+    is beyond is read from the log again."""
 
     proxy_enabled: bool = False
     """Whether the helper that client libraries read history and mutate messages through is served,

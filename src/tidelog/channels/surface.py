@@ -1,6 +1,7 @@
-"""Channels as a surface: sockets, the HTTP API and the helper proxy, mounted together."""
+"""Channels as a surface: the owner's half, the front's half, and the link between them."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Endpoint, Route
@@ -9,10 +10,29 @@ from tidelog.channels.front.api.event_stream import EventStreams
 from tidelog.channels.front.api.proxy import Proxy
 from tidelog.channels.front.api.routes import ChannelsHttp
 from tidelog.channels.front.service import ChannelsService
+from tidelog.channels.messages import VOCABULARY
 from tidelog.channels.protocol.version import SURFACE
 from tidelog.channels.settings import ServerSettings
+from tidelog.channels.upkeep.owner import ChannelsOwner
+from tidelog.link.choice import connect
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
+
+
+class Halves(NamedTuple):
+    """Both halves in one process."""
+
+    owner: ChannelsOwner
+    front: ChannelsService
+
+
+async def open_halves(
+    committer: Committer, store: Store, settings: ServerSettings, clock: Clock
+) -> Halves:
+    """Channels on a running committer, without routes."""
+    owner = await ChannelsOwner.open(committer, store, settings.channels, clock)
+    link = connect(owner, VOCABULARY)
+    return Halves(owner, await ChannelsService.open(link, store, settings, clock))
 
 
 class ChannelsSurface:
@@ -20,17 +40,19 @@ class ChannelsSurface:
 
     name = SURFACE
 
-    def __init__(self, service: ChannelsService, settings: ServerSettings, clock: Clock) -> None:
-        self.service = service
+    def __init__(self, halves: Halves, settings: ServerSettings, clock: Clock) -> None:
+        self.owner, self.service = halves
+        service = self.service
         apps = settings.served_apps
         self._http = ChannelsHttp(service, apps, settings.channels, clock)
         self._event_streams = EventStreams(service, self._http, clock)
         self._proxy = Proxy(service, apps, settings.channels)
         self._admin = Admin(
-            service.streams,
-            service.erasing,
+            service,
+            service.store,
             clock,
             settings.administration_token,
+            service.log_tag,
             settings.channels.max_channel_name_bytes,
             frozenset(app.id for app in apps),
         )
@@ -40,8 +62,7 @@ class ChannelsSurface:
         cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
     ) -> "ChannelsSurface":
         """Channels on a running committer."""
-        service = await ChannelsService.open(committer, store, settings, clock)
-        return cls(service, settings, clock)
+        return cls(await open_halves(committer, store, settings, clock), settings, clock)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""

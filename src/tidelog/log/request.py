@@ -34,11 +34,18 @@ class Submission:
 
 
 async def submit_and_wait(
-    committer: Committer, names: Names, size_bytes: int, items: Sequence[Item]
+    committer: Committer,
+    names: Names,
+    size_bytes: int,
+    items: Sequence[Item],
+    *,
+    at_once: Callable[[], None] | None = None,
 ) -> Sequence[Answer | Failure]:
     """Submit and await the answers, for callers that have no session to be answered through.
 
     A caller that is cancelled meanwhile (its peer hung up) withdraws nothing: the request commits.
+    Whoever waits goes on later than the answers come; what must happen before anything later leaves
+    the tail does `at_once`, whether the store has failed or not.
 
     Raises:
         QueueFull: see `Committer.submit`.
@@ -48,6 +55,8 @@ async def submit_and_wait(
     answers = asyncio.get_running_loop().create_future()
 
     def resolve(result: Sequence[Answer | Failure]) -> None:
+        if at_once is not None:
+            at_once()
         if not answers.done():
             answers.set_result(result)
 

@@ -304,7 +304,7 @@ async def test_the_floor_of_a_long_channel(
     for n in range(9):
         await api.publish(channel, str(n))
     await purge(api, channel, mode="before_serial", before_serial=2)
-    state = await node.surface.service._states.load_channel(f"channels/tide/{channel}")
+    state = await node.surface.owner.states.load_channel(f"channels/tide/{channel}")
     assert (state.history_floor, state.replay_floor) == (1, 5)
     await purge(api, channel, mode="before_serial", before_serial=8)
     assert (state.history_floor, state.replay_floor) == (7, 7)
@@ -424,7 +424,7 @@ async def test_an_emptied_message_can_still_be_forgotten(tmp_path: Path, stores:
         api.now = lambda: clock.now_ms() / 1000
         ack = await api.publish(channel, SECRET)
         clock.advance(200_000)
-        assert await node.surface.service.retention.tick() == 1
+        assert await node.surface.owner.retention.tick() == 1
         await forget(api, channel=channel, message_serial=ack["message_serial"])
 
 

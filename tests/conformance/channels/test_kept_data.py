@@ -149,7 +149,7 @@ async def test_every_view_shows_kept_data(tmp_path: Path, stores: Stores) -> Non
         api.now = lambda: clock.now_ms() / 1000
         await check(node, api, live)
         clock.advance(200_000)
-        assert await node.surface.service.retention.tick() == 3
+        assert await node.surface.owner.retention.tick() == 3
         await check(node, api, live[3:])
         assert (await texts_of(api, channel, serial))["kept second"] == "second"
         async for looked in verify_channels(node.surface.service.store):

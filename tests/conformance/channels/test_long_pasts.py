@@ -86,9 +86,9 @@ async def test_a_reset_leaves_nothing_to_retention(tmp_path: Path, stores: Store
         body = {"confirm_channel": channel, "confirm_operation": "reset", "reason": "test"}
         assert (await api.post(f"/channels/{channel}/history/reset", body)).status_code == 200
         clock.advance(200_000)
-        service = node.surface.service
-        assert await service.retention.tick() == 0
-        assert [entry.body for entry in await service.store.entries(0)] == [None]
+        assert await node.surface.owner.retention.tick() == 0
+        entries = await node.surface.service.store.entries(0)
+        assert [entry.body for entry in entries] == [None]
 
 
 async def test_a_cache_channel_is_resumed_without_repeating(node: ChannelsNode, api: Api) -> None:

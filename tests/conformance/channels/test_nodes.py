@@ -354,12 +354,12 @@ async def test_a_message_that_another_node_has_purged_is_gone_at_once(
     a, b = nodes
     channel = unique()
     serial = (await b.api.publish(channel, "old"))["message_serial"]
-    service: Any = a.surface.service
-    states = b.surface.service._states
+    retention: Any = a.surface.owner.retention
+    states = b.surface.owner.states
     monkeypatch.setattr(states, "forget_messages", lambda _: None)
-    window = type(service.settings.versioned_messages)(retention_window_seconds=0.001)
-    monkeypatch.setattr(service.retention, "_settings", window)
+    window = type(retention._settings)(retention_window_seconds=0.001)
+    monkeypatch.setattr(retention, "_settings", window)
     await asyncio.sleep(0.01)
-    assert await service.retention.tick() >= 1
+    assert await retention.tick() >= 1
     response = await b.api.try_mutate("append", channel, serial, data="late")
     refused(response, 404, "not_found")

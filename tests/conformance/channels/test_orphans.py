@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.channels.peer import Api, ChannelsNode, channels_server, ok, refused, unique
+from tidelog.channels import stored
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -180,10 +181,10 @@ async def test_a_writer_that_was_only_slow_is_left_alone(
     """What was found is decided again: an append that came in between counts."""
     clock, channel = FakeClock(), unique()
     async with serving(tmp_path, await stores("orphans, slow"), clock) as node:
-        api, streams = node.api, node.surface.service.streams
+        api = node.api
         serial = (await api.publish(channel, "a", extras=streaming()))["message_serial"]
         found: list[Any] = []
-        read = streams._read
+        read = stored.open_streams
 
         async def late(*arguments: Any) -> Any:
             """Between what is found and the decision, the writer is back."""
@@ -193,7 +194,7 @@ async def test_a_writer_that_was_only_slow_is_left_alone(
                 found.extend(page)
             return page
 
-        monkeypatch.setattr(streams, "_read", late)
+        monkeypatch.setattr("tidelog.channels.upkeep.streams.open_streams", late)
         clock.advance(TIMEOUT_MS)
         async with asyncio.timeout(20):
             while not found:  # noqa: ASYNC110 - as above

@@ -821,7 +821,7 @@ async def test_run_check_16_orphans_without_a_run(tmp_path: Path, stores: Stores
             await watch.expect("sockudo:message.update", channel)
         serial = await output(api, channel, "r")
         await watch.expect("ai-output", channel)
-        assert await node.surface.service.streams.close("tide", channel, serial, 0)
+        assert await node.surface.owner.streams.close("tide", channel, serial, 0)
         await watch.expect("sockudo:message.update", channel)
         await nothing_else(api, channel, watch)
 

@@ -25,7 +25,7 @@ from support.channels.peer import (
     token,
     unique,
 )
-from tidelog.channels.decide import revocations
+from tidelog.channels.protocol import revocations
 from tidelog.testing.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -226,11 +226,11 @@ async def test_revocations_are_bounded(
             ok(await node.api.post("/revocations", {"jti": name}))
         response = await node.api.post("/revocations", {"jti": "c"})
         assert "secret" in refused(response, 400, "limit_exceeded")
-        service = node.surface.service
+        service, retention = node.surface.service, node.surface.owner.retention
         clock.advance(revocations.REVOKED_MS)
-        await service.retention.tick()
+        await retention.tick()
         assert len(await service.store.rows("channels_old_revocations", (2**62, 9))) == 2
         clock.advance(1)
-        await service.retention.tick()
+        await retention.tick()
         assert not await service.store.rows("channels_old_revocations", (2**62, 9))
         ok(await node.api.post("/revocations", {"jti": "c"}))

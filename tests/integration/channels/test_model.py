@@ -28,10 +28,12 @@ from support.channels.peer import (
     unique,
 )
 from support.channels.raw import ABSENT, Answer, Json, RawClient, View, of_frame, of_item
+from tidelog.channels import stored
 from tidelog.channels.decide import state
 from tidelog.channels.front.reads import message_reader, version_data
 from tidelog.channels.front.sockets import connection, delivery, subscribing
-from tidelog.channels.upkeep import erasing, stored
+from tidelog.channels.protocol import growing_text
+from tidelog.channels.upkeep import erasing
 from tidelog.cli.verification import verify_store
 from tidelog.testing.clock import FakeClock
 
@@ -197,7 +199,7 @@ class Program:
         elif kind < 0.90:
             await self._expire()
         else:
-            self.node.surface.service._states.forget_idle_messages()
+            self.node.surface.owner.states.forget_idle_messages()
         if rng.random() < 1 / CHECK_EVERY:
             await self._check(channel)
 
@@ -288,7 +290,7 @@ class Program:
 
     async def _expire(self) -> None:
         self.clock.advance(self.rng.choice([0, 5000, 20_000]))
-        await self.node.surface.service.retention.tick()
+        await self.node.surface.owner.retention.tick()
         cutoff = self.clock.now_ms() - WINDOW_SECONDS * 1000
         for model in self.models.values():
             model.expire(cutoff)
@@ -408,8 +410,8 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
         (state, "UNFOLDED_VERSIONS", 5),
         (state, "UNFOLDED_BYTES", 48),
         (state, "ENDED_VERSIONS", 3),
-        (state, "_COLLAPSE_AT", 3),
-        (state, "_COLLAPSE_TO", 1),
+        (growing_text, "COLLAPSE_AT", 3),
+        (growing_text, "COLLAPSE_TO", 1),
         (stored, "VERSIONS_PER_READ", 4),
         (state, "MAX_IDLE_MESSAGES", 4),
         (state, "MAX_IDLE_CHANNELS", 1),

@@ -36,10 +36,11 @@ from support.channels.raw import (
     signed_target,
 )
 from support.channels.world import World, check_requests, fold_of, status_of
+from tidelog.channels import stored
 from tidelog.channels.decide import state
 from tidelog.channels.front.reads import version_data
 from tidelog.channels.front.sockets import connection, delivery, subscribing
-from tidelog.channels.upkeep import stored
+from tidelog.channels.protocol import growing_text
 from tidelog.testing.clock import FakeClock
 
 PROGRAMS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_EXAMPLES", "10")) // 10)
@@ -159,7 +160,7 @@ async def check_channel(
 async def check_open_streams(world: World, channel: str, folded: dict[str, View]) -> None:
     """The server counts the open streams that there are."""
     assert world.node is not None
-    known = world.node.surface.service._states
+    known = world.node.surface.owner.states
     state = await known.load_channel(f"channels/{APP.id}/{channel}")
     assert state.open_streams == sum(status_of(v.extras) == "streaming" for v in folded.values())
     known.release(state)
@@ -170,8 +171,8 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every boundary of folding, reading, sending and forgetting is crossed all the time."""
     monkeypatch.setattr(state, "UNFOLDED_VERSIONS", 5)
     monkeypatch.setattr(state, "UNFOLDED_BYTES", 48)
-    monkeypatch.setattr(state, "_COLLAPSE_AT", 3)
-    monkeypatch.setattr(state, "_COLLAPSE_TO", 1)
+    monkeypatch.setattr(growing_text, "COLLAPSE_AT", 3)
+    monkeypatch.setattr(growing_text, "COLLAPSE_TO", 1)
     monkeypatch.setattr(stored, "VERSIONS_PER_READ", 4)
     monkeypatch.setattr(state, "MAX_IDLE_MESSAGES", 4)
     monkeypatch.setattr(state, "MAX_IDLE_CHANNELS", 1)
@@ -404,7 +405,7 @@ async def check_purged(world: World, everybody: Everybody, channel: str, cutoff:
 async def purge_and_check(world: World, everybody: Everybody, node: ChannelsNode) -> Counter[str]:
     """Purge while actors act, and once more; then look at everything."""
     seen: Counter[str] = Counter()
-    retention = node.surface.service.retention
+    retention = node.surface.owner.retention
     while everybody.is_acting():
         seen["purged"] += await retention.tick()
         await asyncio.sleep(0.005)
@@ -454,7 +455,7 @@ async def test_a_message_in_use_has_one_state(store_location: str, tmp_path: Pat
     """However little may be cached, two who use a message at once share its state."""
     async with channels_server(tmp_path, store_location, max_cached_text_bytes=1) as node:
         ack = await node.api.publish("room", "text")
-        known = node.surface.service._states
+        known = node.surface.owner.states
         place = (f"channels/{APP.id}/room", int(ack["message_serial"][-20:]))
         first, second = await asyncio.gather(known.load_message(*place), known.load_message(*place))
         third = await known.load_message(*place)
@@ -469,7 +470,7 @@ async def test_an_open_stream_is_one_however_it_is_spelled(tmp_path: Path) -> No
         client = RawClient(lambda: node.port)
         ack = await node.api.publish("room", "text")
         path = f"/apps/{APP.id}{message_path('room', ack['message_serial'])}"
-        known = node.surface.service._states
+        known = node.surface.owner.states
         state = await known.load_channel(f"channels/{APP.id}/room")
         for status, is_open in (("streaming", 1), ("streaming", 1), ("complete", 0)):
             body = b'{"extras":{"ai":{"transport":{"st\\u0061tus":"%s"}}}}' % status.encode()

@@ -410,7 +410,7 @@ async def test_verification_goes_on_while_the_server_writes(
         async def prune() -> int:
             pruned = 0
             while not is_done.is_set():
-                pruned += await node.surface.service.retention.tick()
+                pruned += await node.surface.owner.retention.tick()
             return pruned
 
         working = [asyncio.create_task(write(n)) for n in range(3)]
@@ -437,7 +437,7 @@ async def test_an_erasure_that_is_under_way_is_no_damage(
         async def dead() -> None:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(node.surface.service.erasing, "carry_out", dead)
+        monkeypatch.setattr(node.surface.owner.erasing, "carry_out", dead)
         order = {"app_id": "tide", "channel": "room", "reason": "asked for"}
         if target == "message":
             order["message_serial"] = serials[0]

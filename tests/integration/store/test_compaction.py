@@ -77,7 +77,7 @@ async def purged(directory: Path, count: int = 400) -> Path:
         for _ in range(count // 10):
             ok(await node.api.post("/batch_events", {"batch": [event] * 10}))
         clock.advance(20_000)
-        assert await node.surface.service.retention.tick() == count
+        assert await node.surface.owner.retention.tick() == count
     return path
 
 

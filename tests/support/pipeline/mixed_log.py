@@ -31,7 +31,6 @@ from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import HttpRequest
 from tidelog.base.settings.limits import Limits
-from tidelog.channels.front.service import ChannelsService
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.requests import (
     Mutation,
@@ -42,6 +41,7 @@ from tidelog.channels.protocol.requests import (
 from tidelog.channels.protocol.runs import RunStart
 from tidelog.channels.protocol.verbs import MutationVerb
 from tidelog.channels.settings import AiTransport, Channels, History, VersionedMessages
+from tidelog.channels.surface import open_halves as open_channels
 from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
 from tidelog.daemon.key_file import new_key
@@ -64,6 +64,8 @@ from tidelog.testing.clock import FakeClock
 from tidelog.testing.process import ServerProcess
 
 if TYPE_CHECKING:
+    from tidelog.channels.front.service import ChannelsService
+    from tidelog.channels.upkeep.owner import ChannelsOwner
     from tidelog.mesh.protocol.model import Member, Mesh
     from tidelog.store.engine import Store
     from tidelog.sync.front.service import SyncService
@@ -255,7 +257,8 @@ class _Writer:
         limits = Limits(commit_queue_requests=4 * ROUND)
         self._committer = await Committer.start(self._store, self._clock, Metrics(), limits)
         shared = (self._committer, self._store)
-        self.channels.service = await ChannelsService.open(*shared, settings, self._clock)
+        halves = await open_channels(*shared, settings, self._clock)
+        self.channels.owner, self.channels.service = halves
         self.channels.is_versioned = versioned
         _, self.sync.service = await open_halves(*shared, settings.sync, self._clock)
         surface = await MeshSurface.open(*shared, settings, self._clock)
@@ -327,6 +330,7 @@ class _Channels:
     """Messages that are created, appended to, updated and deleted, also after a delete."""
 
     def __init__(self, rng: random.Random, clock: FakeClock) -> None:
+        self.owner: ChannelsOwner
         self.service: ChannelsService
         self.is_versioned = True
         self._rng = rng
@@ -403,7 +407,7 @@ class _Channels:
 
     async def purge(self) -> int:
         """Remove old versions; returns how many."""
-        return await self.service.retention.tick()
+        return await self.owner.retention.tick()
 
 
 class _Sync:

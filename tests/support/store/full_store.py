@@ -44,7 +44,7 @@ async def _fill_channels(location: str, folder: Path, clock: FakeClock) -> None:
         plain = Api(api.url, api._client, PLAIN)
         plain.now = api.now
         assert (await plain.events("events", data="kept")).status_code == 200
-        assert await node.surface.service.retention.tick() == 5
+        assert await node.surface.owner.retention.tick() == 5
         for channel, operation in (("reset", "reset"), ("purged", "purge")):
             await api.publish(channel, "before")
             confirmed = {"confirm_channel": channel, "confirm_operation": operation}

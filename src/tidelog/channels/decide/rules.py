@@ -4,7 +4,7 @@ Everything stateless was checked before (`requests`). A decision sees the state 
 in the same batch left it, and returns what to append and what to say, or a `Fault` and nothing.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -23,7 +23,14 @@ from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.capabilities import Actor, Denied, grant
 from tidelog.channels.protocol.extras import transport_of
 from tidelog.channels.protocol.fault import AI_LIMIT, Fault
-from tidelog.channels.protocol.requests import OK, Change, Mutation, MutationResult, Publication
+from tidelog.channels.protocol.requests import (
+    OK,
+    Change,
+    Mode,
+    Mutation,
+    MutationResult,
+    Publication,
+)
 from tidelog.channels.protocol.runs import (
     CANCEL,
     NOT_OWN,
@@ -53,9 +60,6 @@ _decode = msgspec.json.Decoder().decode
 
 NO_RESULT = b"null"
 """Outcome of an item of a batch that has no entry in the response."""
-
-Mode = Literal["versioned", "history", "live"]
-"""What becomes of a publish: a message that can change, an event that history keeps, or frames."""
 
 
 class PublishTarget(Struct):
@@ -89,6 +93,8 @@ class PublishAnswer(Struct, frozen=True):
     live: tuple[LiveEvent, ...] = ()
     body: bytes | None = None
     """The response of the whole request; in the answer of its last item."""
+    position: int = 0
+    """Of the last entry that it appends."""
 
 
 class PublishContext:
@@ -130,7 +136,7 @@ class PublishContext:
             body = accept.answer.body
         elif self.key is not None:
             remember(view, accept, self.key, body, self._ttl_ms)
-        accept.answer = PublishAnswer(accept.answer.live, body)
+        accept.answer = PublishAnswer(accept.answer.live, body, accept.answer.position)
         return accept
 
 
@@ -269,7 +275,8 @@ class Publish:
         accept.states = tuple(states)
         is_detailed = self.publication.is_answered_in_detail
         body = _encode({"channels": results}) if is_detailed else OK
-        accept.answer = PublishAnswer(tuple(live), body)
+        position = view.next_committed_id + len(drafts) - 1 if drafts else 0
+        accept.answer = PublishAnswer(tuple(live), body, position)
         if self._own_key is not None:
             remember(view, accept, self._own_key, body, self._ttl_ms)
         return self._finish(view, body if is_detailed else None, accept)
@@ -544,7 +551,7 @@ class Mutate:
         changes: list[bytes | str | None] = []
         for change in fields:
             is_value = not isinstance(change, Change)
-            changes += ["=", change] if is_value else [change.value, None]  # type: ignore[union-attr, list-item]
+            changes += ["=", change] if is_value else [change.name.lower(), None]  # type: ignore[union-attr, list-item]
         actor = None if self._actor is None else self._actor.client_id
         return fingerprint(*changes, wanted.client_id, wanted.description, wanted.metadata, actor)
 
@@ -586,11 +593,9 @@ class Mutate:
 
     def _opens(self, latest: Version) -> int:
         """1 if the message becomes an open stream, -1 if it ceases to be one."""
-        was_open = latest.is_open
-        is_open = was_open
-        if self._wanted.patch.extras is not Change.KEEP:
-            is_open = self._wanted.transport_status == "streaming"
-        return int(is_open) - int(was_open)
+        if self._wanted.patch.extras is Change.KEEP:
+            return 0
+        return int(self._wanted.transport_status == "streaming") - int(latest.is_open)
 
     def _accept(self, view: View, latest: Version, client_id: str | None) -> Accept:
         wanted, message = self._wanted, self._message

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from tidelog.channels.protocol.verbs import APPEND
-from tidelog.channels.protocol.version import Version, fold, join_text, origin_of
+from tidelog.channels.protocol.growing_text import FRAGMENT_BYTES, GrowingText
+from tidelog.channels.protocol.verbs import APPEND, CREATE
+from tidelog.channels.protocol.version import EVENT, Version, fold, origin_of
+from tidelog.store.rows import Entry
 
 MAX_IDLE_CHANNELS = 10_000
 """Channel states kept though nobody uses them; some hundred bytes each."""
@@ -32,13 +34,6 @@ ENDED_VERSIONS = 32
 ENDED_SHARE = 8
 """A message that becomes a stream or ceases to be one is written back after this many versions, or
 if one byte in this many is new: it is read more often from now on, and may soon change again."""
-
-FRAGMENT_BYTES = 120
-"""What a fragment weighs in memory besides its text."""
-
-_COLLAPSE_AT = 2048
-_COLLAPSE_TO = 1024
-"""Fragments kept apart after a collapse: more than one batch can append and take back."""
 
 
 class ChannelState:
@@ -113,13 +108,10 @@ class ChannelState:
             self.delivered_history = max(self.delivered_history, version.history_serial)
 
 
-class MessageState:
+class MessageState(GrowingText):
     """One message: its latest version, and its data in a form that grows without being copied."""
 
     __slots__ = (
-        "_base",
-        "_base_id",
-        "_fragments",
         "counted",
         "exists",
         "folded_bytes",
@@ -147,40 +139,13 @@ class MessageState:
         self.unfolded = 1
         """Versions since."""
         self.unfolded_bytes = 0
-        self._base: bytes | None = None
-        self._base_id = latest.committed_id
-        self._fragments: list[tuple[int, bytes]] = []
-        self._set(latest)
-
-    def _set(self, version: Version) -> None:
-        self._base = None if isinstance(version.data, UnsetType) else bytes(version.data)
-        self._base_id = version.committed_id
-        self._fragments = []
-        self.latest = msgspec.structs.replace(version, data=UNSET)
+        super().__init__(latest.data, latest.committed_id)
+        self.latest = msgspec.structs.replace(latest, data=UNSET)
 
     @property
     def size(self) -> int:
         """About the bytes it holds."""
         return self.latest.data_bytes + 512 + FRAGMENT_BYTES * len(self._fragments)
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the data is a string."""
-        return bool(self._fragments) or (self._base is not None and self._base[:1] == b'"')
-
-    @property
-    def has_data(self) -> bool:
-        """Whether there is any data; a message may have been cleared."""
-        return bool(self._fragments) or self._base is not None
-
-    def data_at(self, committed_id: int) -> bytes | None:
-        """All the data after that version as JSON; None if there is none, or it is not known."""
-        if committed_id < self._base_id:
-            return None
-        fragments = [text for at, text in self._fragments if at <= committed_id]
-        if not fragments:
-            return self._base
-        return join_text(fragments if self._base is None else [self._base, *fragments])
 
     def knows(self, committed_id: int) -> bool:
         """Whether `data_at` can say what the data was then."""
@@ -224,14 +189,13 @@ class MessageState:
         added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
         if version.kind == APPEND:
             if added:
-                fragments.append((version.committed_id, bytes(version.data)))  # type: ignore[arg-type]
+                self.append(bytes(version.data), version.committed_id)  # type: ignore[arg-type]
             self.latest = _counted(version, latest)
-            if len(fragments) >= _COLLAPSE_AT:
-                self._collapse()
         elif version.keeps_data:
             self.latest = _counted(version, latest)
         else:
-            self._set(_counted(version, latest))
+            self.say(version.data, version.committed_id)
+            self.latest = msgspec.structs.replace(_counted(version, latest), data=UNSET)
         if is_folded:
             self.folded_bytes, self.unfolded, self.unfolded_bytes = self.latest.data_bytes, 0, 0
         else:
@@ -248,12 +212,6 @@ class MessageState:
             self.folded_bytes, self.unfolded, self.unfolded_bytes = counts
 
         return take_back
-
-    def _collapse(self) -> None:
-        old, kept = self._fragments[:-_COLLAPSE_TO], self._fragments[-_COLLAPSE_TO:]
-        self._base = self.data_at(old[-1][0])
-        self._base_id = old[-1][0]
-        self._fragments = kept
 
 
 def _counted(version: Version, before: Version) -> Version:
@@ -451,6 +409,27 @@ class StateCache:
         self._messages.pop(number, None)
 
     # The tail.
+
+    def has_included(self, entry: Entry, number: int) -> bool:
+        """An entry left the tail; returns False if a state has yet to include it, see `follow`.
+
+        What this node has decided itself, the usual case, needs not even be read for this.
+        """
+        channel = self._channels.get(entry.stream)
+        if channel is not None and not (
+            channel.is_loaded and entry.stream_serial <= channel.serial
+        ):
+            return False
+        message = self._messages.get(number)
+        if message is None:
+            if number in self._loading:
+                return False
+        elif entry.committed_id > message.latest.committed_id:
+            return False
+        if channel is not None and entry.stream_serial > channel.delivered_serial:
+            channel.delivered_serial = entry.stream_serial
+            channel.delivered_history += entry.kind in (CREATE, EVENT)
+        return True
 
     def follow(self, stream: str, version: Version, number: int | None) -> ChannelState | None:
         """A version left the tail: bring the states up to it; returns its channel's, if loaded."""

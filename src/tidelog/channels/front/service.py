@@ -1,26 +1,24 @@
-"""The channels service: the only file of it that touches both the log and connections."""
+"""The front's half of channels: connections, subscriptions, reads and delivery.
+
+It decides nothing and writes nothing: what the log is asked for, and what it says, crosses the link
+(`tidelog.channels.messages`).
+"""
 
 import asyncio
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from tidelog.base.clock import Clock
+from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.serving.address_quota import AddressQuota
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
-from tidelog.channels.decide.idempotency import batch_scope
-from tidelog.channels.decide.rules import (
-    Mode,
-    Mutate,
-    Publish,
-    PublishAnswer,
-    PublishContext,
-    PublishTarget,
-)
-from tidelog.channels.decide.state import ChannelState, MessageState
+from tidelog.channels import messages
 from tidelog.channels.front.api.history import HistoryApi
-from tidelog.channels.front.cluster.messages import EndUser, HistoryChanged, Live, Revoked, Summary
+from tidelog.channels.front.cluster.messages import EndUser
 from tidelog.channels.front.cluster.nodes import Nodes
 from tidelog.channels.front.cluster.other_nodes import OtherNodes
 from tidelog.channels.front.reads.history_reader import HistoryReader
@@ -34,6 +32,30 @@ from tidelog.channels.front.sockets.leaving import Leaving
 from tidelog.channels.front.sockets.listening import Listening
 from tidelog.channels.front.sockets.occupancy import Occupancy
 from tidelog.channels.front.sockets.subscribing import Subscribing
+from tidelog.channels.front.sockets.texts import Texts
+from tidelog.channels.messages import (
+    CloseStream,
+    Distrust,
+    Done,
+    Entries,
+    Erased,
+    Event,
+    Floors,
+    Forget,
+    Forgotten,
+    Heard,
+    Hello,
+    Live,
+    Missed,
+    Refused,
+    Revoke,
+    Revoked,
+    StreamClosed,
+    Summarize,
+    Summary,
+    Target,
+    Welcome,
+)
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import ClientEvent, PublishEvent, Subscribe
 from tidelog.channels.protocol.capabilities import Actor, keeps_history, versions_off
@@ -43,155 +65,155 @@ from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.names import USER_PREFIX, name_fault, stream_name
 from tidelog.channels.protocol.requests import (
-    Change,
+    Asked,
+    ForgetTarget,
+    Mode,
     Mutation,
     MutationResult,
     Publication,
     Published,
 )
+from tidelog.channels.protocol.revocations import Revocation, Revocations
 from tidelog.channels.protocol.runs import is_covered
 from tidelog.channels.protocol.session import MESSAGES
 from tidelog.channels.protocol.tokens import Claims
 from tidelog.channels.protocol.upgrade import parse_upgrade
-from tidelog.channels.protocol.version import SURFACE, Projector, position_of
+from tidelog.channels.protocol.version import Projector
 from tidelog.channels.settings import App, ServerSettings
-from tidelog.channels.upkeep.erasing import Erasing
-from tidelog.channels.upkeep.retention import Retention
-from tidelog.channels.upkeep.revoking import Revoking
-from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.channels.upkeep.streams import Streams
-from tidelog.log.committer import Committer
-from tidelog.log.decision import Answer, Failure, Names, Refuse, View
-from tidelog.log.request import Submission, submit_and_wait, without_failure
+from tidelog.link.ends import FrontEnd
+from tidelog.link.message import Failed, Message
 from tidelog.store.engine import Store
 
 SWEEP_SECONDS = 1.0
 """How often timeouts are looked at, at most; their accuracy."""
 
+A = TypeVar("A", bound=Message)
+
+_log = logging.getLogger(__name__)
+
 _encode = msgspec.json.Encoder().encode
 
 
-class Nothing:
-    """An item without an effect: it is decided after whatever is queued already."""
-
-    def decide(self, view: View) -> Refuse:
-        """See `Item.decide`."""
-        del view
-        return Refuse(None)
-
-
 class ChannelsService:
-    """Channels on one node."""
+    """The sockets of channels, on a link to the owner of the log and a store to read from."""
 
     def __init__(
         self,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
         settings: ServerSettings,
         clock: Clock,
-        log_id: str,
+        welcome: Welcome,
     ) -> None:
+        self.link = link
         self.settings = settings.channels
-        self.committer = committer
         self.store = store
         self.clock = clock
         self._apps_by_key = {app.key: app for app in settings.served_apps}
         self._apps_by_id = {app.id: app for app in settings.served_apps}
         self._apps_by_path = {app.alias: app for app in settings.served_apps if app.alias}
         self._apps_by_path |= self._apps_by_id
-        self._tag = log_id.lower()
-        self._projector = Projector(self._tag)
-        self._states = StateLoader(store, committer.tail, self.settings.max_cached_text_bytes)
-        self._ids = MessageIds(os.urandom)
-        self.hub = Hub(OtherNodes(), Frames(self._ids))
+        self.log_tag = welcome.log_id.lower()
+        self._revoked = Revocations()
+        self._projector = Projector(self.log_tag)
+        self.hub = Hub(OtherNodes(), Frames(MessageIds(os.urandom)))
         self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery
         hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
+        incarnations = Incarnations(welcome.incarnations)
         self._stream_ids = StreamIds(
-            log_id, committer.incarnations, lambda app_id: self._apps_by_id[app_id].secret
+            welcome.log_id, incarnations, lambda app_id: self._apps_by_id[app_id].secret
         )
         self._delivery = Delivery(
             self.hub,
-            self._states,
-            store,
+            Texts(store, self.settings.max_cached_text_bytes),
             self._projector,
             self._stream_ids,
             hot if recovery.enabled else None,
         )
         history = HistoryReader(store, self._projector, self.settings.history)
-        self.messages = MessageReader(store, self._projector, self._tag)
+        self.messages = MessageReader(store, self._projector, self.log_tag)
         self.subscribing = Subscribing(
             hub=self.hub,
-            states=self._states,
+            link=link,
             store=store,
-            committer=committer,
             clock=clock,
             settings=self.settings,
             projector=self._projector,
             stream_ids=self._stream_ids,
-            continuity=Continuity(store, committer.incarnations, self._stream_ids, hot.at),
+            continuity=Continuity(store, incarnations, self._stream_ids, hot.at),
             delivery=self._delivery,
             history=history,
             hot=hot if recovery.enabled else None,
         )
         self._leaving = Leaving(self.subscribing.unsubscribe)
-        self._revoking = Revoking(committer, store, clock, close_connections=self.hub.end_revoked)
-        self._nodes = Nodes(
-            committer.announcements,
-            is_shared=store.is_shared,
-            hub=self.hub,
-            delivery=self._delivery,
-            states=self._states,
-            revoking=self._revoking,
-        )
-        self.erasing = Erasing(
-            committer, store, self._states, log_tag=self._tag, tell=self._nodes.tell_erased
-        )
+        self.nodes = Nodes(link, self.hub)
         self.history_api = HistoryApi(
-            committer=committer,
+            link=link,
             store=store,
-            states=self._states,
             clock=clock,
             stream_ids=self._stream_ids,
             reader=history,
-            erasing=self.erasing,
         )
         self._sweep: asyncio.TimerHandle | None = None
-        self.retention = Retention(
-            committer,
-            store,
-            self._states,
-            clock,
-            self.settings.versioned_messages,
-            lambda streams, gone: self._nodes.tell(HistoryChanged(streams, gone)),
-            self._revoking,
-        )
-        self.streams = Streams(
-            committer,
-            store,
-            self._states,
-            clock,
-            self.settings.ai_transport,
-            log_tag=self._tag,
-            ids=self._ids,
-            is_limited=self._is_limited,
-        )
-        committer.tail.subscribe(SURFACE, self._delivery.sink)
 
     @classmethod
     async def open(
-        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
+        cls,
+        link: FrontEnd,
+        store: Store,
+        settings: ServerSettings,
+        clock: Clock,
     ) -> "ChannelsService":
-        """Channels on a running committer."""
-        head = await store.head()
-        service = cls(committer, store, settings, clock, head.log_id)
-        await service._revoking.read()
-        await service.retention.open()
-        if service.settings.versioned_messages.enabled:
-            service.streams.start()
-        service.erasing.start()
-        await service._nodes.start()
+        """A service that follows the log."""
+        service: ChannelsService
+        early: list[Message] = []
+        link.hear = early.append
+
+        def welcomed(welcome: Welcome) -> None:
+            nonlocal service
+            service = cls(link, store, settings, clock, welcome)
+            link.passed(welcome.position)
+            link.hear = service._heard
+            for message in early:
+                service._heard(message)
+
+        hello = Hello(follows_all=settings.channels.connection_recovery.enabled)
+        welcome = await link.reply(hello, Welcome, at_once=welcomed)
+        await service.nodes.start(has_others=welcome.has_others)
         return service
+
+    def _heard(self, message: Message) -> None:
+        """What the owner says without being asked."""
+        if isinstance(message, Entries):  # mostly
+            self._delivery.deliver(message.entries)
+            self.link.passed(message.position)
+            return
+        try:
+            self._take(message)
+        except Exception:  # noqa: BLE001 - a mistake of ours is not the owner's
+            _log.exception("a %s could not be taken", type(message).__name__)
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Live():
+                self._delivery.live(message.stream, live_version(message))
+            case Summary(stream, summary):
+                self._delivery.summary(stream, summary)
+            case Heard(payload):
+                self.nodes.hear(payload)
+            case Floors(stream):
+                channel = self.hub.channel(stream)
+                if channel is not None and channel.state is not None:
+                    channel.state.rise(message)
+            case Erased():
+                self._delivery.forget(message)
+            case Revoked(revocations):
+                self._close_revoked(revocations)
+            case Distrust():
+                self._delivery.distrust()
+            case Missed():
+                self.nodes.missed()
 
     @property
     def apps(self) -> Mapping[str, App]:
@@ -302,27 +324,52 @@ class ChannelsService:
 
     async def _end_user(self, app: App, user_id: str, code: int) -> None:
         self.hub.end_user(app.id, user_id, code)
-        await self._nodes.tell(EndUser(app.id, user_id, code))
+        await self.nodes.tell(EndUser(app.id, user_id, code))
 
     async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
         """Revoke tokens, on every node: one, or all that a client has now.
 
-        Stored when it returns. `closed_connections` counts those of this node: the others close
+        Stored when it returns. `closed_connections` counts those of this front: the others close
         theirs when they hear of it, which nobody waits for.
         """
         named = (("jti", jti), ("client_id", client_id))
-        closed = await self._revoking.revoke(
-            app.id, [(kind, value) for kind, value in named if value is not None]
+        closed = 0
+
+        def revoked(answer: Revoked | Refused) -> None:
+            nonlocal closed
+            if isinstance(answer, Revoked):
+                closed = self._close_revoked(answer.revocations)
+
+        question = Revoke(
+            app.id, tuple((kind, value) for kind, value in named if value is not None)
         )
-        # A node that cannot be told finds it in the store.
-        await asyncio.wait([self._nodes.tell(Revoked())])
+        await self._asked(question, Revoked, revoked)
         return _encode(
             {"revoked_jti": jti, "revoked_client_id": client_id, "closed_connections": closed}
         )
 
+    def _close_revoked(self, revocations: Sequence[Revocation]) -> int:
+        """Close the connections that this affects; returns how many they are."""
+        self._revoked.prune(self.clock.now_ms())
+        apps = {each.app_id for each in revocations if self._revoked.add(each)}
+        return sum(self.hub.end_revoked(app_id, self._revoked) for app_id in apps)
+
     def is_revoked(self, app: App, claims: Claims) -> bool:
         """Whether a token was revoked: itself, or its client since it was issued."""
-        return self._revoking.covers(app.id, claims)
+        return self._revoked.covers(app.id, claims)
+
+    async def _asked(
+        self, question: Message, kind: type[A], at_once: Callable[[Any], None] | None = None
+    ) -> A:
+        """What the owner answers.
+
+        Raises:
+            Fault: it refuses.
+        """
+        answer = await self.link.answer(question, at_once)
+        if not isinstance(answer, kind):
+            raise _refusal(answer)
+        return answer
 
     # Publishing.
 
@@ -331,33 +378,20 @@ class ChannelsService:
             return "live"
         return "versioned" if self.settings.versioned_messages.enabled else "history"
 
-    def _is_limited(self, channel: str) -> bool:
-        return is_covered(self.settings.ai_transport.channels, channel)
-
-    async def _targets(
-        self, app: App, publication: Publication, pinned: list[ChannelState]
-    ) -> tuple[PublishTarget, ...]:
-        targets = []
-        for name in publication.channels:
-            stream = stream_name(app.id, name)
-            mode = self._mode(name, publication)
-            state = None
-            if mode != "live":
-                state = self._states.channel(stream) or await self._states.load_channel(stream)
-                pinned.append(state)
-            targets.append(
-                PublishTarget(
-                    channel=name,
-                    stream=stream,
-                    mode=mode,
-                    state=state,
-                    message_id=publication.message_id or self._ids.message(),
-                    counts=self._occupancy.counts(stream, publication.info),
-                    is_limited=self._is_limited(name),
-                    versions_off=versions_off(self.settings, name),
+    def _targets(self, app: App, publication: Publication) -> tuple[Target, ...]:
+        settings, info = self.settings, publication.info
+        return tuple(
+            [
+                Target(
+                    name,
+                    self._mode(name, publication),
+                    self._occupancy.counts(stream_name(app.id, name), info) if info else {},
+                    is_covered(settings.ai_transport.channels, name),
+                    versions_off(settings, name),
                 )
-            )
-        return tuple(targets)
+                for name in publication.channels
+            ]
+        )
 
     async def publish(
         self,
@@ -367,74 +401,26 @@ class ChannelsService:
         request_key: str | None,
         is_batch: bool,
     ) -> Published | Fault:
-        """Publish, all in one request; see `Publish` for what that means."""
-        pinned: list[ChannelState] = []
-        key = (batch_scope(app.id), request_key) if is_batch and request_key else None
-        ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
-        context = PublishContext(count=len(publications), is_batch=is_batch, key=key, ttl_ms=ttl_ms)
-        try:
-            items = []
-            for index, publication in enumerate(publications):
-                publisher = None
-                if publication.socket_id is not None:
-                    publisher = await self._nodes.socket(app.id, publication.socket_id)
-                items.append(
-                    Publish(
-                        publication,
-                        await self._targets(app, publication, pinned),
-                        app_id=app.id,
-                        context=context,
-                        index=index,
-                        states=self._states,
-                        log_tag=self._tag,
-                        limits=self.settings.ai_transport,
-                        ttl_ms=ttl_ms,
-                        client_id=None if publisher is None else publisher.actor.client_id,
-                    )
-                )
-            answers = await self._commit(items, key)
-        finally:
-            for state in pinned:
-                self._states.release(state)
-        body = b"{}"
-        for index, answer in enumerate(answers):
-            if isinstance(answer, Fault):
-                return answer.at(index) if is_batch else answer
-            body = answer.body or body
-        return Published(body)
+        """Publish, all in one request; see `decide.rules.Publish` for what that means."""
+        events = []
+        for publication in publications:
+            publisher = None
+            if publication.socket_id is not None:
+                publisher = await self.nodes.socket(app.id, publication.socket_id)
+            client_id = None if publisher is None else publisher.actor.client_id
+            events.append(Event(publication, self._targets(app, publication), client_id))
+        key = request_key if is_batch and request_key else None
+        answer = await self._commit(messages.Publish(app.id, tuple(events), is_batch, key))
+        return answer if isinstance(answer, Fault) else Published(answer.body)
 
-    async def _commit(
-        self, items: Sequence[Publish], key: tuple[str, str] | None
-    ) -> Sequence[PublishAnswer | Fault]:
-        """Submit publishes and wait; events that are not kept are delivered in their turn.
-
-        No entry carries those to the other nodes, so this returns when the nodes were told.
-        """
-        names = [item.names() for item in items]
-        union = Names(
-            dedupe=tuple(k for n in names for k in n.dedupe) + (() if key is None else (key,)),
-            streams=tuple(stream for n in names for stream in n.streams),
-        )
-        size = 256 + sum(_size(item.publication) for item in items)
-        answered: asyncio.Future[Sequence[Answer | Failure]]
-        answered = asyncio.get_running_loop().create_future()
-        told: list[asyncio.Future[int]] = []
-
-        def hand_over(answers: Sequence[Answer | Failure]) -> None:
-            for answer in answers:
-                if isinstance(answer, PublishAnswer):
-                    for event in answer.live:
-                        version = live_version(event, self.clock.now_ms())
-                        self._delivery.live(event.target.stream, version)
-                        told.append(self._nodes.tell(Live(event.target.stream, version)))
-            if not answered.done():
-                answered.set_result(answers)
-
-        self.committer.submit(Submission(union, size, items, hand_over))
-        answers = without_failure(await answered)
-        for each in told:
-            await each
-        return answers
+    async def _commit(self, question: messages.Publish) -> messages.Published | Fault:
+        """Let the owner commit; returns when the entries have come here too."""
+        answer = await self.link.answer(question)
+        if not isinstance(answer, messages.Published):
+            return _refusal(answer)
+        if answer.position > self.link.position:
+            await self.link.reach(answer.position)
+        return answer
 
     async def client_event(self, connection: Connection, event: ClientEvent) -> Fault | None:
         """Publish an event that a client sent to a channel it is subscribed to."""
@@ -464,76 +450,39 @@ class ChannelsService:
         app, session = connection.app, connection.session
         if connection.version == wire.V1 or not session.echo:
             publication = msgspec.structs.replace(publication, socket_id=connection.socket_id)
-        pinned: list[ChannelState] = []
-        ttl_ms = int(self.settings.idempotency_ttl_seconds * 1000)
-        try:
-            item = Publish(
-                publication,
-                await self._targets(app, publication, pinned),
-                app_id=app.id,
-                context=PublishContext(count=1, is_batch=False, key=None, ttl_ms=ttl_ms),
-                index=0,
-                states=self._states,
-                log_tag=self._tag,
-                limits=self.settings.ai_transport,
-                ttl_ms=ttl_ms,
-                client_id=session.client_id,
-                attributed_to=user_id,
-                is_client_event=True,
-                own_run=own_run,
-            )
-            [answer] = await self._commit([item], None)
-        finally:
-            for state in pinned:
-                self._states.release(state)
+        event = Event(
+            publication,
+            self._targets(app, publication),
+            client_id=session.client_id,
+            attributed_to=user_id,
+            is_client_event=True,
+            own_run=own_run,
+        )
+        answer = await self._commit(messages.Publish(app.id, (event,)))
         return answer if isinstance(answer, Fault) else None
 
     # Mutations.
 
     async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
         """Append the next version of a message."""
-        stream = stream_name(app.id, mutation.channel)
-        number = position_of(mutation.message_serial, self._tag)
-        if number is None:
-            return fault.not_found(mutation.message_serial, mutation.channel)
-        channel = self._states.channel(stream) or await self._states.load_channel(stream)
-        message: MessageState | None = None
-        try:
-            message = self._states.message(number) or (
-                await self._states.load_message(stream, number)
-            )
-            if message is None or message.latest.message_serial != mutation.message_serial:
-                return fault.not_found(mutation.message_serial, mutation.channel)
-            item = Mutate(
-                mutation,
-                author=app.id,
-                stream=stream,
-                channel=channel,
-                message=message,
-                actor=await self._actor(app, mutation.socket_id, mutation.client_id),
-                message_id=self._ids.message(),
-                log_tag=self._tag,
-                limits=self.settings.ai_transport,
-                is_limited=self._is_limited(mutation.channel),
-                is_shared=self.store.is_shared,
-            )
-            size = _bytes_to_write(mutation, message)
-            answers = await submit_and_wait(self.committer, item.names(), size, (item,))
-            [answer] = without_failure(answers)
-            result: MutationResult | Fault = answer
-            return result
-        except Fault as refused:
-            return refused
-        finally:
-            self._states.release(channel)
-            if message is not None:
-                self._states.release_message(message)
+        actor = unknown = None
+        if mutation.socket_id is not None:
+            try:
+                actor = await self._actor(app, mutation.socket_id, mutation.client_id)
+            except Fault as refused:
+                unknown = Refused.of(refused)
+        answer = await self.link.answer(messages.Mutate(app.id, mutation, actor, unknown))
+        if not isinstance(answer, messages.Mutated):
+            return _refusal(answer)
+        if answer.position > self.link.position:
+            await self.link.reach(answer.position)
+        return answer.result
 
     async def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
         """Who a request acts for: points 1 to 3 of channels 7.3; None for the app's own server."""
         if socket_id is None:
             return None
-        socket = await self._nodes.socket(app.id, socket_id)
+        socket = await self.nodes.socket(app.id, socket_id)
         if socket is None:
             raise fault.auth_failed(f"Mutation actor socket '{socket_id}' is not connected")
         if socket.version != wire.V2:
@@ -567,11 +516,22 @@ class ChannelsService:
                 f"Connection is not allowed to summary message on channel '{channel}'"
             )
         summary = self._projector.summary(latest)
-        await submit_and_wait(self.committer, Names(), 64, (Nothing(),))
-        stream = stream_name(app.id, channel)
-        self._delivery.summary(stream, summary)
-        await self._nodes.tell(Summary(stream, summary))
+        await self.link.reply(Summarize(stream_name(app.id, channel), summary), Done)
         return summary
+
+    # Erasing.
+
+    async def forget(self, app_id: str, target: ForgetTarget, asked: Asked | None) -> bytes:
+        """Erase something, or say how far that has come if it is not asked for now."""
+        answer = await self._asked(Forget(app_id, target, asked), Forgotten)
+        return _encode({"ok": True, "complete": answer.is_complete})
+
+    async def close_stream(
+        self, app_id: str, channel: str, message_serial: str, silent_ms: int
+    ) -> bool:
+        """End the stream of a message, if nobody has written to it for so long."""
+        question = CloseStream(app_id, channel, message_serial, silent_ms)
+        return (await self._asked(question, StreamClosed)).is_closed
 
     # Who is there.
 
@@ -588,16 +548,9 @@ class ChannelsService:
         return self._occupancy.users(stream_name(app.id, channel))
 
 
-def _bytes_to_write(mutation: Mutation, message: MessageState) -> int:
-    """About what a change makes the store write."""
-    extras = mutation.patch.extras
-    is_other_status = not isinstance(extras, Change)
-    size = 512 + (len(extras) if isinstance(extras, bytes) else 0)
-    size += len(mutation.metadata or b"") + len(mutation.description or "")
-    return size + message.bytes_to_write(mutation.data_bytes, is_other_status=is_other_status)
-
-
-def _size(publication: Publication) -> int:
-    """About what a publish holds in memory while it waits."""
-    each = len(publication.data) + len(publication.extras or b"") + 256
-    return each * len(publication.channels)
+def _refusal(answer: Message) -> Fault:
+    """Why something is refused; raises what a `Failed` says."""
+    if isinstance(answer, Failed):
+        raise answer.raised()
+    assert isinstance(answer, Refused), answer  # noqa: S101 - both halves are ours
+    return answer.fault()

@@ -9,7 +9,7 @@ import enum
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -51,14 +51,19 @@ _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
+Mode = Literal["versioned", "history", "live"]
+"""What becomes of a publish: a message that can change, an event that history keeps, or frames."""
+
+
 class Change(enum.Enum):
     """What a mutation does to a field it gives no value for."""
 
-    KEEP = "keep"
-    CLEAR = "clear"
+    KEEP = 0
+    CLEAR = 1
+    # Numbers, so that they differ from the values of fields when they cross a link.
 
 
-class Patch(Struct, frozen=True):
+class Patch(Struct, frozen=True, array_like=True):
     """Update and delete per field: kept, cleared, or replaced by a value (channels 5.4)."""
 
     name: Change | str = Change.KEEP
@@ -68,7 +73,7 @@ class Patch(Struct, frozen=True):
     """JSON text of an object."""
 
 
-class Publication(Struct, frozen=True, kw_only=True):
+class Publication(Struct, frozen=True, kw_only=True, array_like=True):
     """One event for one or more channels."""
 
     name: str
@@ -109,7 +114,7 @@ class Publication(Struct, frozen=True, kw_only=True):
         return bool(self.info) or self.message_id is not None or self.name.startswith("ai-")
 
 
-class Mutation(Struct, frozen=True, kw_only=True):
+class Mutation(Struct, frozen=True, kw_only=True, array_like=True):
     """One change of one message."""
 
     verb: MutationVerb

@@ -78,7 +78,7 @@ TRANSPORT_KEYS = (
 )
 
 
-class Cancel(Struct, frozen=True):
+class Cancel(Struct, frozen=True, array_like=True):
     """What a cancel is about; exactly one member is set."""
 
     run_id: str | None = None
@@ -89,7 +89,7 @@ class Cancel(Struct, frozen=True):
     is_all: bool = False
 
 
-class RunStart(Struct, frozen=True):
+class RunStart(Struct, frozen=True, array_like=True):
     """A run begins, and this is whose it is."""
 
     run_id: str

@@ -1,1 +1,1 @@
-"""What the owner of the log does by itself: ends streams, erases, revokes, prunes, verifies."""
+"""The owner's half: takes what fronts ask for; ends streams, erases, revokes, prunes, verifies."""

@@ -8,10 +8,9 @@ every step may be taken twice.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.decide.erasures import (
@@ -26,6 +25,7 @@ from tidelog.channels.decide.erasures import (
     Erasure,
     TakeStep,
 )
+from tidelog.channels.messages import Erased, HistoryErased
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
@@ -64,21 +64,6 @@ MESSAGES_PER_STEP = 100
 ERASURES_PER_ROUND = 500
 
 
-class Erased(Struct, tag=True, frozen=True):
-    """What every node stops serving: messages of channels, all up to one, some, or a client's.
-
-    Nodes send it to each other as it is.
-    """
-
-    streams: tuple[str, ...]
-    messages: tuple[int, ...] = ()
-    through: int = 0
-    """The last one, if it is all of them."""
-    prefix: str = ""
-    client_id: str = ""
-    """Of an app whose streams begin with the prefix; empty if that is not how they were found."""
-
-
 class Erasing:
     """Takes orders to erase, and carries out all that there are."""
 
@@ -90,13 +75,18 @@ class Erasing:
         *,
         log_tag: str,
         tell: Callable[[Erased], "asyncio.Future[int]"],
+        settled: Callable[[Iterable[str]], None],
     ) -> None:
-        """`tell` makes every node stop serving what is erased from its memory."""
+        """`tell` lets nobody serve what is erased from memory; done when other nodes know it.
+
+        `settled` takes channels whose floors were decided on, before anything later is delivered.
+        """
         self._committer = committer
         self._store = store
         self._states = states
         self._tag = log_tag
         self._tell = tell
+        self._settled = settled
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         """Who wants to know when all that was asked for is erased."""
@@ -104,7 +94,7 @@ class Erasing:
 
     # Orders.
 
-    async def forget(self, app_id: str, target: ForgetTarget, asked: Asked) -> dict[str, Any]:
+    async def forget(self, app_id: str, target: ForgetTarget, asked: Asked) -> bool:
         """Erase; returns whether it is complete already.
 
         Raises:
@@ -121,25 +111,36 @@ class Erasing:
         elif message:
             await self._forget_message(stream, message, asked)
         else:
-            channel = await self._states.load_channel(stream)
-            try:
-                item = EraseHistory(channel, history_floor=MAX_INTEGER, is_reset=False, asked=asked)
-                _, _, through = await self._commit(item)
-            finally:
-                self._states.release(channel)
-            await self.erased_through(stream, through)
+            await self._erase_history(stream, MAX_INTEGER, asked)
         what = f"message {message}" if message else f"all that {actor!r} wrote" if actor else "all"
         _log.info("asked to erase %s in %s", what, stream)
-        await self.finished()
-        return await self._state(key)
+        await self._finished()
+        return await self._is_complete(key)
 
-    async def state(self, app_id: str, target: ForgetTarget) -> dict[str, Any]:
-        """How far an erasure has come.
+    async def is_complete(self, app_id: str, target: ForgetTarget) -> bool:
+        """Whether an erasure is complete.
 
         Raises:
             Fault: it was never asked for.
         """
-        return await self._state(self._key(app_id, target))
+        return await self._is_complete(self._key(app_id, target))
+
+    async def erase_history(self, stream: str, floor: int | None, asked: Asked) -> HistoryErased:
+        """Reset the history of a channel, or purge it up to a serial."""
+        old_epoch, new_epoch = await self._erase_history(stream, floor, asked)
+        return HistoryErased(old_epoch, new_epoch, await self._finished())
+
+    async def _erase_history(self, stream: str, floor: int | None, asked: Asked) -> tuple[int, int]:
+        channel = await self._states.load_channel(stream)
+        try:
+            item = EraseHistory(
+                channel, history_floor=floor or 0, is_reset=floor is None, asked=asked
+            )
+            old_epoch, new_epoch, through = await self._commit(item, streams=(stream,))
+        finally:
+            self._states.release(channel)
+        await self._tell(Erased((stream,), through=through))
+        return old_epoch, new_epoch
 
     def _key(self, app_id: str, target: ForgetTarget) -> tuple[str, str, int]:
         if target.actor is not None:
@@ -161,23 +162,19 @@ class Erasing:
         """Also one that retention has emptied already: the lake may still have it."""
         channel = await self._states.load_channel(stream)
         try:
-            await self._commit(EraseMessages([(channel, message)], self._states, asked))
+            item = EraseMessages([(channel, message)], self._states, asked)
+            await self._commit(item, streams=(stream,))
         finally:
             self._states.release(channel)
         await self._tell(Erased((stream,), (message,)))
 
-    async def _state(self, key: tuple[str, str, int]) -> dict[str, Any]:
+    async def _is_complete(self, key: tuple[str, str, int]) -> bool:
         found = await self._store.rows("channels_erasure", key)
         if not found:
             raise fault.Fault(404, "not_found", "that was never asked to be forgotten")
-        erasure = Erasure._make(found[0])
-        return {"ok": True, "complete": erasure.step == ERASED}
+        return Erasure._make(found[0]).step == ERASED
 
-    async def erased_through(self, stream: str, through: int) -> None:
-        """Let every node serve nothing from memory of a channel up to one of its messages."""
-        await self._tell(Erased((stream,), through=through))
-
-    async def finished(self) -> bool:
+    async def _finished(self) -> bool:
         """Wait a moment until all that was asked for is erased; returns whether it is."""
         done = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
@@ -281,9 +278,8 @@ class Erasing:
                 if stream not in channels:
                     channels[stream] = await self._states.load_channel(stream)
             doomed = [(channels[stream], message) for stream, message in messages]
-            await self._commit(
-                EraseMessages(doomed, self._states, asked, search=search), 512 * len(doomed)
-            )
+            item = EraseMessages(doomed, self._states, asked, search=search)
+            await self._commit(item, 512 * len(doomed), streams=tuple(channels))
         finally:
             for channel in channels.values():
                 self._states.release(channel)
@@ -323,7 +319,15 @@ class Erasing:
         self,
         item: "EraseHistory | EraseActor | EraseMessages | EmptyVersions | TakeStep",
         size_bytes: int = 512,
+        *,
+        streams: tuple[str, ...] = (),
     ) -> Any:
-        answers = await submit_and_wait(self._committer, item.names(), size_bytes, (item,))
+        answers = await submit_and_wait(
+            self._committer,
+            item.names(),
+            size_bytes,
+            (item,),
+            at_once=partial(self._settled, streams),
+        )
         [answer] = without_failure(answers)
         return answer

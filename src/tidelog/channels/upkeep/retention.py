@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
@@ -24,9 +25,9 @@ from tidelog.channels.decide.pruning import (
 )
 from tidelog.channels.protocol.version import EVENT, decode_version, encode_version, fold
 from tidelog.channels.settings import VersionedMessages
+from tidelog.channels.stored import VERSIONS_PER_READ, read_versions, versions_of
 from tidelog.channels.upkeep.revoking import Revoking
 from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.channels.upkeep.stored import VERSIONS_PER_READ, read_versions, versions_of
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.log.retention import come_through, through_name
@@ -55,16 +56,22 @@ class Retention:
         states: StateLoader,
         clock: Clock,
         settings: VersionedMessages,
-        purged: Callable[[tuple[str, ...], tuple[int, ...]], object],
         revoking: Revoking,
+        *,
+        purged: Callable[[tuple[str, ...], tuple[int, ...]], object],
+        settled: Callable[[tuple[str, ...]], None],
     ) -> None:
-        """`purged` takes streams whose floor has risen, and messages that are gone."""
+        """`purged` takes streams whose floor has risen, and messages that are gone.
+
+        `settled` takes the streams before anything later is delivered, also if it has not risen.
+        """
         self._committer = committer
         self._store = store
         self._states = states
         self._clock = clock
         self._settings = settings
         self._purged = purged
+        self._settled = settled
         self._revoking = revoking
         self._position = 0
         """Everything up to here is emptied, or of another surface."""
@@ -184,11 +191,14 @@ class Retention:
         found, old = await self._weigh(found)
         item = PruneVersions(self._states, self._stored, found, old)
         size = 256 * len(found) + sum(len(each.base or b"") for each in old)
-        answers = await submit_and_wait(self._committer, item.names(), size, (item,))
+        streams = tuple({each.stream for each in found})
+        settled = partial(self._settled, streams)
+        answers = await submit_and_wait(
+            self._committer, item.names(), size, (item,), at_once=settled
+        )
         [purged] = without_failure(answers)
         if purged:
             self._position = self._stored = found[-1].committed_id
-            streams = tuple({each.stream for each in found})
             self._purged(
                 streams, tuple(each.message for each in old if each.is_versioned and not each.base)
             )

@@ -10,16 +10,14 @@ from collections.abc import Callable, Sequence
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
-from tidelog.channels.decide.revocations import (
+from tidelog.channels.decide.revocations import ForgetRevocations, Revoke
+from tidelog.channels.protocol import fault
+from tidelog.channels.protocol.revocations import (
     MAX_REVOKED,
     REVOKED_MS,
-    ForgetRevocations,
     Revocation,
     Revocations,
-    Revoke,
 )
-from tidelog.channels.protocol import fault
-from tidelog.channels.protocol.tokens import Claims
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Names
 from tidelog.log.request import submit_and_wait, without_failure
@@ -47,31 +45,28 @@ class Revoking:
         store: Store,
         clock: Clock,
         *,
-        close_connections: Callable[[str, Revocations], int],
+        heard: Callable[[Sequence[Revocation]], None],
     ) -> None:
-        """`close_connections` closes those of an app that are revoked; returns how many."""
+        """`heard` takes what was revoked on other nodes, or before this one began."""
         self._committer = committer
         self._store = store
         self._clock = clock
-        self._close_connections = close_connections
-        self._revoked = Revocations()
+        self._heard = heard
+        self.known = Revocations()
+        """All that count."""
         self._read_at = 0
         """Time of the last one that was read."""
         self._is_due = False
         self._reading: asyncio.Task[None] | None = None
 
-    def covers(self, app_id: str, claims: Claims) -> bool:
-        """Whether a token was revoked: itself, or its client since it was issued."""
-        return self._revoked.covers(app_id, claims)
-
-    async def revoke(self, app_id: str, named: Sequence[tuple[str, str]]) -> int:
-        """Revoke tokens by kind and value; returns how many connections of this node that closed.
+    async def revoke(self, app_id: str, named: Sequence[tuple[str, str]]) -> tuple[Revocation, ...]:
+        """Revoke tokens by kind and value; they are stored when it returns.
 
         Raises:
             Fault: The app has revoked as many as it may.
         """
-        self._revoked.prune(self._clock.now_ms())
-        if self._revoked.is_full(app_id):
+        self.known.prune(self._clock.now_ms())
+        if self.known.is_full(app_id):
             raise fault.limit_exceeded(
                 f"this app has {MAX_REVOKED} revocations in force, the most allowed; revoke "
                 "clients rather than single tokens, or give the app another secret"
@@ -79,26 +74,26 @@ class Revoking:
         item = Revoke([(app_id, kind, value) for kind, value in named])
         answers = await submit_and_wait(self._committer, Names(), 512, (item,))
         [at] = without_failure(answers)
-        for kind, value in named:
-            self._revoked.add(Revocation(app_id, kind, value, at))
-        return self._close_connections(app_id, self._revoked)
+        revoked = tuple(Revocation(app_id, kind, value, at) for kind, value in named)
+        for each in revoked:
+            self.known.add(each)
+        return revoked
 
     async def read(self) -> None:
-        """Read what was revoked since the last time, and close the connections it affects."""
+        """Read what was revoked since the last time."""
         after: tuple[int, str, str, str] = (max(0, self._read_at - OVERLAP_MS), "", "", "")
-        apps: set[str] = set()
         while True:
             rows = await self._store.rows("channels_revocations_after", (*after, PAGE))
             found = [Revocation._make(row) for row in rows]
-            apps.update(each.app_id for each in found if self._revoked.add(each))
+            new = [each for each in found if self.known.add(each)]
+            if new:
+                self._heard(new)
             if found:
                 last = found[-1]
                 after = (last.at, last.app_id, last.kind, last.value)
                 self._read_at = max(self._read_at, last.at)
             if len(found) < PAGE:
                 break
-        for app_id in apps:
-            self._close_connections(app_id, self._revoked)
 
     def read_soon(self) -> None:
         """Something may have been revoked on another node."""

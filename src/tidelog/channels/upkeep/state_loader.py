@@ -7,7 +7,7 @@ that was handed out misses nothing.
 import asyncio
 
 from tidelog.channels.decide.state import ChannelState, MessageState, StateCache
-from tidelog.channels.upkeep.stored import read_message
+from tidelog.channels.stored import read_message
 from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
 

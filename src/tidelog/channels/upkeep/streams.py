@@ -8,7 +8,7 @@ one end it once, and a writer that was only slow is left alone.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
@@ -16,21 +16,24 @@ from tidelog.channels.decide.closing import CloseStream, Reason, Unsure, run_of
 from tidelog.channels.metrics import ChannelsMetrics
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.message_ids import MessageIds
-from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
-from tidelog.channels.protocol.query import MAX_INTEGER
-from tidelog.channels.protocol.version import position_of, version_serial
+from tidelog.channels.protocol.names import split_stream, stream_name
+from tidelog.channels.protocol.version import position_of
 from tidelog.channels.settings import AiTransport
+from tidelog.channels.stored import (
+    AFTER_ALL,
+    PAGE_STREAMS,
+    OpenStream,
+    OpenStreamKey,
+    open_streams,
+    versions_of,
+)
 from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.channels.upkeep.stored import versions_of
 from tidelog.log.committer import Committer
 from tidelog.log.request import submit_and_wait, without_failure
 from tidelog.store.engine import Store
 
 SWEEP_SECONDS = 5.0
 """How often streams without a writer are looked for, at most."""
-
-PAGE_STREAMS = 256
-"""Open streams read at once."""
 
 SWEEP_PAGES = 16
 """Pages read in one sweep; the next one goes on after them."""
@@ -44,32 +47,7 @@ CLOSE_TRIES = 4
 MAX_RUNS = 10_000
 """Open messages whose run is remembered; a name of at most 256 bytes each."""
 
-AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
-"""Greater than the name of every channel's stream."""
-
 _log = logging.getLogger(__name__)
-
-OpenStreamKey = tuple[str, int]
-"""Stream and message: the order in which open streams are read."""
-
-
-class OpenStream(NamedTuple):
-    """A message that is being streamed."""
-
-    stream: str
-    message: int
-    """`committed_id` of its create."""
-    published_at: int
-    written_at: int
-    """When it got its last version."""
-
-
-class Page(NamedTuple):
-    """Some open streams."""
-
-    streams: Sequence[OpenStream]
-    more: OpenStreamKey | None
-    """Where to go on; None if these were the last."""
 
 
 class Streams:
@@ -105,10 +83,6 @@ class Streams:
         """Of open messages that were looked at: the run each was created in, for ever."""
         self._task: asyncio.Task[None] | None = None
 
-    async def has_app(self, app_id: str) -> bool:
-        """Whether anything was ever stored of an app."""
-        return bool(await self._store.rows("channels_app", (f"{STREAM_PREFIX}{app_id}/",)))
-
     def start(self) -> None:
         """Look for streams without a writer, for as long as the server runs."""
         self._task = asyncio.create_task(self._work(), name="tidelog-channels-streams")
@@ -141,7 +115,9 @@ class Streams:
             latest = self._clock.now_ms() - self._timeout_ms
             if latest < self._able_since:
                 break
-            page = await self._read(self._swept_through, AFTER_ALL, latest, PAGE_STREAMS)
+            page = await open_streams(
+                self._store, self._swept_through, AFTER_ALL, latest, PAGE_STREAMS
+            )
             is_last = len(page) < PAGE_STREAMS
             self._swept_through = ("", 0) if is_last else (page[-1].stream, page[-1].message)
             orphans = [
@@ -170,20 +146,6 @@ class Streams:
                 closed += result
         return closed
 
-    async def page(self, first: str, last: str, after: OpenStreamKey | None, limit: int) -> Page:
-        """Open streams between two names, in the order of names, the first or those after one.
-
-        Not more than `PAGE_STREAMS`.
-        """
-        limit = min(limit, PAGE_STREAMS)
-        found = await self._read(after or (first, 0), last, MAX_INTEGER, limit)
-        more = (found[-1].stream, found[-1].message) if len(found) == limit else None
-        return Page(found, more)
-
-    def serial(self, found: OpenStream) -> str:
-        """The `message_serial`."""
-        return version_serial(self._tag, found.published_at, found.message)
-
     async def close(self, app_id: str, channel: str, message_serial: str, silent_ms: int) -> bool:
         """End a stream for an operator, if nobody has written to it for `silent_ms`.
 
@@ -195,12 +157,6 @@ class Streams:
         if number is None or not await self._store.rows("channels_exists", (stream, number)):
             raise fault.not_found(message_serial, channel)
         return await self._close(stream, number, silent_ms, "closed_by_operator")
-
-    async def _read(
-        self, after: OpenStreamKey, last: str, until: int, limit: int
-    ) -> list[OpenStream]:
-        rows = await self._store.rows("channels_open_streams", (*after, last, until, limit))
-        return [OpenStream._make(row) for row in rows]
 
     async def _close(self, stream: str, number: int, silent_ms: int, reason: Reason) -> bool:
         states = self._states

@@ -14,7 +14,7 @@ from tidelog.base.data.seal import seal
 from tidelog.channels.decide.erasures import ERASED
 from tidelog.channels.protocol.verbs import CREATE
 from tidelog.channels.protocol.version import EVENT, Version, decode_version, fold, stored_version
-from tidelog.channels.upkeep.stored import read_versions
+from tidelog.channels.stored import read_versions
 from tidelog.log.derived import Damage, Looked, pages
 from tidelog.store.engine import Store
 

@@ -125,7 +125,7 @@ async def test_other_nodes_serve_it_no_more(tmp_path: Path, postgresql_url: str)
             response = await b.api.try_mutate("append", channel, serial, data="?")
             refused(response, 404, "not_found")
             assert SECRET not in json.dumps(await b.api.history(channel))
-            states = b.surface.service._states
+            states = b.surface.owner.states
             await until(lambda s=stream, n=last, h=hot: h.after(s, n - 1, n, kept_now(b)) is None)
             assert states.peek(int(serial[-20:])) is None
             async with b.v2() as late:
@@ -186,13 +186,13 @@ async def test_a_node_that_died_leaves_it_to_another(
         async with channels_server(tmp_path / "a", postgresql_url) as a:
             await a.api.publish(channel, SECRET)
             for node in (a, b):
-                task = node.surface.service.erasing._task
+                task = node.surface.owner.erasing._task
                 assert task is not None
                 task.cancel()
             await asyncio.sleep(0)
             order = {"reason": "r", "channel": channel}
             assert (await a.api.post("/forget", order)).json()["complete"] is False
-        b.surface.service.erasing.start()
+        b.surface.owner.erasing.start()
         while not (await b.api.get("/forget", channel=channel)).json()["complete"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         entries = await b.surface.service.store.stream_entries(f"channels/tide/{channel}", 0)

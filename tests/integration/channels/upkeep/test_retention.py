@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from support.channels.peer import ChannelsNode, channels_server, message_path
+from tidelog.channels import stored
 from tidelog.channels.front.reads import message_reader
 from tidelog.channels.upkeep import retention as module
-from tidelog.channels.upkeep import stored
 from tidelog.store.rows import Row
 from tidelog.testing.clock import FakeClock
 
@@ -63,7 +63,7 @@ async def test_it_goes_on_until_nothing_is_due(
         await publish(node, 15)
         clock.advance(OLD_MS)
         await publish(node, 1)
-        node.surface.service.retention.start(0)
+        node.surface.owner.retention.start(0)
         async with asyncio.timeout(30):
             # What is removed is counted a moment after it was committed; nobody tells.
             removed = "tidelog_retention_removed_total"
@@ -80,7 +80,7 @@ async def test_its_lag_is_shown(tmp_path: Path, store_location: str) -> None:
     clock, lag = FakeClock(), "tidelog_retention_lag_seconds"
     one = {"purge_batch_size": 1, "purge_tick_versions": 1}
     async with server(tmp_path, store_location, clock, **one) as node:
-        retention = node.surface.service.retention
+        retention = node.surface.owner.retention
         assert await retention.tick() == 0
         await publish(node, 1)
         clock.advance(20_000)
@@ -110,7 +110,7 @@ async def test_it_goes_on_where_it_was_after_a_restart(
     async with server(tmp_path, store_location, clock) as node:
         await publish(node, 7)
         clock.advance(OLD_MS)
-        assert await node.surface.service.retention.tick() == 7
+        assert await node.surface.owner.retention.tick() == 7
         await publish(node, 2)
     clock.advance(OLD_MS)
     async with server(tmp_path, store_location, clock) as node:
@@ -124,7 +124,7 @@ async def test_it_goes_on_where_it_was_after_a_restart(
             return await rows(query, key)
 
         monkeypatch.setattr(store, "rows", note)
-        assert await node.surface.service.retention.tick() == 2
+        assert await node.surface.owner.retention.tick() == 2
         assert [key[0] for key in asked] == [7]
         assert await kept(node) == 0
 
@@ -144,7 +144,7 @@ async def test_a_look_that_finds_nothing_reads_nothing(
             return await rows(query, key)
 
         monkeypatch.setattr(store, "rows", note)
-        assert await node.surface.service.retention.tick() == 0
+        assert await node.surface.owner.retention.tick() == 0
         assert "committed_at" in asked
         assert not {"channels_too_old", "last_before"} & set(asked)
 
@@ -169,13 +169,13 @@ async def test_messages_that_are_old_in_part_are_kept_whole(
         for channel, serial in zip(channels, serials, strict=True):
             await api.mutate("append", channel, serial, data="-new")
         before = [await api.item(*each) for each in zip(channels, serials, strict=True)]
-        assert await node.surface.service.retention.tick() == 17
+        assert await node.surface.owner.retention.tick() == 17
         assert await kept(node) == 4
         after = [await api.item(*each) for each in zip(channels, serials, strict=True)]
         assert after == before
         assert after[0]["data"] == "x" * 90 + "-0-1-2-new"
         assert (await api.get(message_path("ai:0", gone))).status_code == 404
-        states = node.surface.service._states
+        states = node.surface.owner.states
         state = await states.load_channel(f"channels/{api.app.id}/ai:0")
         assert state.open_streams == 1, "the one that is gone is not open any more"
         states.release(state)
@@ -202,11 +202,11 @@ async def test_a_message_that_changes_while_it_is_removed_stays(
             if query == "channels_end" and not looked:
                 looked.append(keys)
                 await node.api.mutate("append", "ai:0", serial, data=" and ended")
-                node.surface.service._states.forget_idle_messages()
+                node.surface.owner.states.forget_idle_messages()
             return found
 
         monkeypatch.setattr(store, "rows_of", change)
-        assert await node.surface.service.retention.tick() == 3
+        assert await node.surface.owner.retention.tick() == 3
         assert len(looked) == 1
         assert (await node.api.item("ai:0", serial))["data"] == "begun and ended"
         assert await kept(node) == 1
@@ -221,10 +221,10 @@ async def test_nodes_share_the_work(tmp_path: Path, postgresql_url: str) -> None
     ):
         await publish(first, 20)
         clock.advance(OLD_MS)
-        ticks = (node.surface.service.retention.tick() for node in (first, second))
+        ticks = (node.surface.owner.retention.tick() for node in (first, second))
         assert sum(await asyncio.gather(*ticks)) == 20
         assert await kept(first) == 0
-        assert await second.surface.service.retention.tick() == 0
+        assert await second.surface.owner.retention.tick() == 0
         assert metric(first, "tidelog_retention_lag_seconds") == 0
 
 
@@ -267,7 +267,7 @@ async def test_what_is_sent_again_while_versions_go_is_right(
             channel = f"ai:{at}"
             _, said = await _versions_apart(node, channel, clock)
             said |= {2: "a-1", 4: "a-1-2"}
-            node.surface.service._states.forget_idle_messages()
+            node.surface.owner.states.forget_idle_messages()
             async with node.v2(append_mode="full") as reader:
                 stream_id = (await reader.subscribe(channel))["stream_id"]
                 with _purging(node, at, monkeypatch):
@@ -293,7 +293,7 @@ async def _versions_apart(
     await api.mutate("update", channel, serial, description="kept")
     await api.mutate("update", channel, serial, data="b")
     clock.advance(OLD_MS // 2)
-    await node.surface.service.retention.tick()
+    await node.surface.owner.retention.tick()
     await api.mutate("update", channel, serial, description="kept")
     await api.mutate("delete", channel, serial, description="kept")
     clock.advance(OLD_MS // 2)
@@ -311,7 +311,7 @@ def _purging(node: ChannelsNode, at: int, monkeypatch: pytest.MonkeyPatch) -> It
         found = await rows(query, key)
         count += 1
         if count == at:
-            await node.surface.service.retention.tick()
+            await node.surface.owner.retention.tick()
         return found
 
     with monkeypatch.context() as patched:

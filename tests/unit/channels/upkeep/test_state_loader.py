@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from tidelog.channels.decide import state as module
+from tidelog.channels.decide.state import Changed, Created
+from tidelog.channels.protocol.verbs import APPEND, CREATE
+from tidelog.channels.protocol.version import EVENT, Version
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.tail import Tail
-from tidelog.store.rows import Row
+from tidelog.store.rows import Entry, Row
 
 
 class EmptyStore:
@@ -75,3 +78,45 @@ async def test_a_release_looks_at_no_channel_that_is_held(monkeypatch: pytest.Mo
         states.release(each)
     assert looked == []
     assert len(states._channels) == 2
+
+
+def entry(at: int, serial: int, kind: str, message: int) -> Entry:
+    """An entry of a channel that is not read for this."""
+    entity = f"{0:020d}:log:{message:020d}"
+    return Entry(at, "c", serial, "channels", kind, entity, "", "a", 1, b"", None, b"", b"")
+
+
+def version(at: int, serial: int, kind: str, message: int, history_serial: int) -> Version:
+    """The version that such an entry is."""
+    return Version(
+        message_id="i",
+        history_serial=history_serial,
+        kind=kind,
+        committed_id=at,
+        delivery_serial=serial,
+        message_serial=f"{0:020d}:log:{message:020d}",
+    )
+
+
+async def test_what_was_decided_here_is_included_without_being_read() -> None:
+    """What others have decided is not: neither in the channel nor in the message."""
+    store: Any = EmptyStore()
+    states = StateLoader(store, Tail(0), 1000)
+    channel = await states.load_channel("c")
+    create, append = version(1, 1, CREATE, 1, 1), version(2, 2, APPEND, 1, 1)
+    Created(states, channel, create).apply()
+    message = states.peek(1)
+    assert message is not None
+    Changed(channel, message, append, is_folded=False).apply()
+    assert (channel.delivered_serial, channel.delivered_history) == (0, 0)
+    assert states.has_included(entry(1, 1, CREATE, 1), 1)
+    assert (channel.delivered_serial, channel.delivered_history) == (1, 1)
+    assert states.has_included(entry(2, 2, APPEND, 1), 1)
+    assert (channel.delivered_serial, channel.delivered_history) == (2, 1)
+
+    assert not states.has_included(entry(3, 3, EVENT, 3), 3), "another node's"
+    states.follow("c", version(3, 3, EVENT, 3, 2), 3)
+    assert (channel.delivered_serial, channel.delivered_history) == (3, 2)
+    channel.serial = 4
+    assert not states.has_included(entry(4, 4, APPEND, 1), 1), "the message has not got it"
+    assert states.has_included(entry(5, 9, CREATE, 5)._replace(stream="unknown"), 5)

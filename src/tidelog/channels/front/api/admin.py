@@ -1,9 +1,11 @@
 """Administration of channels over HTTP, for whoever runs the server: open streams, and erasure."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import Raw
 
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import (
@@ -19,8 +21,11 @@ from tidelog.channels.front.api.openapi import ADMIN, OPERATIONS
 from tidelog.channels.protocol import bodies, fault, requests
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import STREAM_PREFIX, split_stream, stream_name
-from tidelog.channels.upkeep.erasing import Erasing
-from tidelog.channels.upkeep.streams import AFTER_ALL, PAGE_STREAMS, OpenStreamKey, Streams
+from tidelog.channels.protocol.query import MAX_INTEGER
+from tidelog.channels.protocol.requests import Asked, ForgetTarget
+from tidelog.channels.protocol.version import version_serial
+from tidelog.channels.stored import AFTER_ALL, PAGE_STREAMS, OpenStreamKey, has_app, open_streams
+from tidelog.store.engine import Store
 
 AdminHandler = Callable[[HttpRequest], Awaitable[object]]
 
@@ -30,22 +35,36 @@ MAX_DIGITS = 18
 _encode = msgspec.json.Encoder().encode
 
 
+class Service(Protocol):
+    """What the routes ask of channels; either raises `Fault`."""
+
+    async def forget(self, app_id: str, target: ForgetTarget, asked: Asked | None) -> bytes:
+        """Erase something, or say how far that has come, as JSON."""
+
+    async def close_stream(
+        self, app_id: str, channel: str, message_serial: str, silent_ms: int
+    ) -> bool:
+        """End the stream of a message, if nobody has written to it for so long."""
+
+
 class Admin:
     """The routes under `/channels/admin`; all need the admin token."""
 
     def __init__(
         self,
-        streams: Streams,
-        erasing: Erasing,
+        service: Service,
+        store: Store,
         clock: Clock,
         admin_token: str,
+        log_tag: str,
         max_channel_name_bytes: int,
         apps: frozenset[str],
     ) -> None:
         """`apps` are the ids of those that are configured."""
         self._apps = apps
-        self._streams = streams
-        self._erasing = erasing
+        self._service = service
+        self._store = store
+        self._tag = log_tag
         self._max_channel_name_bytes = max_channel_name_bytes
         self._clock = clock
         self._token = admin_token
@@ -86,31 +105,33 @@ class Admin:
         after = _key_of(query["cursor"]) if "cursor" in query else None
         if after is not None and after[0] < first:
             raise fault.invalid_input("cursor does not belong to this list")
-        page = await self._streams.page(first, last, after, _limit(query))
+        limit = _limit(query)
+        page = await open_streams(self._store, after or (first, 0), last, MAX_INTEGER, limit)
+        more = f"{page[-1].message}@{page[-1].stream}" if len(page) == limit else None
         now = self._clock.now_ms()
         return {
             "streams": [
                 {
                     **dict(zip(("app_id", "channel"), split_stream(each.stream), strict=True)),
-                    "message_serial": self._streams.serial(each),
+                    "message_serial": version_serial(self._tag, each.published_at, each.message),
                     "published_at_ms": each.published_at,
                     "written_at_ms": each.written_at,
                     "silent_seconds": max(0, now - each.written_at) / 1000,
                 }
-                for each in page.streams
+                for each in page
             ],
-            "next_cursor": None if page.more is None else f"{page.more[1]}@{page.more[0]}",
+            "next_cursor": more,
         }
 
     async def _require_app(self, app_id: str) -> None:
         """Refuse a mistyped id; what is stored of an app outlives its configuration."""
-        if app_id not in self._apps and not await self._streams.has_app(app_id):
+        if app_id not in self._apps and not await has_app(self._store, app_id):
             known = f"; configured are {', '.join(sorted(self._apps)[:5])}" if self._apps else ""
             raise Fault(404, "not_found", f"there is no app {app_id!r}{known}")
 
     async def _close_stream(self, request: HttpRequest) -> object:
         given = requests.read_strictly(bodies.read_close_stream, request.body)
-        closed = await self._streams.close(
+        closed = await self._service.close_stream(
             given.app_id, given.channel, given.message_serial, int(given.silent_seconds * 1000)
         )
         return {"closed": closed}
@@ -120,12 +141,13 @@ class Admin:
         target, asked = requests.order_of(given, self._max_channel_name_bytes)
         app_id = _app(given.app_id)
         await self._require_app(app_id)
-        return await self._erasing.forget(app_id, target, asked)
+        return Raw(await self._service.forget(app_id, target, asked))
 
     async def _get_forgotten(self, request: HttpRequest) -> object:
         query = dict(parse_qsl(request.query_string.decode("ascii", "replace")))
         target = requests.parse_forgotten(query, self._max_channel_name_bytes)
-        return await self._erasing.state(_app(query.get("app_id", "")), target)
+        app_id = _app(query.get("app_id", ""))
+        return Raw(await self._service.forget(app_id, target, None))
 
 
 def _app(app_id: str) -> str:

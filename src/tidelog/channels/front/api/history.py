@@ -1,7 +1,7 @@
 """The histories of channels as an app's server sees them: it reads, resets and purges them.
 
-A history is found here by the name of its channel; `HistoryReader` reads it, and `EraseHistory`
-decides how far back it goes.
+A history is found here by the name of its channel; `HistoryReader` reads it, and the owner of the
+log decides how far back it goes.
 """
 
 from typing import Any
@@ -9,19 +9,16 @@ from typing import Any
 import msgspec
 
 from tidelog.base.clock import Clock
-from tidelog.channels.decide.erasures import EraseHistory
-from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader
 from tidelog.channels.front.sockets.continuity import StreamIds
+from tidelog.channels.front.sockets.standing import Standing
+from tidelog.channels.messages import Attached, EraseHistory, HistoryErased, Look
 from tidelog.channels.protocol.bodies import PurgeMode
 from tidelog.channels.protocol.names import stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER, HistoryQuery
 from tidelog.channels.protocol.requests import Asked
 from tidelog.channels.settings import App
-from tidelog.channels.upkeep.erasing import Erasing
-from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.log.committer import Committer
-from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.link.ends import FrontEnd
 from tidelog.store.engine import Store
 
 _encode = msgspec.json.Encoder().encode
@@ -33,37 +30,27 @@ class HistoryApi:
     def __init__(
         self,
         *,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
-        states: StateLoader,
         clock: Clock,
         stream_ids: StreamIds,
         reader: HistoryReader,
-        erasing: Erasing,
     ) -> None:
-        self._committer = committer
+        self._link = link
         self._store = store
-        self._states = states
         self._clock = clock
         self._stream_ids = stream_ids
         self._reader = reader
-        self._erasing = erasing
 
     async def page(self, app: App, channel: str, query: HistoryQuery) -> bytes:
         """A page of history."""
         ref, state = await self._open(app, channel)
-        try:
-            return await self._reader.page(ref, state, query, self._clock.now_ms())
-        finally:
-            self._states.release(state)
+        return await self._reader.page(ref, state, query, self._clock.now_ms())
 
     async def state(self, app: App, channel: str) -> bytes:
         """What the history of a channel holds."""
         ref, state = await self._open(app, channel)
-        try:
-            return await self._reader.state(ref, state, self._clock.now_ms())
-        finally:
-            self._states.release(state)
+        return await self._reader.state(ref, state, self._clock.now_ms())
 
     async def reset(self, app: App, channel: str, reason: str, requested_by: str | None) -> bytes:
         """Begin a new history under a new `stream_id`, and erase what there was."""
@@ -90,9 +77,9 @@ class HistoryApi:
         told = {"mode": mode, "reason": reason, "requested_by": requested_by}
         return await self._raise_floor(app, channel, floor, told)
 
-    async def _open(self, app: App, channel: str) -> tuple[ChannelRef, ChannelState]:
+    async def _open(self, app: App, channel: str) -> tuple[ChannelRef, Standing]:
         stream = stream_name(app.id, channel)
-        state = self._states.channel(stream) or await self._states.load_channel(stream)
+        state = Standing(await self._link.reply(Look(stream), Attached))
         stream_id = self._stream_ids.of(stream, state.epoch)
         return ChannelRef(app.id, channel, stream, stream_id), state
 
@@ -100,29 +87,21 @@ class HistoryApi:
         self, app: App, channel: str, floor: int | None, told: dict[str, Any]
     ) -> bytes:
         ref, state = await self._open(app, channel)
-        try:
-            before = await self._reader.continuity(ref, state, self._clock.now_ms())
-            asked = Asked(told["reason"], told["requested_by"])
-            item = EraseHistory(
-                state, history_floor=floor or 0, is_reset=floor is None, asked=asked
-            )
-            answers = await submit_and_wait(self._committer, item.names(), 256, (item,))
-            [(old_epoch, new_epoch, through)] = without_failure(answers)
-            await self._erasing.erased_through(state.stream, through)
-            is_complete = await self._erasing.finished()
-            after = await self._reader.continuity(ref, state, self._clock.now_ms())
-            answer = {
-                "ok": True,
-                "operation": "reset" if floor is None else "purge",
-                "channel": channel,
-                "purged_messages": before["retained_messages"] - after["retained_messages"],
-                "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
-                "complete": is_complete,
-                **told,
-            }
-            if floor is None:
-                answer["previous_stream_id"] = self._stream_ids.of(ref.stream, old_epoch)
-                answer["new_stream_id"] = self._stream_ids.of(ref.stream, new_epoch)
-            return _encode(answer)
-        finally:
-            self._states.release(state)
+        before = await self._reader.continuity(ref, state, self._clock.now_ms())
+        asked = Asked(told["reason"], told["requested_by"])
+        erased = await self._link.reply(EraseHistory(ref.stream, floor, asked), HistoryErased)
+        _, state = await self._open(app, channel)
+        after = await self._reader.continuity(ref, state, self._clock.now_ms())
+        answer = {
+            "ok": True,
+            "operation": "reset" if floor is None else "purge",
+            "channel": channel,
+            "purged_messages": before["retained_messages"] - after["retained_messages"],
+            "purged_bytes": before["retained_bytes"] - after["retained_bytes"],
+            "complete": erased.is_complete,
+            **told,
+        }
+        if floor is None:
+            answer["previous_stream_id"] = self._stream_ids.of(ref.stream, erased.old_epoch)
+            answer["new_stream_id"] = self._stream_ids.of(ref.stream, erased.new_epoch)
+        return _encode(answer)

@@ -22,6 +22,8 @@ from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.names import ChannelKind, kind_of
 from tidelog.channels.protocol.requests import (
     OK,
+    Asked,
+    ForgetTarget,
     Mutation,
     MutationResult,
     Publication,
@@ -30,7 +32,6 @@ from tidelog.channels.protocol.requests import (
 from tidelog.channels.protocol.signatures import Signed, signed_by
 from tidelog.channels.protocol.verbs import MUTATION_VERBS, MutationVerb
 from tidelog.channels.settings import App, Channels
-from tidelog.channels.upkeep.erasing import Erasing
 
 NOT_OFFERED = (
     ("GET", f"{CHANNEL}/presence/history", "Presence history"),
@@ -63,10 +64,6 @@ class Service(Protocol):
     @property
     def history_api(self) -> HistoryApi:
         """HistoryApi by their channels."""
-
-    @property
-    def erasing(self) -> Erasing:
-        """Whoever erases."""
 
     async def publish(
         self,
@@ -103,6 +100,9 @@ class Service(Protocol):
 
     async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes | Fault:
         """Revoke a token, or all tokens of a client."""
+
+    async def forget(self, app_id: str, target: ForgetTarget, asked: Asked | None) -> bytes | Fault:
+        """Erase something, or say how far that has come if it is not asked for now."""
 
 
 class ChannelsHttp:
@@ -265,12 +265,12 @@ class ChannelsHttp:
         del query
         most = self._settings.max_channel_name_bytes
         target, asked = requests.parse_forget(request.body, most)
-        return _encode(await self._service.erasing.forget(app.id, target, asked))
+        return await self._service.forget(app.id, target, asked)
 
     async def _get_forgotten(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del request
         target = requests.parse_forgotten(query, self._settings.max_channel_name_bytes)
-        return _encode(await self._service.erasing.state(app.id, target))
+        return await self._service.forget(app.id, target, None)
 
     async def _get_history(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel = self._channel_with_history(request)

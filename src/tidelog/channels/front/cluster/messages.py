@@ -1,12 +1,10 @@
-"""What a channels node tells the others, and how that is written."""
+"""What a front tells the others, on this node and on others, and how that is written."""
 
 import msgspec
 from msgspec import Struct
 
 from tidelog.channels.front.cluster.other_nodes import Part, Presence
 from tidelog.channels.front.sockets.hub import SocketFacts
-from tidelog.channels.protocol.version import Version
-from tidelog.channels.upkeep.erasing import Erased
 
 
 class Alive(Struct, tag=True, frozen=True):
@@ -46,37 +44,12 @@ class Counted(Struct, tag=True, frozen=True):
     counts: tuple[tuple[str, int], ...]
 
 
-class Live(Struct, tag=True, frozen=True):
-    """An event that nothing is kept of."""
-
-    stream: str
-    version: Version
-
-
-class Summary(Struct, tag=True, frozen=True):
-    """The summary of a message, for the subscribers of its channel."""
-
-    stream: str
-    summary: bytes
-
-
 class EndUser(Struct, tag=True, frozen=True):
     """A user's connections are to be closed."""
 
     app_id: str
     user_id: str
     code: int
-
-
-class Revoked(Struct, tag=True, frozen=True):
-    """Tokens were revoked; the store says which."""
-
-
-class HistoryChanged(Struct, tag=True, frozen=True):
-    """Epochs or floors of channels are others, and messages are gone."""
-
-    streams: tuple[str, ...]
-    gone: tuple[int, ...] = ()
 
 
 class WhoIs(Struct, tag=True, frozen=True):
@@ -95,23 +68,7 @@ class ThisIs(Struct, tag=True, frozen=True):
     socket: SocketFacts | None
 
 
-NodeMessage = (
-    Alive
-    | TellAll
-    | Part
-    | Joined
-    | Left
-    | Updated
-    | Counted
-    | Live
-    | Summary
-    | EndUser
-    | Revoked
-    | HistoryChanged
-    | Erased
-    | WhoIs
-    | ThisIs
-)
+NodeMessage = Alive | TellAll | Part | Joined | Left | Updated | Counted | EndUser | WhoIs | ThisIs
 
 
 class Told(Struct, frozen=True):

@@ -1,14 +1,12 @@
-"""What the channels nodes of one log tell each other beside the log.
+"""What the fronts of one log tell each other: who is present, how many listen, what to close.
 
-Entries reach every node through its tail. Everything else that a client can notice goes as
-announcements of one topic (`tidelog.log.announcements`): live events and summaries, who is present
-and how many listen, what is to be closed, whose history has changed. Announcements are heard in one
-order and never ahead of an entry that was committed before them.
+The owner passes it on, to its other fronts and to those of other nodes. It is heard in one order,
+and never ahead of an entry that was committed before.
 
 Who a socket belongs to is asked when a request names one that is not here, and not told in
-advance: the reply is as fresh as it can be, and a connection costs the other nodes nothing.
+advance: the reply is as fresh as it can be, and a connection costs the other fronts nothing.
 
-Where only one process can use the store, nothing here has a timer, a task or an announcement.
+Where there cannot be another front, nothing here has a timer or a task, and nothing is told.
 """
 
 import asyncio
@@ -21,13 +19,9 @@ from tidelog.channels.front.cluster.messages import (
     Alive,
     Counted,
     EndUser,
-    HistoryChanged,
     Joined,
     Left,
-    Live,
     NodeMessage,
-    Revoked,
-    Summary,
     TellAll,
     ThisIs,
     Told,
@@ -42,15 +36,10 @@ from tidelog.channels.front.cluster.other_nodes import (
     Presence,
     in_parts,
 )
-from tidelog.channels.front.sockets.delivery import Delivery
 from tidelog.channels.front.sockets.hub import Hub, SocketFacts
-from tidelog.channels.upkeep.erasing import Erased
-from tidelog.channels.upkeep.revoking import Revoking
-from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.log.announcements import Announcements
-from tidelog.store.rows import Announcement
-
-TOPIC = "channels"
+from tidelog.channels.messages import Done, Say
+from tidelog.link.ends import FrontEnd
+from tidelog.link.message import Failed, Message
 
 TICK_SECONDS = 0.05
 """How long changed counts, and the reply to `TellAll`, are held back to go together."""
@@ -65,9 +54,6 @@ QUESTION_SECONDS = 2.0
 
 SETTLING_SECONDS = 1.0
 """How long a node that starts cannot know whether there are others."""
-
-RETRY_SECONDS = 1.0
-"""Pause after the store could not be read."""
 
 _log = logging.getLogger(__name__)
 
@@ -88,26 +74,14 @@ class Question:
 
 
 class Nodes:
-    """This node and the others. A `Watcher` of the hub."""
+    """This front and the others, each a node to the other. A `Watcher` of the hub."""
 
-    def __init__(
-        self,
-        announcements: Announcements,
-        *,
-        is_shared: bool,
-        hub: Hub,
-        delivery: Delivery,
-        states: StateLoader,
-        revoking: Revoking,
-    ) -> None:
+    def __init__(self, link: FrontEnd, hub: Hub) -> None:
         self.name = os.urandom(8).hex()
-        self._announcements = announcements
-        self._is_shared = is_shared
+        self._link = link
+        self._has_others = False
         self._hub = hub
         self._other_nodes = hub.other_nodes
-        self._delivery = delivery
-        self._states = states
-        self._revoking = revoking
         self._number = 0
         self._changed: set[str] = set()
         """Streams whose subscriptions are to be told."""
@@ -117,38 +91,47 @@ class Nodes:
         self._questions: dict[int, Question] = {}
         self._last_question = 0
         self._settled_at = 0.0
-        self._stale: set[str] = set()
-        """Channels whose state is to be read again."""
-        self._refreshing: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._is_over = False
 
-    async def start(self) -> None:
-        """Begin to hear; the others know of this node when it returns."""
-        if self._is_shared:
+    async def start(self, *, has_others: bool) -> None:
+        """Begin to tell; the others know of this node when it returns."""
+        self._has_others = has_others
+        if has_others:
             self._hub.watcher = self
             self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
-            self._announcements.subscribe(TOPIC, self._hear, missed=self._on_missed)
             self._beating = asyncio.create_task(self._beat(), name="tidelog-channels-heartbeat")
             await self._announce(TellAll())
 
     # Telling.
 
-    def tell(self, message: NodeMessage) -> asyncio.Future[int]:
+    def tell(self, message: NodeMessage) -> asyncio.Future[None]:
         """Tell every other node; the future is done when they are told, and fails if not.
 
         A caller that does not wait relies on a node that missed it to notice.
         """
-        if self._is_shared:
+        if self._has_others:
             return self._announce(message)
-        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        told.set_result(0)
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told.set_result(None)
         return told
 
-    def _announce(self, message: NodeMessage) -> asyncio.Future[int]:
+    def _announce(self, message: NodeMessage) -> asyncio.Future[None]:
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told.add_done_callback(_look_at)
+
+        def answered(answer: Message) -> None:
+            if told.done():
+                return
+            if isinstance(answer, Failed):
+                told.set_exception(answer.raised())
+            else:
+                assert isinstance(answer, Done)  # noqa: S101 - both halves are ours
+                told.set_result(None)
+
         self._number += 1
-        told = Told(self.name, self._number, message)
-        return self._announcements.announce(TOPIC, encode_told(told))
+        self._link.ask(Say(encode_told(Told(self.name, self._number, message))), answered)
+        return told
 
     def joined(self, user: Presence) -> None:
         """See `Watcher.joined`."""
@@ -194,7 +177,6 @@ class Nodes:
         is_cut_off = False
         while not self._is_over:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            self._revoking.read_soon()
             try:
                 await self._announce(Alive())
             except ShuttingDown:
@@ -221,7 +203,7 @@ class Nodes:
         here = self._hub.facts(app_id, socket_id)
         loop = asyncio.get_running_loop()
         asked = set(self._other_nodes.nodes)
-        is_settling = self._is_shared and loop.time() < self._settled_at
+        is_settling = self._has_others and loop.time() < self._settled_at
         if here is not None or not (asked or is_settling):
             return here
         question = Question({*asked, ""} if is_settling else asked)
@@ -241,27 +223,21 @@ class Nodes:
 
     # Hearing.
 
-    def _hear(self, announcement: Announcement) -> None:
-        told = decode_told(announcement.payload)
+    def hear(self, payload: bytes) -> None:
+        """Another node has said something."""
+        told = decode_told(payload)
         node, message = told.node, told.message
         is_complete = self._other_nodes.hear(node, told.number, asyncio.get_running_loop().time())
-        if not is_complete:
-            self._distrust_states()
         if not is_complete or (isinstance(message, Alive) and not self._other_nodes.is_whole(node)):
             self.tell(TellAll(node))
         self._act(node, message)
 
-    def _on_missed(self) -> None:
-        """See `Announcements.subscribe`."""
-        self._distrust_states()
+    def missed(self) -> None:
+        """Others may have said something that was not heard."""
         self.tell(TellAll())
 
     def _act(self, node: str, message: NodeMessage) -> None:
         match message:
-            case Live(stream, version):
-                self._delivery.live(stream, version)
-            case Summary(stream, summary):
-                self._delivery.summary(stream, summary)
             case Counted(counts):
                 self._other_nodes.counted(node, counts)
             case WhoIs(question, app_id, socket_id):
@@ -271,14 +247,6 @@ class Nodes:
                     self._questions[question].hear(node, socket)
             case EndUser(app_id, user_id, code):
                 self._hub.end_user(app_id, user_id, code)
-            case Revoked():
-                self._revoking.read_soon()
-            case HistoryChanged(streams, gone):
-                self._states.forget_messages(gone)
-                self._stale.update(streams)
-                self._refresh_soon()
-            case Erased():
-                self._forget(message)
             case TellAll(wanted):
                 if wanted in (None, self.name):
                     self._is_asked = True
@@ -317,43 +285,8 @@ class Nodes:
             if channel is not None:
                 channel.went(user_id)
 
-    # States of channels.
 
-    def tell_erased(self, erased: Erased) -> asyncio.Future[int]:
-        """Serve nothing from memory of what is erased, here and on every other node."""
-        self._forget(erased)
-        return self.tell(erased)
-
-    def _forget(self, message: Erased) -> None:
-        self._states.forget_messages(message.messages)
-        for stream in message.streams if message.through else ():
-            self._states.forget_messages(self._states.messages_of(stream, message.through))
-        self._delivery.forget(message.streams)
-        if message.client_id:
-            self._delivery.forget_live(message.prefix, message.client_id)
-        self._stale.update(message.streams)
-        self._refresh_soon()
-
-    def _distrust_states(self) -> None:
-        """A change of some history may not have been heard of."""
-        self._states.forget_idle_messages()
-        self._delivery.forget_live()
-        self._stale.update(self._states.streams())
-        self._refresh_soon()
-
-    def _refresh_soon(self) -> None:
-        if self._refreshing is None and self._stale:
-            self._refreshing = asyncio.create_task(self._refresh())
-
-    async def _refresh(self) -> None:
-        try:
-            while self._stale and not self._is_over:
-                stream = self._stale.pop()
-                try:
-                    await self._states.refresh(stream)
-                except StoreError as error:
-                    _log.warning("the state of %s could not be read again: %s", stream, error)
-                    self._stale.add(stream)
-                    await asyncio.sleep(RETRY_SECONDS)
-        finally:
-            self._refreshing = None
+def _look_at(told: asyncio.Future[None]) -> None:
+    """Nobody may be waiting, and an exception that nobody looks at would be reported as lost."""
+    if not told.cancelled():
+        told.exception()

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tidelog.channels.decide.state import ChannelState
+from tidelog.channels.front.sockets.standing import Standing
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.query import MAX_CURSOR_BYTES, MAX_INTEGER, Direction, HistoryQuery
 from tidelog.channels.protocol.version import Projector, Version, decode_version, fold
 from tidelog.channels.settings import History as HistorySettings
-from tidelog.channels.upkeep.stored import versions_of
+from tidelog.channels.stored import versions_of
 from tidelog.store.engine import Store
 
 CURSOR_VERSION = 1
@@ -164,7 +164,7 @@ class HistoryReader:
     async def page(
         self,
         ref: ChannelRef,
-        state: ChannelState,
+        state: Standing,
         query: HistoryQuery,
         now_ms: int,
         *,
@@ -188,7 +188,7 @@ class HistoryReader:
     async def _page(
         self,
         ref: ChannelRef,
-        state: ChannelState,
+        state: Standing,
         query: HistoryQuery,
         now_ms: int,
         attach_serial: int | None,
@@ -273,7 +273,7 @@ class HistoryReader:
             raise refused
         return cursor.serial
 
-    async def continuity(self, ref: ChannelRef, state: ChannelState, now_ms: int) -> dict[str, Any]:
+    async def continuity(self, ref: ChannelRef, state: Standing, now_ms: int) -> dict[str, Any]:
         """What of the history is there."""
         key = (ref.stream, state.history_floor, self.oldest_time(now_ms))
         [row] = await self._store.rows("channels_retained", key)
@@ -291,7 +291,7 @@ class HistoryReader:
             "truncated_by_retention": first > 1,
         }
 
-    async def state(self, ref: ChannelRef, state: ChannelState, now_ms: int) -> bytes:
+    async def state(self, ref: ChannelRef, state: Standing, now_ms: int) -> bytes:
         """The state of a channel's history as JSON."""
         retained = await self.continuity(ref, state, now_ms)
         return _encode(

@@ -16,7 +16,7 @@ from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.requests import VersionsQuery
 from tidelog.channels.protocol.version import Projector, Version, position_of
 from tidelog.channels.settings import App
-from tidelog.channels.upkeep.stored import read_data, read_message, versions_of
+from tidelog.channels.stored import read_data, read_message, versions_of
 from tidelog.store.engine import Store
 
 PAGE_BYTES = 4_194_304

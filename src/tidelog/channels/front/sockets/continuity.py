@@ -8,7 +8,7 @@ from tidelog.base.data.incarnation import Incarnation, Incarnations
 from tidelog.channels.protocol.actions import Position
 from tidelog.channels.protocol.message_ids import is_system_id
 from tidelog.channels.protocol.version import Version
-from tidelog.channels.upkeep.stored import version_of
+from tidelog.channels.stored import version_of
 from tidelog.store.engine import Store
 
 MAX_STREAM_IDS = 20_000

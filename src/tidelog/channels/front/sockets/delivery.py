@@ -1,29 +1,26 @@
-"""From the tail to the subscribers: every version becomes a frame once per wire form."""
+"""From the link to the subscribers: every version becomes a frame once per wire form."""
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from tidelog.base.errors import StoreError
 from tidelog.base.net.frame import text_frame
-from tidelog.channels.decide.rules import LiveEvent
 from tidelog.channels.front.reads.version_data import DataFollower
 from tidelog.channels.front.sockets.connection import Sending
 from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
+from tidelog.channels.front.sockets.texts import Texts
+from tidelog.channels.messages import Entry, Erased, Live
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.event_stream import forget_events
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.protocol.verbs import APPEND, CREATE
-from tidelog.channels.protocol.version import EVENT, Projector, Version
-from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.channels.upkeep.stored import read_data, version_of
-from tidelog.store.engine import Store
-from tidelog.store.rows import Entry
+from tidelog.channels.protocol.version import EVENT, Projector, Version, stored_version
 
 _log = logging.getLogger(__name__)
 
@@ -39,20 +36,18 @@ MAX_LIVE_CACHED = 1000
 
 
 class Delivery:
-    """Takes entries from the tail and gives frames to subscriptions."""
+    """Takes the entries of channels and gives frames to subscriptions."""
 
     def __init__(
         self,
         hub: Hub,
-        states: StateLoader,
-        store: Store,
+        texts: Texts,
         projector: Projector,
         stream_ids: StreamIds,
         hot: HotBuffer | None,
     ) -> None:
         self._hub = hub
-        self._states = states
-        self._store = store
+        self._texts = texts
         self._projector = projector
         self._stream_ids = stream_ids
         self._hot = hot
@@ -64,8 +59,8 @@ class Delivery:
         self._senders: dict[Subscription, asyncio.Task[None]] = {}
         """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
 
-    def sink(self, entries: Sequence[Entry]) -> None:
-        """See `tidelog.log.tail.EntrySink`."""
+    def deliver(self, entries: Sequence[Entry]) -> None:
+        """Deliver what was committed next."""
         for entry in entries:
             try:
                 self._deliver(entry)
@@ -74,17 +69,27 @@ class Delivery:
                 self._lost(entry.stream)
 
     def _deliver(self, entry: Entry) -> None:
-        version = version_of(entry)
-        if version is None:
-            self._lost(entry.stream)
-        else:
-            number = int(entry.entity[-20:])
-            self._states.follow(entry.stream, version, number)
-            if self._hot is not None:
-                self._hot.add(entry.stream, version, len(entry.body or b"") + VERSION_BYTES)
-            channel = self._hub.channel(entry.stream)
-            if channel is not None:
-                self._fan_out(channel, version, number)
+        stream, body = entry.stream, entry.body
+        if body is None:
+            self._lost(stream)
+            return
+        version = stored_version(
+            entry.kind,
+            entry.committed_id,
+            entry.committed_at,
+            entry.stream_serial,
+            entry.entity,
+            body,
+        )
+        number = int(entry.entity[-20:])
+        channel = self._hub.channel(stream)
+        self._texts.follow(stream, version, number, is_wanted=channel is not None)
+        if self._hot is not None:
+            self._hot.add(stream, version, len(body) + VERSION_BYTES)
+        if channel is not None:
+            if channel.state is not None:
+                channel.state.delivered(version)
+            self._fan_out(channel, version, number)
 
     def _lost(self, stream: str) -> None:
         """A version cannot be delivered, as when it was emptied: its subscribers must resume."""
@@ -116,7 +121,7 @@ class Delivery:
                     self._hold(subscription, version)
                     continue
                 if not whole:
-                    data = self._text_at(version, number)
+                    data = self._texts.at(version, number)
                     if data is None:
                         self._hold(subscription, version)
                         continue
@@ -131,12 +136,6 @@ class Delivery:
             else:
                 delta = delta or text_frame(self.frame(channel, version))
                 subscription.deliver(delta, version)
-
-    def _text_at(self, version: Version, number: int) -> bytes | None:
-        message = self._states.peek(number)
-        if message is None or not message.knows(version.committed_id):
-            return None
-        return message.data_at(version.committed_id)
 
     def _hold(self, subscription: Subscription, version: Version) -> None:
         is_first = subscription.held is None
@@ -213,7 +212,7 @@ class Delivery:
 
     def follow_data(self, stream: str) -> DataFollower:
         """For whoever goes through versions of a channel."""
-        return DataFollower(lambda version: self._text(stream, version))
+        return DataFollower(lambda version: self._texts.read(stream, version))
 
     async def replayed_frame(
         self, name: str, stream_id: str, version: Version, follower: DataFollower, *, is_full: bool
@@ -244,36 +243,31 @@ class Delivery:
             _, forgotten = self._made.popitem(last=False)
             self._made_bytes -= len(forgotten)
 
-    async def _text(self, stream: str, version: Version) -> bytes | None:
-        """All the data after a version that does not say it, from the cache or from the store.
-
-        The message is loaded and then follows the tail, so that the next version finds it.
-        """
-        number = int(version.message_serial[-20:])
-        state = await self._states.load_message(stream, number)
-        if state is not None:
-            self._states.release_message(state)
-            if state.knows(version.committed_id):
-                return state.data_at(version.committed_id)
-        return await read_data(self._store, version)
-
     def _remember_live(self, stream: str, version: Version) -> None:
         self._last_live[stream] = version
         self._last_live.move_to_end(stream)
         if len(self._last_live) > MAX_LIVE_CACHED:
             self._last_live.popitem(last=False)
 
-    def forget(self, streams: Iterable[str]) -> None:
+    def forget(self, erased: Erased) -> None:
         """Some content of channels is erased: keep none of it."""
         self._made.clear()
         self._made_bytes = 0
         forget_events()
-        for stream in streams:
+        self._texts.forget(erased)
+        for stream in erased.streams:
             if self._hot is not None:
                 self._hot.forget(stream)
             self._last_live.pop(stream, None)
+        if erased.client_id:
+            self._forget_live(erased.prefix, erased.client_id)
 
-    def forget_live(self, prefix: str = "", client_id: str | None = None) -> None:
+    def distrust(self) -> None:
+        """Something may have been erased without a word: keep nothing that may not be stored."""
+        self._texts.clear()
+        self._forget_live()
+
+    def _forget_live(self, prefix: str = "", client_id: str | None = None) -> None:
         """Keep no last event that nothing else is kept of, of a client or of any."""
         for stream, version in tuple(self._last_live.items()):
             is_theirs = client_id is None or version.client_id == client_id
@@ -319,19 +313,18 @@ class Delivery:
                 subscription.deliver(frame)
 
 
-def live_version(event: LiveEvent, now_ms: int) -> Version:
-    """A publish that nothing is kept of, as a version without a position."""
-    item, wanted = event.item, event.item.publication
+def live_version(live: Live) -> Version:
+    """An event that nothing is kept of, as a version without a position."""
     return Version(
         kind=EVENT,
-        message_id=event.target.message_id,
+        message_id=live.message_id,
         history_serial=0,
-        name=wanted.name,
-        data=msgspec.Raw(wanted.data),
-        extras=msgspec.UNSET if wanted.extras is None else msgspec.Raw(wanted.extras),
-        tags=msgspec.UNSET if wanted.tags is None else msgspec.Raw(wanted.tags),
-        client_id=item.attributed_to,
-        socket_id=wanted.socket_id,
-        is_client_event=item.is_client_event,
-        committed_at=now_ms,
+        name=live.name,
+        data=msgspec.Raw(live.data),
+        extras=msgspec.UNSET if live.extras is None else msgspec.Raw(live.extras),
+        tags=msgspec.UNSET if live.tags is None else msgspec.Raw(live.tags),
+        client_id=live.client_id,
+        socket_id=live.socket_id,
+        is_client_event=live.is_client_event,
+        committed_at=live.at,
     )

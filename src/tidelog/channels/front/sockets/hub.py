@@ -17,12 +17,12 @@ from tidelog.channels.protocol.actions import Member
 from tidelog.channels.protocol.capabilities import Actor
 from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.names import ChannelKind, kind_of, split_stream, stream_name
+from tidelog.channels.protocol.revocations import Revocations
 from tidelog.channels.protocol.version import Version
 
 if TYPE_CHECKING:
-    from tidelog.channels.decide.revocations import Revocations
-    from tidelog.channels.decide.state import ChannelState
     from tidelog.channels.front.sockets.connection import Connection
+    from tidelog.channels.front.sockets.standing import Standing
 
 
 MAX_HELD_FRAMES = 10_000
@@ -164,8 +164,8 @@ class Channel:
         self.subscriptions: dict[Connection, Subscription] = {}
         self.members: dict[str, Present] = {}
         """By user id, in the order they joined; presence channels and users of this node only."""
-        self.state: ChannelState | None = None
-        """Pinned while there are subscribers; None if nothing of the channel is stored."""
+        self.state: Standing | None = None
+        """Where it is; None if nothing of the channel is stored."""
 
     @property
     def is_presence(self) -> bool:
@@ -352,7 +352,7 @@ class Hub:
         for connection in tuple(self._users.get((app_id, user_id), ())):
             connection.end(code)
 
-    def end_revoked(self, app_id: str, revocations: "Revocations") -> int:
+    def end_revoked(self, app_id: str, revocations: Revocations) -> int:
         """Close the connections whose token is revoked; returns how many that were."""
         closed = 0
         for connection in self.clients(app_id):

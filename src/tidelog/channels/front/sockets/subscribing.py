@@ -1,6 +1,6 @@
 """Joining the stream of a channel without a gap and without a duplicate.
 
-Subscribing reads the tail's position and registers the subscription in one step of the event loop:
+Subscribing registers the subscription in the step in which the owner says where the channel is:
 what is after that position is live, what is before it can be rewound, resumed or paged through.
 While the past is sent, live frames of that subscription are held (channels 6.2 to 6.4).
 """
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from tidelog.base.clock import Clock
 from tidelog.base.errors import StoreError
 from tidelog.base.net.frame import text_frame
-from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader, Window, pages_of
 from tidelog.channels.front.reads.version_data import DataFollower
 from tidelog.channels.front.sockets.connection import PUSHED_FRAMES, Connection, ResumedTo, Sending
@@ -21,6 +20,8 @@ from tidelog.channels.front.sockets.continuity import Continuity, StreamIds
 from tidelog.channels.front.sockets.delivery import Delivery
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import Channel, Hub, Subscription
+from tidelog.channels.front.sockets.standing import Standing
+from tidelog.channels.messages import Attach, Attached, CatchUp, CaughtUp, Detach, Look
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.protocol.capabilities import keeps_history
@@ -29,9 +30,9 @@ from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import Projector, Version
 from tidelog.channels.settings import Channels as ChannelsSettings
 from tidelog.channels.settings import set_by
-from tidelog.channels.upkeep.state_loader import StateLoader
-from tidelog.channels.upkeep.stored import version_of, versions_of
-from tidelog.log.committer import Committer
+from tidelog.channels.stored import version_of, versions_of
+from tidelog.link.ends import FrontEnd
+from tidelog.link.following import Following
 from tidelog.store.engine import Store
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,13 @@ class _Refusal(NamedTuple):
     status: int = 400
 
 
+class _Joined(NamedTuple):
+    """A new subscription, and the position that it goes on from if it was resumed before."""
+
+    subscription: Subscription
+    resumed: ResumedTo | None
+
+
 class Subscribing:
     """Subscribes connections and sends them the past."""
 
@@ -53,9 +61,8 @@ class Subscribing:
         self,
         *,
         hub: Hub,
-        states: StateLoader,
+        link: FrontEnd,
         store: Store,
-        committer: Committer,
         clock: Clock,
         settings: ChannelsSettings,
         projector: Projector,
@@ -67,9 +74,10 @@ class Subscribing:
     ) -> None:
         self._hub = hub
         self._frames = hub.frames
-        self._states = states
+        self._link = link
+        self._followed = Following()
+        """Streams that somebody is subscribed to, or is about to be."""
         self._store = store
-        self._committer = committer
         self._clock = clock
         self._settings = settings
         self._projector = projector
@@ -85,37 +93,65 @@ class Subscribing:
         self, connection: Connection, wanted: Subscribe, *, is_silent: bool = False
     ) -> None:
         """Subscribe and say so; `is_silent` for a channel the client has not asked for."""
+        joined: _Joined | None = None
+        if not keeps_history(self._settings.history, wanted.channel):
+            joined = self._join(connection, wanted, None, is_silent=is_silent)
+        else:
+            stream = stream_name(connection.app.id, wanted.channel)
+            self._followed.want((stream,))
+
+            def attached(answer: Attached) -> None:
+                nonlocal joined
+                self._link.passed(answer.position)
+                joined = self._join(connection, wanted, answer, is_silent=is_silent)
+
+            try:
+                await self._link.reply(Attach(stream), Attached, at_once=attached)
+            finally:
+                if joined is None:
+                    self._leave(stream)
+        if joined is not None and joined.subscription.held is not None:
+            try:
+                await self._send_past(joined.subscription, joined.resumed, wanted.rewind)
+            finally:
+                await self._delivery.release(joined.subscription)
+
+    def _leave(self, stream: str) -> None:
+        """Somebody does not want a channel any more; the owner is told if nobody does."""
+        if gone := self._followed.leave((stream,)):
+            self._link.tell(Detach(gone))
+
+    def _join(
+        self,
+        connection: Connection,
+        wanted: Subscribe,
+        attached: Attached | None,
+        *,
+        is_silent: bool,
+    ) -> "_Joined | None":
+        """Subscribe in one step, in which nothing can be delivered or closed; None if it is not."""
         name = wanted.channel
         stream = stream_name(connection.app.id, name)
-        state: ChannelState | None = None
-        if keeps_history(self._settings.history, name):
-            state = await self._states.load_channel(stream)
-            await self._committer.catch_up()
-        # From here to the first await, nothing can be committed, delivered or closed in between.
         known = connection.subscriptions.get(name)
         if connection.is_closed or known is not None:
-            if state is not None:
-                self._states.release(state)
             if known is not None and not connection.is_closed and not is_silent:
                 known.member = known.member if wanted.member is None else wanted.member
                 connection.session.joined(name, known.member)
                 self._succeeded(connection, known, None)
-            return
+            return None
         is_new = self._hub.channel(stream) is None
         channel = self._hub.open_channel(name, stream)
         refused = None if is_silent else self._refused(connection, channel, wanted, is_new=is_new)
         if refused is not None:
-            self._abandon(connection, channel, state, refused)
-            return
+            self._abandon(connection, channel, refused)
+            return None
         subscription = Subscription(connection, channel, wanted.member)
         subscription.is_counted = not is_silent
-        if state is not None:
-            subscription.attach_serial = state.delivered_history
+        if attached is not None:
             if channel.state is None:
-                channel.state = state
-            else:
-                self._states.release(state)
-            subscription.attached_at = state.delivered_serial
+                channel.state = Standing(attached)
+            subscription.attach_serial = channel.state.delivered_history
+            subscription.attached_at = channel.state.delivered_serial
         resumed = connection.resumed.pop(name, None)
         failed = None if resumed is None else self._lost_since(channel, resumed)
         if failed is not None:
@@ -129,11 +165,7 @@ class Subscribing:
             self._succeeded(connection, subscription, resumed)
         if failed is not None:
             connection.send(self._frames.resume_failed(failed))
-        if subscription.held is not None:
-            try:
-                await self._send_past(subscription, resumed, wanted.rewind)
-            finally:
-                await self._delivery.release(subscription)
+        return _Joined(subscription, resumed)
 
     def _lost_since(self, channel: Channel, resumed: ResumedTo) -> wire.Failed | None:
         """Why what was resumed before the subscribe cannot be continued, if it cannot."""
@@ -183,12 +215,9 @@ class Subscribing:
         self,
         connection: Connection,
         channel: Channel,
-        state: ChannelState | None,
         refused: _Refusal,
     ) -> None:
         self._hub.close_channel(channel)
-        if state is not None:
-            self._states.release(state)
         connection.session.left(channel.name)
         text = refused.text + set_by(refused.setting)
         connection.send(self._frames.error(connection.version, wire.CHANNEL_ERROR, text))
@@ -227,11 +256,10 @@ class Subscribing:
         channel = self._hub.channel(stream_name(connection.app.id, name))
         if channel is None:
             return
-        channel.leave(connection)
+        if channel.leave(connection) is not None and channel.state is not None:
+            self._leave(channel.stream)
         if not channel.subscriptions:
-            if channel.state is not None:
-                self._states.release(channel.state)
-                channel.state = None
+            channel.state = None
             self._hub.close_channel(channel)
 
     # The past of a new subscription.
@@ -373,7 +401,8 @@ class Subscribing:
         await connection.drained()
         # Rows show the store's latest state. What they show must have left the tail, and so be held
         # here, before one can tell which of the held frames they stand for.
-        await self._committer.reach(last_id)
+        if last_id > self._link.position:
+            await self._catch_up_with_log()
         live_count = await self._release_after(subscription, shown)
         if connection.is_closed or subscription.channel.state is None:
             return
@@ -419,7 +448,7 @@ class Subscribing:
             connection.resumed.pop(position.channel, None)  # the last resume counts
         holding: list[Subscription] = []
         try:
-            await self._committer.catch_up()
+            await self._catch_up_with_log()
             for position in wanted.positions:
                 subscription = connection.subscriptions.get(position.channel)
                 if subscription is not None:
@@ -446,7 +475,7 @@ class Subscribing:
         name = position.channel
         stream = stream_name(connection.app.id, name)
 
-        def failure(code: wire.FailureCode, reason: str, state: ChannelState) -> wire.Failed:
+        def failure(code: wire.FailureCode, reason: str, state: Standing) -> wire.Failed:
             is_known = subscription is not None
             return wire.Failed(
                 channel=name,
@@ -473,68 +502,78 @@ class Subscribing:
                 expected_stream_id=position.stream_id,
             )
         try:
-            state = await self._states.load_channel(stream)
+            state = await self._standing(stream)
         except StoreError:
             return wire.Failed(
                 channel=name, code="persistence_unavailable", reason="store_unavailable"
             )
+        stream_id = self._stream_ids.of(stream, state.epoch)
         try:
-            stream_id = self._stream_ids.of(stream, state.epoch)
+            broken_by = await self._continuity.broken_by(stream, state.epoch, position)
+        except StoreError:
+            return failure("persistence_unavailable", "store_unavailable", state)
+        if broken_by is not None:
+            return wire.Failed(
+                channel=name,
+                code="stream_reset",
+                reason=broken_by,
+                expected_stream_id=position.stream_id,
+                current_stream_id=stream_id if subscription is not None else None,
+            )
+        if position.serial > state.delivered_serial:
+            return failure("continuity_unverifiable", "position_ahead_of_stream", state)
+        # Up to what has left the tail by now: a subscription holds what follows, and whoever
+        # subscribes later goes on from here.
+        through = state.delivered_serial
+        missed = through - position.serial
+        if position.serial < state.replay_floor:
+            return failure("position_expired", "position_before_retained_floor", state)
+        if missed > self._settings.connection_recovery.max_buffer_size:
+            return failure("position_expired", "recovery_window_exceeded", state)
+        hot: Sequence[Version] | None = None
+        if self._hot is not None:
+            hot = self._hot.after(stream, position.serial, through, self._clock.now_ms())
+        if hot is None and position.stream_id is None:
+            # A serial alone says nothing about which stream it is of.
+            return failure("continuity_unverifiable", "replay_not_contiguous", state)
+        if subscription is None and needs_auth(kind_of(name)):
+            # A `stream_id` shows that somebody was let in once. What follows the position, and
+            # whether anything does, is for whoever is let in now: see `_catch_up`.
+            connection.resumed[name] = ResumedTo(position.serial, stream_id)
+            return wire.Recovered(name, "cold", 0, None)
+        follower = self._delivery.follow_data(stream)
+        last, serial = None, position.serial
+        while serial < through and not connection.is_closed:
             try:
-                broken_by = await self._continuity.broken_by(stream, state.epoch, position)
+                page = hot or await self._page_after(stream, serial, through)
+                if page is None or not await self._send_versions(
+                    connection, name, stream_id, page, follower
+                ):
+                    return failure("continuity_unverifiable", "replay_not_contiguous", state)
             except StoreError:
                 return failure("persistence_unavailable", "store_unavailable", state)
-            if broken_by is not None:
-                return wire.Failed(
-                    channel=name,
-                    code="stream_reset",
-                    reason=broken_by,
-                    expected_stream_id=position.stream_id,
-                    current_stream_id=stream_id if subscription is not None else None,
-                )
-            if position.serial > state.delivered_serial:
-                return failure("continuity_unverifiable", "position_ahead_of_stream", state)
-            # Up to what has left the tail by now: a subscription holds what follows, and whoever
-            # subscribes later goes on from here.
-            through = state.delivered_serial
-            missed = through - position.serial
-            if position.serial < state.replay_floor:
-                return failure("position_expired", "position_before_retained_floor", state)
-            if missed > self._settings.connection_recovery.max_buffer_size:
-                return failure("position_expired", "recovery_window_exceeded", state)
-            hot: Sequence[Version] | None = None
-            if self._hot is not None:
-                hot = self._hot.after(stream, position.serial, through, self._clock.now_ms())
-            if hot is None and position.stream_id is None:
-                # A serial alone says nothing about which stream it is of.
-                return failure("continuity_unverifiable", "replay_not_contiguous", state)
-            if subscription is None and needs_auth(kind_of(name)):
-                # A `stream_id` shows that somebody was let in once. What follows the position, and
-                # whether anything does, is for whoever is let in now: see `_catch_up`.
-                connection.resumed[name] = ResumedTo(position.serial, stream_id)
-                return wire.Recovered(name, "cold", 0, None)
-            follower = self._delivery.follow_data(stream)
-            last, serial = None, position.serial
-            while serial < through and not connection.is_closed:
-                try:
-                    page = hot or await self._page_after(stream, serial, through)
-                    if page is None or not await self._send_versions(
-                        connection, name, stream_id, page, follower
-                    ):
-                        return failure("continuity_unverifiable", "replay_not_contiguous", state)
-                except StoreError:
-                    return failure("persistence_unavailable", "store_unavailable", state)
-                last, serial = page[-1], page[-1].delivery_serial
-            if subscription is None:
-                connection.resumed[name] = ResumedTo(through, stream_id)
-            else:
-                # What came live before `through` was read is held, and part of the replay.
-                subscription.drop_held(lambda version: version.delivery_serial <= through)
-            at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
-            source: wire.Source = "cold" if hot is None else "hot"
-            return wire.Recovered(name, source, through - position.serial, at)
-        finally:
-            self._states.release(state)
+            last, serial = page[-1], page[-1].delivery_serial
+        if subscription is None:
+            connection.resumed[name] = ResumedTo(through, stream_id)
+        else:
+            # What came live before `through` was read is held, and part of the replay.
+            subscription.drop_held(lambda version: version.delivery_serial <= through)
+        at = None if last is None else wire.ResumedAt(stream_id, through, last.message_id)
+        source: wire.Source = "cold" if hot is None else "hot"
+        return wire.Recovered(name, source, through - position.serial, at)
+
+    async def _catch_up_with_log(self) -> None:
+        """Return when what any node has acknowledged by now has come here."""
+        passed = self._link.passed
+        question = CatchUp()
+        await self._link.reply(question, CaughtUp, at_once=lambda each: passed(each.position))
+
+    async def _standing(self, stream: str) -> Standing:
+        """Where a channel is, which somebody here may be subscribed to."""
+        channel = self._hub.channel(stream)
+        if channel is not None and channel.state is not None:
+            return channel.state
+        return Standing(await self._link.reply(Look(stream), Attached))
 
     # History over a socket.
 

@@ -29,6 +29,8 @@ from tidelog.channels.front.cluster import nodes as module
 from tidelog.channels.front.cluster.messages import Counted
 from tidelog.channels.front.cluster.nodes import Nodes
 from tidelog.channels.front.cluster.other_nodes import OtherNodes
+from tidelog.channels.front.sockets.standing import Standing
+from tidelog.channels.upkeep import other_nodes
 from tidelog.store.rows import Announcement
 from tidelog.testing.postgresql import create_database
 
@@ -53,6 +55,7 @@ def quick_heartbeat() -> Iterator[None]:
         patch.setattr(module, "HEARTBEAT_SECONDS", 0.1)
         patch.setattr(module, "SILENCE_SECONDS", 1.0)
         patch.setattr(module, "SETTLING_SECONDS", 0.2)
+        patch.setattr(other_nodes, "HEARTBEAT_SECONDS", 0.1)
         yield
 
 
@@ -85,7 +88,15 @@ def elsewhere(node: ChannelsNode) -> OtherNodes:
 
 def others(node: ChannelsNode) -> Nodes:
     """A node's mouth and ear."""
-    return node.surface.service._nodes
+    return node.surface.service.nodes
+
+
+def standing(node: ChannelsNode, channel: str) -> Standing:
+    """Where a channel is, as the front of a node knows that has subscribers of it."""
+    found = node.surface.service.hub.channel(stream(channel))
+    assert found is not None
+    assert found.state is not None
+    return found.state
 
 
 def stream(channel: str) -> str:
@@ -467,7 +478,7 @@ async def test_a_live_event_that_other_nodes_were_not_told_is_not_acknowledged(
     announce = pair.a.server.store.announce
 
     async def unable(messages: Any) -> list[int]:
-        if any(b'"Live"' in payload or b'"Summary"' in payload for _, payload in messages):
+        if any(b"Live" in payload or b"Summary" in payload for _, payload in messages):
             raise StoreUnavailable("injected")
         return await announce(messages)
 
@@ -527,7 +538,7 @@ async def test_a_reset_or_purge_counts_on_every_node(pair: Pair) -> None:
         path = f"{channel_path(channel)}/history"
         purge = {**confirm, "confirm_operation": "purge", "mode": "before_serial"}
         ok(await a.api.post(f"{path}/purge", {**purge, "before_serial": 3}))
-        state = b.surface.service._states._channels[stream(channel)]
+        state = standing(b, channel)
         await until(lambda: state.history_floor == 2)
         assert [row["serial"] for row in (await b.api.history(channel))["items"]] == [3]
         reset = {**confirm, "confirm_operation": "reset"}
@@ -567,11 +578,11 @@ async def test_retention_on_one_node_counts_on_the_others(pair: Pair) -> None:
         streaming = {"extras": {"ai": {"transport": {"status": "streaming"}}}}
         serial = (await b.api.publish(channel, "x", **streaming))["message_serial"]
         await b.api.mutate("append", channel, serial, data="y")
-        state = b.surface.service._states._channels[stream(channel)]
+        state = b.surface.owner.states._channels[stream(channel)]
         assert (state.replay_floor, state.open_streams) == (0, 1)
         await asyncio.sleep(1.05)
         await a.api.publish(filler)
-        assert await a.surface.service.retention.tick() >= 2
+        assert await a.surface.owner.retention.tick() >= 2
         await until(lambda: (state.replay_floor, state.open_streams) == (2, 0))
         response = await b.api.try_mutate("append", channel, serial, data="z")
         assert response.status_code == 404, response.text
@@ -641,13 +652,38 @@ async def test_a_node_that_missed_announcements_asks_again(
 
         elsewhere(b).left(others(a).name, stream(channel), "ana")
         elsewhere(b).counted(others(a).name, [(stream(channel), 7)])
-        state = b.surface.service._states._channels[stream(channel)]
+        state = b.surface.owner.states._channels[stream(channel)]
         state.epoch = -1
         for missed in b.server.committer.announcements._missed:
             missed()
         assert member(await bo.expect("_member_added", channel)) == ("ana", None)
         assert elsewhere(b).count(stream(channel)) == 1
         await until(lambda: state.epoch == 0)
+
+
+async def test_a_node_that_was_not_told_of_a_changed_history_notices_soon(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of what it is told next; then it reads what it holds again."""
+    channel = unique()
+    a, b, _ = pair
+    announce = a.server.store.announce
+    lost: list[Any] = []
+
+    async def unsteady(messages: Any) -> list[int]:
+        if not lost and any(b"HistoryChanged" in payload for _, payload in messages):
+            lost.append(messages)
+            raise StoreUnavailable("injected")
+        return await announce(messages)
+
+    async with b.v2() as peer:
+        await peer.subscribe(channel)
+        state = b.surface.owner.states._channels[stream(channel)]
+        state.epoch = standing(b, channel).epoch = -1
+        monkeypatch.setattr(a.server.store, "announce", unsteady)
+        with pytest.raises(StoreUnavailable):
+            await a.surface.owner.others.tell(other_nodes.HistoryChanged((stream(channel),)))
+        await until(lambda: (state.epoch, standing(b, channel).epoch) == (0, 0))
 
 
 async def test_alone_on_sqlite_nothing_is_told_and_nothing_ticks(tmp_path: Path) -> None:
@@ -659,4 +695,4 @@ async def test_alone_on_sqlite_nothing_is_told_and_nothing_ticks(tmp_path: Path)
         nodes = others(node)
         assert (nodes._number, nodes._tick, nodes._beating) == (0, None, None)
         assert node.surface.service.hub.watcher is None
-        assert module.TOPIC not in node.server.committer.announcements._sinks
+        assert not node.server.committer.announcements._sinks

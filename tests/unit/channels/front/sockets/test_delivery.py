@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tidelog.channels.front.sockets.delivery import Delivery
+from tidelog.channels.messages import Entry
 from tidelog.channels.protocol import wire
-from tidelog.store.rows import Entry
 
 
 class _Subscriber:
@@ -19,21 +19,7 @@ class _Subscriber:
 def entry(body: bytes | None) -> Entry:
     """An entry of one channel."""
     serial = "0" * 20 + ":log:" + "1".zfill(20)
-    return Entry(
-        1,
-        "channels/a/room",
-        1,
-        "channels",
-        "message.create",
-        serial,
-        "",
-        "a",
-        1,
-        body,
-        None,
-        b"",
-        b"",
-    )
+    return Entry(1, 1, "channels/a/room", 1, "message.create", serial, body)
 
 
 def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
@@ -43,6 +29,6 @@ def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
         channel = SimpleNamespace(subscriptions={subscriber: None})
         hub = SimpleNamespace(channel=lambda _, channel=channel: channel)
         nothing: Any = None
-        delivery = Delivery(cast("Any", hub), nothing, nothing, nothing, nothing, None)
-        delivery.sink([entry(body)])
+        delivery = Delivery(cast("Any", hub), nothing, nothing, nothing, None)
+        delivery.deliver([entry(body)])
         assert subscriber.ended == [wire.RECONNECT]

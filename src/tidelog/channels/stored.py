@@ -1,17 +1,39 @@
-"""Messages and their versions as they are stored: reading them.
+"""Messages, their versions and open streams as they are stored: reading them, for either half.
 
 Everything here reads what is committed, and nothing is cached.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import UnsetType
 
+from tidelog.channels.protocol.names import STREAM_PREFIX
 from tidelog.channels.protocol.version import Version, decode_version, fold, stored_version
 from tidelog.store.engine import Store
 from tidelog.store.rows import Entry, Row
 
 VERSIONS_PER_READ = 1000
+
+PAGE_STREAMS = 256
+"""Open streams read at once, at most."""
+
+AFTER_ALL = STREAM_PREFIX[:-1] + chr(ord("/") + 1)
+"""Greater than the name of every channel's stream."""
+
+OpenStreamKey = tuple[str, int]
+"""Stream and message: the order in which open streams are read."""
+
+
+class OpenStream(NamedTuple):
+    """A message that is being streamed."""
+
+    stream: str
+    message: int
+    """`committed_id` of its create."""
+    published_at: int
+    written_at: int
+    """When it got its last version."""
 
 
 def version_of(entry: Entry) -> Version | None:
@@ -91,3 +113,17 @@ async def read_data(store: Store, version: Version) -> bytes | None:
     if folded is None or folded.committed_id != version.committed_id:
         return None
     return None if isinstance(folded.data, UnsetType) else bytes(folded.data)
+
+
+async def open_streams(
+    store: Store, after: OpenStreamKey, last: str, until: int, limit: int
+) -> list[OpenStream]:
+    """Messages being streamed after one of them, up to the channel `last`, silent since `until`."""
+    limit = min(limit, PAGE_STREAMS)
+    rows = await store.rows("channels_open_streams", (*after, last, until, limit))
+    return [OpenStream._make(row) for row in rows]
+
+
+async def has_app(store: Store, app_id: str) -> bool:
+    """Whether anything was ever stored of an app."""
+    return bool(await store.rows("channels_app", (f"{STREAM_PREFIX}{app_id}/",)))

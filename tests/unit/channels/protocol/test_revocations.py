@@ -2,9 +2,9 @@
 
 import pytest
 
-from tidelog.channels.decide import revocations as module
-from tidelog.channels.decide.revocations import REVOKED_MS, Revocation, Revocations
+from tidelog.channels.protocol import revocations as module
 from tidelog.channels.protocol.capabilities import Capabilities
+from tidelog.channels.protocol.revocations import REVOKED_MS, Revocation, Revocations
 from tidelog.channels.protocol.tokens import Claims
 
 NOW = 1_760_000_000_000

@@ -1,0 +1,204 @@
+"""The owner's half of channels and several fronts, over a link that only data can cross."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.channels.peer import until
+from support.log.nodes import running_node
+from tidelog.base.clock import SystemClock
+from tidelog.channels import messages
+from tidelog.channels.messages import (
+    VOCABULARY,
+    Attach,
+    Attached,
+    Detach,
+    Done,
+    Entries,
+    Erased,
+    EraseHistory,
+    Event,
+    Floors,
+    Heard,
+    Hello,
+    HistoryErased,
+    Live,
+    Look,
+    Publish,
+    Published,
+    Revoke,
+    Revoked,
+    Say,
+    Target,
+    Welcome,
+)
+from tidelog.channels.protocol.requests import Asked, Mode, parse_publication
+from tidelog.channels.settings import Channels, VersionedMessages
+from tidelog.channels.upkeep import owner as module
+from tidelog.channels.upkeep.owner import ChannelsOwner
+from tidelog.link.encoded import connect_apart
+from tidelog.link.ends import AtOwner, FrontEnd, Send
+from tidelog.link.message import Message
+
+SETTINGS = Channels(versioned_messages=VersionedMessages(enabled=True))
+
+
+class Front:
+    """A front that only listens: everything it hears, in order."""
+
+    def __init__(self, owner: ChannelsOwner) -> None:
+        self._owner = owner
+        self.at_owner: AtOwner
+        self.end: FrontEnd = connect_apart(self, VOCABULARY)
+        self.end.hear = self.hear
+        self.heard: list[Any] = []
+        self._came = asyncio.Event()
+
+    def accept(self, send: Send) -> AtOwner:
+        """In the owner's place, to know what it has for this front."""
+        self.at_owner = self._owner.accept(send)
+        return self.at_owner
+
+    def hear(self, message: Message) -> None:
+        """Something came."""
+        self.heard.append(message)
+        self._came.set()
+
+    def publish(self, *channels: str, mode: Mode = "versioned") -> None:
+        """Publish to these; the answer is heard."""
+        body = b'{"name":"n","channel":"c","data":"x"}'
+        events = tuple(
+            Event(parse_publication(body, None, SETTINGS), (Target(each, mode, {}, False),))
+            for each in channels
+        )
+        self.end.ask(Publish("a", events, is_batch=True), self.hear)
+
+    async def next(self, count: int) -> list[Any]:
+        """The next so many messages."""
+        async with asyncio.timeout(20):
+            while len(self.heard) < count:
+                self._came.clear()
+                await self._came.wait()
+        taken, self.heard = self.heard[:count], self.heard[count:]
+        return taken
+
+
+@asynccontextmanager
+async def owning(tmp_path: Path) -> AsyncIterator[ChannelsOwner]:
+    """An owner's half on a store of its own."""
+    clock = SystemClock()
+    async with running_node(str(tmp_path / "tidelog.db"), clock=clock) as node:
+        yield await ChannelsOwner.open(node.committer, node.store, SETTINGS, clock)
+
+
+async def front_of(owner: ChannelsOwner, *, follows_all: bool = False) -> Front:
+    """A front that was let in."""
+    front = Front(owner)
+    await front.end.reply(Hello(follows_all), Welcome)
+    return front
+
+
+def streams(entries: Entries) -> list[str]:
+    """Where the entries are."""
+    return [each.stream for each in entries.entries]
+
+
+async def test_a_front_is_told_what_it_follows_and_how_far_the_log_is(tmp_path: Path) -> None:
+    """The answer first, then the entries of what it attached, and the position in any case."""
+    p, q = "channels/a/p", "channels/a/q"
+    async with owning(tmp_path) as owner:
+        a, b = await front_of(owner), await front_of(owner, follows_all=True)
+        assert await a.end.reply(Attach(p), Attached) == Attached(0, 0, 0, 0, 0, 0, 0)
+        a.publish("p", "q", "p")
+        published, entries = await a.next(2)
+        assert published == Published(b"{}", 3)
+        assert (entries.position, streams(entries)) == (3, [p, p])
+        [there] = await b.next(1)
+        assert (there.position, streams(there)) == (3, [p, q, p])
+        assert await b.end.reply(Look(p), Attached) == Attached(3, 0, 0, 0, 2, 2, 2)
+        a.end.tell(Detach((p,)))
+        b.publish("p")
+        assert await a.next(1) == [Entries(4, [])]
+        assert owner.states._channels[p].pins == 0
+        b.at_owner.lost()
+        a.publish("q", mode="live")
+        live, answer = await a.next(2)
+        assert (type(live), live.stream) == (Live, q)
+        assert answer == Published(b"{}", 0)
+
+
+async def test_much_is_told_in_several_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with how far it has come: what nobody asks for must fit through the link."""
+    monkeypatch.setattr(module, "MAX_ENTRIES_BYTES", 150)
+    async with owning(tmp_path) as owner:
+        front = await front_of(owner, follows_all=True)
+        front.publish("p", "p", "p")
+        answer, *told = await front.next(4)
+        assert answer == Published(b"{}", 3)
+        assert [(each.position, len(each.entries)) for each in told] == [(1, 1), (2, 1), (3, 1)]
+
+
+async def test_floors_are_told_before_anything_later_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset and a publish in one batch: the entry comes under the new epoch."""
+    stream = "channels/a/p"
+    async with owning(tmp_path) as owner:
+        front = await front_of(owner, follows_all=True)
+        await front.end.reply(Attach(stream), Attached)
+        front.publish("p")
+        await front.next(2)
+        committer, writer = owner._committer, owner._store.writer
+        gate, begin = asyncio.Event(), writer.begin
+
+        async def busy(*arguments: Any) -> Any:
+            await gate.wait()
+            return await begin(*arguments)
+
+        monkeypatch.setattr(writer, "begin", busy)
+        front.publish("q")
+        await until(lambda: committer._unanswered)
+        front.end.ask(EraseHistory(stream, None, Asked("why")), front.hear)
+        await until(lambda: len(committer._queue) == 1)
+        front.publish("p")
+        await until(lambda: len(committer._queue) == 2)
+        gate.set()
+        heard = await front.next(5)
+        assert [type(each) for each in heard] == [Published, Entries, Floors, Published, Entries]
+        assert heard[2] == Floors(stream, 1, 1, 1)
+        while not isinstance(heard[-1], HistoryErased):
+            heard += await front.next(1)
+        assert Erased in [type(each) for each in heard]
+        assert heard[-1] == HistoryErased(0, 1, is_complete=True)
+
+
+async def test_what_a_front_says_others_hear_and_what_is_revoked_all_know(tmp_path: Path) -> None:
+    """The one that asked has it as the answer; one that comes later is told with its welcome."""
+    async with owning(tmp_path) as owner:
+        a, b = await front_of(owner), await front_of(owner)
+        assert await a.end.answer(Say(b"hello")) == Done()
+        assert await b.next(1) == [Heard(b"hello")]
+        revoked = await a.end.reply(Revoke("a", (("jti", "t"),)), Revoked)
+        assert [each.value for each in revoked.revocations] == ["t"]
+        assert await b.next(1) == [revoked]
+        late = Front(owner)
+        late.end.ask(Hello(follows_all=False), late.hear)
+        told, welcome = await late.next(2)
+        assert (told, type(welcome)) == (revoked, Welcome)
+        assert a.heard == []
+
+
+async def test_a_question_that_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
+    """It is answered as failed; the next one is as good as before."""
+    async with owning(tmp_path) as owner:
+        front = await front_of(owner)
+        wrong = messages.Mutate("a", None)  # type: ignore[arg-type]
+        front.at_owner.received(77, wrong)
+        front.publish("p")
+        await front.next(2)
