@@ -1122,10 +1122,14 @@ def _added(
     table: Table, root: Path, files: Sequence[Path], *, is_change: bool
 ) -> tuple[list[AddAction], int]:
     """What was written, in the words of the Delta log; empty files are left to the vacuum."""
-    feet = {file: pq.read_metadata(file) for file in files}
-    full = {file: foot for file, foot in feet.items() if foot.num_rows}
+    told: list[tuple[Path, int, str]] = []
+    for file in files:  # one foot at a time: all of a large table's take a hundred megabytes
+        foot = pq.read_metadata(file)
+        if foot.num_rows:
+            told.append((file, foot.num_rows, statistics_of(table, foot)))
     actions = []
-    for file, foot in zip(sealed_files(list(full)), full.values(), strict=True):
+    sealed = sealed_files([file for file, _, _ in told])
+    for file, (_, _, statistics) in zip(sealed, told, strict=True):
         stat = file.stat()
         actions.append(
             AddAction(
@@ -1134,7 +1138,7 @@ def _added(
                 {},
                 int(stat.st_mtime * 1000),
                 is_change,
-                statistics_of(table, foot),
+                statistics,
             )
         )
-    return actions, sum(foot.num_rows for foot in full.values())
+    return actions, sum(rows for _, rows, _ in told)

@@ -196,9 +196,17 @@ def _few(fresh: Sequence[str], known: Manifest) -> list[dict[str, Any]] | None:
         "is_searchable": is_searchable,
         "is_erased": is_erased,
     }
+    files = ds.dataset(list(fresh))
+    # Of these nobody has to read the content to know that they are wanted: the content of a whole
+    # table, once it is unpacked, takes more memory than anything else that the driver does.
+    is_sure = (field("state") == "visible") & field("name").is_valid()
+    if known.shards:
+        is_sure = field("last_committed_id") > known.through
+    if files.count_rows(is_sure) > SMALL_ROWS:
+        return None
     rows: list[dict[str, Any]] = []
     size = 0
-    scanner = ds.dataset(list(fresh)).scanner(
+    scanner = files.scanner(
         columns, filter=is_wanted, batch_size=4096, batch_readahead=2, fragment_readahead=1
     )
     for batch in scanner.to_batches():
