@@ -321,6 +321,7 @@ class Run:
 
     async def _execute(self, tier: Tier, command: str, output: Path) -> int:
         environment = dict(os.environ)
+        environment["TIDELOG_TEST_SHARED"] = str(self._scratch)
         environment["COVERAGE_FILE"] = str(self._coverage / output.stem)
         if not tier.on_disk:
             environment["TMPDIR"] = str(self._scratch)

@@ -1,4 +1,7 @@
-"""The same jobs on SQLite, on PostgreSQL, and on a cluster with PostgreSQL make the same tables."""
+"""The same jobs on SQLite, and on a cluster with PostgreSQL, make the same tables.
+
+From PostgreSQL without a cluster: `fill/test_small_builds.py`, `checks/test_checks.py`.
+"""
 
 import asyncio
 import json
@@ -21,13 +24,12 @@ from support.pipeline.whole_pipeline import (
     WholeLake,
     contents,
     documents,
-    make_tables,
-    whole_model,
+    outcome,
 )
 from support.store.store_copy import copy_to_postgresql
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
-from tidelog.pipeline.fill.ingest import catch_up, ingest
+from tidelog.pipeline.fill.ingest import catch_up
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.source.store_address import StoreAddress
@@ -37,6 +39,9 @@ from tidelog.store.rows import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+KILLS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "0")))
+"""Of all executors; `scripts/soak --kills` raises it."""
 
 SUBMIT = Path(__file__).parents[2] / "deploy" / "submit.py"
 
@@ -48,13 +53,14 @@ SUMS = {
 """By table: a column of whole numbers whose sum every reader must find."""
 
 
-def agrees(spark: "SparkSession", lake: Lake, outcome: Outcome, expected: WholeLake) -> None:
+def agrees(spark: "SparkSession", lake: Lake, came: Outcome, expected: WholeLake) -> None:
     """Tables, index, verdicts and the past are what they are on SQLite."""
-    assert outcome == expected.outcome(spark)
-    assert outcome.unsound == []
-    assert outcome.examined.keys() == set(CHECKS)
-    assert all(outcome.examined.values())
-    assert all(outcome.then.values())
+    store = StoreAddress(str(expected.store))
+    assert came == outcome(spark, expected.lake, store, expected.result)
+    assert came.unsound == []
+    assert came.examined.keys() == set(CHECKS)
+    assert all(came.examined.values())
+    assert all(came.then.values())
     found = contents(lake)
     assert found == contents(expected.lake)
     assert all(found.values()), "every table has rows, or the comparison shows nothing"
@@ -84,52 +90,20 @@ def test_other_engines_read_the_tables(whole: WholeLake) -> None:
         assert both == [here, here], name
 
 
-def test_postgresql_makes_the_same_tables(
-    spark: "SparkSession", whole: WholeLake, postgresql_url: str, tmp_path: Path
-) -> None:
-    """From the same log there; below, a cluster does all that can be done from PostgreSQL."""
-    asyncio.run(copy_to_postgresql(str(whole.store), postgresql_url))
-    lake = Lake(tmp_path / "lake")
-    with lake.writing():
-        make_tables(spark, StoreAddress(postgresql_url), lake, whole_model())
-    assert contents(lake) == contents(whole.lake)
-    assert read_elsewhere(lake) == read_elsewhere(whole.lake)
-
-
-def test_a_cluster_makes_the_same_tables(
+def test_spark_submit_on_a_cluster_makes_the_same_tables(
     spark: "SparkSession",
     cluster: SparkCluster,
     whole: WholeLake,
     postgresql_url: str,
     tmp_path: Path,
 ) -> None:
-    """The same jobs on a master and two workers, whose executors read PostgreSQL and write."""
+    """A master and two workers, whose executors read PostgreSQL and write.
+
+    Master, memory and a default file system of its own stay as they were given; every row, index,
+    verdict and the past are as elsewhere.
+    """
     asyncio.run(copy_to_postgresql(str(whole.store), postgresql_url))
     lake = Lake(tmp_path / "lake")
-    told = {
-        "store": postgresql_url,
-        "lake": str(lake.root),
-        "master": cluster.master,
-        "conf": cluster.conf,
-    }
-    ended = completed(
-        [sys.executable, "-m", "support.pipeline.whole_pipeline", json.dumps(told)],
-        seconds=RUN_SECONDS,
-        cwd=Path(__file__).parents[1],
-        environment={"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:] + cluster.log_text()
-    agrees(spark, lake, Outcome(**json.loads(ended.stdout.splitlines()[-1])), whole)
-    assert read_elsewhere(lake) == read_elsewhere(whole.lake)
-    assert cluster.executors() == {"work-0", "work-1"}
-
-
-def test_spark_submit_keeps_what_it_was_given(
-    spark: "SparkSession", cluster: SparkCluster, whole: WholeLake, tmp_path: Path
-) -> None:
-    """Master, memory and a default file system of its own; every row is as elsewhere."""
-    lake = Lake(tmp_path / "lake")
-    ingest(spark, StoreAddress(str(whole.store)), lake)
     (tmp_path / "elsewhere").mkdir()
     conf = {
         **cluster.conf,
@@ -148,8 +122,8 @@ def test_spark_submit_keeps_what_it_was_given(
             str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
             *("--master", cluster.master, "--driver-memory", "900m"),
             *(text for pair in conf.items() for text in ("--conf", "=".join(pair))),
-            *(str(SUBMIT), "pipeline", "build", "--json", "--lake", str(lake.root)),
-            *whole.arguments(),
+            *(str(SUBMIT), "pipeline", "run", "--json", *whole.arguments()),
+            *("--store", postgresql_url, "--lake", str(lake.root)),
         ],
         seconds=RUN_SECONDS,
         cwd=tmp_path,
@@ -161,9 +135,11 @@ def test_spark_submit_keeps_what_it_was_given(
         },
     )
     assert ended.returncode == 0, ended.stderr[-4000:] + cluster.log_text()
-    assert [table["name"] for table in json.loads(ended.stdout)["tables"]] == list(buildable())
-    assert contents(lake) == contents(whole.lake)
-    assert documents(lake) == documents(whole.lake)
+    result = json.loads(ended.stdout)
+    assert [table["name"] for table in result["tables"]] == list(buildable())
+    agrees(spark, lake, outcome(spark, lake, StoreAddress(postgresql_url), result), whole)
+    assert read_elsewhere(lake) == read_elsewhere(whole.lake)
+    assert cluster.executors() == {"work-0", "work-1"}
     assert list((tmp_path / "elsewhere").iterdir()) == []
     [events] = tmp_path.glob("app-*")
     lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
@@ -176,7 +152,7 @@ def test_spark_submit_keeps_what_it_was_given(
 
 
 def test_executors_that_die_leave_every_entry_once(cluster: SparkCluster, tmp_path: Path) -> None:
-    """They are killed again and again while a follower brings what a writer commits."""
+    """They are killed, in a soak again and again, while a follower brings what a writer commits."""
     location, log = str(tmp_path / "tidelog.db"), tmp_path / "follow.log"
     lake = Lake(tmp_path / "lake")
     write_log(location, [draft(n) for n in range(50)])
@@ -195,7 +171,7 @@ def test_executors_that_die_leave_every_entry_once(cluster: SparkCluster, tmp_pa
         live_writer(location, tmp_path / "enough"),
         pipeline_process(*arguments, log=log) as process,
     ):
-        for _ in range(2):
+        for _ in range(KILLS):
             grown = has_grown(lake.through("log"))
             assert grown, log.read_text(errors="replace")[-4000:] + cluster.log_text()
             assert cluster.kill_executors(), "there was no executor to kill"

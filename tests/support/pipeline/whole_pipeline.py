@@ -1,11 +1,6 @@
-"""Every job of the pipeline on one store, and what came out of it.
+"""Every job of the pipeline on one store, by the command that a user types, and what came of it."""
 
-`whole_lake` does it by the command that a user types; `run_everything` with any session.
-
-As a program, `python -m support.pipeline.whole_pipeline JSON` does it in a process with a
-session of its own; the JSON names store, lake, master and settings of Spark.
-"""
-
+import fcntl
 import io
 import json
 import shutil
@@ -21,15 +16,11 @@ from support.pipeline import mixed_log
 from support.sync.peer import ADMIN_TOKEN, MODEL, write_model
 from tidelog.cli.main import main as command
 from tidelog.pipeline.as_of import Kind, as_of
-from tidelog.pipeline.checks.run import run_checks
-from tidelog.pipeline.fill.derived_tables import build, buildable
-from tidelog.pipeline.fill.ingest import ingest
+from tidelog.pipeline.fill.derived_tables import buildable
 from tidelog.pipeline.fill.sync_model import model_in_use
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import index_root, read_manifest
-from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress
-from tidelog.pipeline.spark.session import spark_session
 from tidelog.sync.protocol.profiles import Model
 
 if TYPE_CHECKING:
@@ -43,22 +34,15 @@ PARTITION = "team/3"
 
 
 class Outcome(NamedTuple):
-    """What the jobs made beside the tables of the lake."""
+    """What a run made beside the tables of the lake."""
 
     through: int
     unsound: list[str]
-    """Verdicts with findings, in words."""
+    """Checks with findings."""
     examined: dict[str, int]
     """By check."""
     then: dict[str, list[str]]
     """What a channel, a partition and the mesh were half-way through the log, row by row."""
-
-
-def make_tables(spark: "SparkSession", address: StoreAddress, lake: Lake, model: Model) -> int:
-    """Ingest and build of all tables; returns what they are complete through."""
-    through = ingest(spark, address, lake)
-    build(spark, lake, address, model=model)
-    return through
 
 
 def whole_model() -> Model:
@@ -66,19 +50,16 @@ def whole_model() -> Model:
     return Model.parse(MODEL["tree_targets"], MODEL["schemas"], MODEL["model_version"])
 
 
-def run_everything(spark: "SparkSession", store: str, lake: Lake) -> Outcome:
-    """Ingest, build of all tables, search index, all checks and time travel."""
-    address, model = StoreAddress(store), whole_model()
-    with lake.writing():
-        through = make_tables(spark, address, lake, model)
-        update_index(spark, lake)
-        source = model_in_use(address, model)
-        verdicts = run_checks((), spark, address, lake, model=source)
+def outcome(
+    spark: "SparkSession", lake: Lake, address: StoreAddress, result: dict[str, Any]
+) -> Outcome:
+    """What `tidelog pipeline run` printed, and the past as the lake has it since."""
+    checks, through = result["checks"], result["ingest"]["through"]
     return Outcome(
         through,
-        [str(verdict) for verdict in verdicts if not verdict.is_sound],
-        {verdict.check: verdict.examined for verdict in verdicts},
-        half_way(spark, lake, through, source),
+        [each["check"] for each in checks if not each["is_sound"]],
+        {each["check"]: each["examined"] for each in checks},
+        half_way(spark, lake, through, model_in_use(address, whole_model())),
     )
 
 
@@ -122,17 +103,6 @@ class WholeLake(NamedTuple):
         write_config(folder)
         return self._replace(folder=folder)
 
-    def outcome(self, spark: "SparkSession") -> Outcome:
-        """What `run_everything` would have returned."""
-        checks, through = self.result["checks"], self.result["ingest"]["through"]
-        source = model_in_use(StoreAddress(str(self.store)), whole_model())
-        return Outcome(
-            through,
-            [each["check"] for each in checks if not each["is_sound"]],
-            {each["check"]: each["examined"] for each in checks},
-            half_way(spark, self.lake, through, source),
-        )
-
 
 def write_config(folder: Path, *, has_keys: bool = True) -> None:
     """The configuration of a server whose store and lake are in the folder."""
@@ -164,6 +134,18 @@ def whole_lake(folder: Path) -> WholeLake:
     return WholeLake(folder, json.loads(out.getvalue()))
 
 
+def shared_whole_lake(shared: Path, folder: Path) -> WholeLake:
+    """A copy of what whoever came first has made in a place that all parts of the tier know."""
+    origin, result = shared / "whole", shared / "whole.json"
+    with (shared / "whole.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nobody reads it while it is copied
+        if not result.exists():
+            shutil.rmtree(origin, ignore_errors=True)  # of one who failed
+            origin.mkdir()
+            result.write_text(json.dumps(whole_lake(origin).result), encoding="utf-8")
+        return WholeLake(origin, json.loads(result.read_text(encoding="utf-8"))).copy(folder)
+
+
 def contents(lake: Lake) -> dict[str, list[str]]:
     """All rows of all tables that are made of the log, in an order of their own."""
     return {name: _texts(lake.arrow(name).to_pylist()) for name in ("log", *buildable())}
@@ -181,18 +163,3 @@ def _texts(rows: list[dict[str, Any]]) -> list[str]:
 
 def _text(value: Any) -> str:
     return bytes(value).hex() if isinstance(value, (bytes, bytearray)) else str(value)
-
-
-def main() -> None:
-    """See the head of the module."""
-    told = json.loads(sys.argv[1])
-    spark = spark_session(told["master"], told["conf"].items())
-    try:
-        outcome = run_everything(spark, told["store"], Lake(Path(told["lake"])))
-    finally:
-        spark.stop()
-    print(json.dumps(outcome._asdict()))  # noqa: T201 - what the test reads
-
-
-if __name__ == "__main__":
-    main()
