@@ -134,28 +134,22 @@ class MeshOwner:
 
     def _on_entries(self, entries: Sequence[Entry]) -> None:
         """The tail: whoever is connected may have got something; consumers of queues come."""
-        peers = self.peers
-        woken: dict[OwnerEnd, dict[RecipientKey, None]] = {}
-        posts: list[tuple[str, str]] = []
         for entry in entries:
             match entry.kind:
                 case "send.dm":
-                    key = mesh_id_of(entry.stream), entry.ref
-                    for peer in peers.of(key):
-                        woken.setdefault(peer.front, {})[key] = None
+                    self._wake((mesh_id_of(entry.stream), entry.ref))
                 case "send.queue":
                     pass
                 case _:
-                    posts.append((mesh_id_of(entry.stream), entry.entity))
-        for front in self._fronts:
-            recipients = woken.get(front, ())
-            if recipients or (posts and peers.are_at(front)):
-                front.tell(Wake(tuple(recipients), posts))
+                    post = mesh_id_of(entry.stream), entry.entity
+                    for front in self.peers.fronts():
+                        front.tell(Wake(posts=(post,)))
         self.webhooks.nudge()
 
     def _wake(self, key: RecipientKey) -> None:
-        for front in {peer.front for peer in self.peers.of(key)}:
-            front.tell(Wake((key,)))
+        if peers := self.peers.of(key):
+            for front in {peer.front for peer in peers}:
+                front.tell(Wake((key,)))
 
 
 class _Front(OwnerEnd):

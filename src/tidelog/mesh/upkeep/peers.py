@@ -104,9 +104,9 @@ class Peers:
         """The connections of a member."""
         return self._by_key.get(key, ())
 
-    def are_at(self, front: OwnerEnd) -> bool:
-        """Whether a front has any."""
-        return front in self._by_front
+    def fronts(self) -> Sequence[OwnerEnd]:
+        """Those that have any."""
+        return tuple(self._by_front)
 
     def arrived(self, front: OwnerEnd, arrive: Arrive) -> asyncio.Future[int] | None:
         """It is present, and the others are told if its member was not.
