@@ -14,6 +14,7 @@ from msgspec import structs
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.net.loopback import is_loopback
+from tidelog.base.supervisor import LISTENER_VARIABLE
 from tidelog.cli.shared.options import (
     ConfigOption,
     DataDirOption,
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from tidelog.config.settings import Settings
     from tidelog.store.schema import Extension
     from tidelog.web.server import Mount, Node, Server
-
-LISTENER_VARIABLE = "TIDELOG_LISTENER"
-"""Number of the port's socket, from a server to the one that takes its place; nobody sets it."""
 
 RETRY_SECONDS = 1.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from support.web.balancer import Balancer
-from tidelog.cli.serve import LISTENER_VARIABLE
+from tidelog.base.supervisor import LISTENER_VARIABLE
 from tidelog.testing.process import CREDENTIALS
 
 SECONDS = 60.0

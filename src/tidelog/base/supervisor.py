@@ -1,0 +1,240 @@
+"""A supervisor: gives programs a port, starts again what dies, and ends all of them in order.
+
+It does nothing else, so that nothing can go wrong with it: it accepts no connection and opens no
+store. Programs are started by exec, never by a fork that goes on, and end with their supervisor
+however that ends (`parent_death`). The port stays open while a program that serves it is away, and
+whoever connects meanwhile waits.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tidelog.base.parent_death import tied
+
+LISTENER_VARIABLE = "TIDELOG_LISTENER"
+"""Number of the port's socket, for whoever serves it; nobody sets it."""
+
+READY_VARIABLE = "TIDELOG_READY"
+"""Number of the pipe by which a program says that it is ready; nobody sets it."""
+
+FIRST_PAUSE_SECONDS = 0.1
+MOST_PAUSE_SECONDS = 5.0
+"""Between the death of a program and its next start, twice as long each time."""
+
+SETTLED_SECONDS = 10.0
+"""A program that lived for so long died of something new: the pauses begin anew."""
+
+_log = logging.getLogger(__name__)
+
+
+class Program(NamedTuple):
+    """What is to be run."""
+
+    name: str
+    """For the log."""
+    command: Sequence[str]
+    is_given_port: bool = False
+
+
+class CouldNotStart(Exception):  # noqa: N818 - the failure is the noun
+    """A program ended before it was ready; it has said why."""
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"{name} could not start (exit code {code})")
+        self.code = code
+
+
+def say_ready() -> None:
+    """Tell the supervisor, if there is one, that this program has started."""
+    if given := os.environ.pop(READY_VARIABLE, ""):
+        with contextlib.suppress(OSError, ValueError):  # somebody else's variable
+            os.write(int(given), b"+")
+            os.close(int(given))
+
+
+def next_pause(pause: float, lived: float) -> float:
+    """How long to wait for the next start of a program that lived for so long.
+
+    `pause` was that before its last start; 0 if there was none.
+    """
+    if not pause or lived >= SETTLED_SECONDS:
+        return FIRST_PAUSE_SECONDS
+    return min(2 * pause, MOST_PAUSE_SECONDS)
+
+
+class Supervisor:
+    """Runs programs in ranks: each rank begins when the one before it is ready, and ends first."""
+
+    def __init__(
+        self,
+        ranks: Sequence[Sequence[Program]],
+        listener: socket.socket,
+        *,
+        grace_seconds: float,
+    ) -> None:
+        """Programs of a rank that have not ended `grace_seconds` after SIGTERM are killed."""
+        self._ranks = ranks
+        self._listener = listener
+        self._grace_seconds = grace_seconds
+        self._running: list[list[_Kept]] = []
+        self._stopping = asyncio.Event()
+        self.ready = asyncio.Event()
+        """Set when all have started."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Begin the orderly end; `run` returns when it is complete.
+
+        Again: programs that were told to end are told again, to wait for nobody.
+        """
+        if self._stopping.is_set():
+            for rank in self._running:
+                for kept in rank:
+                    kept.hurry()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Keep all running until `stop`, and end them.
+
+        Raises:
+            CouldNotStart: the others were ended.
+        """
+        try:
+            for programs in self._ranks:
+                rank = [_Kept(program, self._listener) for program in programs]
+                self._running.append(rank)
+                await self._or_stopped(asyncio.gather(*[kept.ready for kept in rank]))
+                if self._stopping.is_set():
+                    return
+            self.ready.set()
+            await self._stopping.wait()
+        finally:
+            for rank in reversed(self._running):
+                await asyncio.gather(*[kept.end(self._grace_seconds) for kept in rank])
+
+    async def _or_stopped(self, started: "asyncio.Future[list[None]]") -> None:
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        either: set[asyncio.Future[Any]] = {started, stopping}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                started.result()
+        finally:
+            stopping.cancel()
+            started.cancel()
+
+
+class _Kept:
+    """One program, from its first start until it is told to end."""
+
+    def __init__(self, program: Program, listener: socket.socket) -> None:
+        self._program = program
+        self._listener = listener
+        self._process: asyncio.subprocess.Process | None = None
+        self._ending = asyncio.Event()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keeping = asyncio.create_task(self._keep())
+
+    def signal(self, number: int) -> None:
+        """To the program, if it runs."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def hurry(self) -> None:
+        """Tell it again, if it was told."""
+        if self._ending.is_set():
+            self.signal(signal.SIGTERM)
+
+    async def end(self, grace_seconds: float) -> None:
+        """Return when it has ended, by itself or not."""
+        self._ending.set()
+        self.signal(signal.SIGTERM)
+        await asyncio.wait({self._keeping}, timeout=grace_seconds)
+        if not self._keeping.done():
+            _log.error("%s did not end in time; it is killed", self._program.name)
+            self.signal(signal.SIGKILL)
+        await asyncio.wait({self._keeping})
+
+    async def _keep(self) -> None:
+        loop, pause = asyncio.get_running_loop(), 0.0
+        while not self._ending.is_set():
+            began = loop.time()
+            try:
+                code = await self._run()
+            except OSError as error:  # no process or no file is left for it
+                _log.error("%s cannot be started: %s", self._program.name, error)
+                code = 1
+            if self._ending.is_set():
+                return
+            if not self.ready.done():
+                self.ready.set_exception(CouldNotStart(self._program.name, code))
+                return
+            pause = next_pause(pause, loop.time() - began)
+            _log.error(
+                "%s ended (%s); it is started again in %.1f s",
+                self._program.name,
+                f"signal {-code}" if code < 0 else f"exit code {code}",
+                pause,
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), pause)
+
+    async def _run(self) -> int:
+        """Start it and wait until it has ended; returns its exit code."""
+        said, says = os.pipe()
+        os.set_blocking(said, False)
+        handed_on = {READY_VARIABLE: says}
+        if self._program.is_given_port:
+            handed_on[LISTENER_VARIABLE] = self._listener.fileno()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *tied(self._program.command),
+                env={**os.environ, **{name: str(number) for name, number in handed_on.items()}},
+                pass_fds=tuple(handed_on.values()),
+                start_new_session=True,  # Ctrl-C is for the supervisor: it ends them in order
+            )
+        except BaseException:
+            os.close(said)
+            raise
+        finally:
+            os.close(says)
+        with self._listening(said):
+            self._process = process
+            if self._ending.is_set():  # meanwhile
+                self.signal(signal.SIGTERM)
+            try:
+                return await process.wait()
+            finally:
+                self._process = None
+
+    @contextlib.contextmanager
+    def _listening(self, said: int) -> Iterator[None]:
+        """Note whether the program says that it is ready; the pipe is closed afterwards."""
+        loop, is_open = asyncio.get_running_loop(), True
+
+        def hear() -> None:
+            nonlocal is_open
+            if is_open:
+                is_open = False
+                loop.remove_reader(said)
+                with contextlib.suppress(BlockingIOError):  # nothing, and another has its end
+                    if os.read(said, 1) and not self.ready.done():
+                        self.ready.set_result(None)
+                os.close(said)
+
+        loop.add_reader(said, hear)
+        try:
+            yield
+        finally:
+            hear()
