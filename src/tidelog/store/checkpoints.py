@@ -5,12 +5,13 @@ and so stops growing, at a moment when all of it is folded and nobody reads from
 overlap, in this process or in others, there is none. So beyond a size the writer makes one: it
 pauses between two transactions, and a checkpoint that ends with such a moment (RESTART) is tried
 until it succeeds. Reads that begin in the pause see all of the WAL; when those before them have
-ended, all of it can be folded, and reads that begin then need none of it. So the time of two reads
-is enough, and no reader waits.
+ended, all of it can be folded, and reads that begin then need none of it. So about the time of two
+reads is enough, and no reader waits. On a machine without a free processor reads last longer, and
+the WAL grows by half, or more, until a try succeeds: the size is where tries begin, not a limit.
 
-Two other ways were tried. SQLite's busy timeout waits for a place in its table of readers, and
-whoever reads next takes the same place again, for ever. Cutting the file (TRUNCATE) takes the disk
-far longer, and the next COMMITs have to make it longer again.
+Two other ways were tried. With a busy timeout of SQLite's in place of tries most checkpoints
+succeeded too, but one waited in vain for all of its 30 s. Cutting the file (TRUNCATE) took longer
+in the few runs that compared them, and the next COMMITs have to make it longer again.
 """
 
 import asyncio
