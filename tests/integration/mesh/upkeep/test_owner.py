@@ -243,7 +243,7 @@ async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
         ana = await broker.member(scene.slug)
         await ana.topic("alerts")
         hook = {"url": "http://127.0.0.1:9/", "topic": "alerts"}
-        for _ in range(3):
+        for _ in range(2):
             answer = await broker.admin("POST", f"/mesh/{scene.slug}/webhooks", hook)
             assert answer.status_code == 201
         sent = (await ana.post(unique(), envelope())).json()
@@ -264,7 +264,7 @@ async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
         rows = await broker.rows(
             "SELECT status FROM {} WHERE channel = 'webhook'", "delivery_queue"
         )
-        assert {status for (status,) in rows} >= {"claimed", "delivered"}
+        assert sorted(rows) == [("claimed",), ("delivered",)]
 
 
 async def test_what_a_front_says_does_not_harm_the_owner(tmp_path: Path) -> None:
