@@ -105,7 +105,10 @@ class FrontEnd:
     def received(self, number: int, message: Any) -> None:
         """The link brings what the owner's half has sent."""
         if not number:
-            self.hear(message)
+            try:
+                self.hear(message)
+            except Exception:  # noqa: BLE001 - in one process the owner would fail at it
+                _log.exception("receiving a %s failed", type(message).__name__)
         elif answered := self._asked.pop(number, None):  # None: who was answered has failed at it
             answered(message)
 

@@ -10,7 +10,9 @@ import pytest
 import pytest_asyncio
 
 from support.mesh.peer import Broker, Member, Wire, envelope, running_broker, unique
+from tidelog.base.errors import StoreUnavailable
 from tidelog.mesh.messages import Missed
+from tidelog.store.rows import Key, Row
 from tidelog.testing.postgresql import create_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -63,6 +65,30 @@ async def test_a_node_that_was_deaf_looks_for_itself(pair: Pair) -> None:
             await pair.a.admin("DELETE", f"/mesh/{slug}/members/{ana.address}")
         pair.b.owner.tell_all(Missed())
         assert await there.close_code() == 4403
+
+
+async def test_a_node_that_was_deaf_looks_until_the_store_can_say(pair: Pair) -> None:
+    """A store that has come back may fail once more: who was revoked is found all the same."""
+    slug = await pair.a.mesh()
+    ana = await pair.a.member(slug)
+    reads = pair.b.service._reads
+    read, failures = reads.rows, [StoreUnavailable("gone again")]
+
+    async def rows(query: str, key: Key) -> tuple[Row, ...]:
+        if failures:
+            raise failures.pop()
+        return await read(query, key)
+
+    async with at(pair.b, ana).connected() as there:
+        with patch.object(pair.a.owner.peers, "revoked"):
+            await pair.a.admin("DELETE", f"/mesh/{slug}/members/{ana.address}")
+        with (
+            patch.object(reads, "rows", rows),
+            patch("tidelog.mesh.front.service.RECHECK_SECONDS", 0.0),
+        ):
+            pair.b.owner.tell_all(Missed())
+            assert await there.close_code() == 4403
+    assert failures == []
 
 
 async def test_one_id_on_two_nodes(pair: Pair) -> None:

@@ -153,6 +153,26 @@ async def test_an_error_is_raised_where_it_was_asked_for(
     assert type(Failed("QueueFull", "full").raised()) is QueueFull
 
 
+async def test_a_front_that_fails_at_what_it_hears_does_not_harm_the_owner(
+    link: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where a message is a function call: the owner goes on as it would beside a socket."""
+    half = Half()
+    end = link(half, VOCABULARY)
+    heard: list[Any] = []
+
+    def hear(message: Any) -> None:
+        heard.append(message)
+        raise LookupError
+
+    end.hear = hear
+    with caplog.at_level(logging.CRITICAL):
+        for text in "ab":
+            half.fronts[0].tell(Note(text))
+        await end.reply(Ask("x", is_later=True), Answer)
+    assert heard == [Note("a"), Note("b")]
+
+
 async def test_who_fails_at_the_loss_keeps_it_from_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -64,6 +64,9 @@ from tidelog.store.rows import DedupeRow
 REMEMBERED_MESHES = 10_000
 """Meshes kept in memory by slug; one whose settings change is read again."""
 
+RECHECK_SECONDS = 1.0
+"""Pause after the store could not say who is still a member."""
+
 MAX_NAME_BYTES = 128
 """Of a member's name; it is stored with every message."""
 
@@ -112,6 +115,7 @@ class MeshService:
         self._meshes: dict[str, Mesh] = {}
         self._forgotten = 0
         """How often a mesh had to be forgotten: what was read before is not remembered."""
+        self._is_recheck_due = False
         self._recheck: asyncio.Task[None] | None = None
         self.peers = Peers()
         self.delivery = PushDelivery(link, store, settings, clock, metrics)
@@ -215,21 +219,31 @@ class MeshService:
         """A revocation or a change of settings may have been among them: look at everybody."""
         self._forgotten += 1
         self._meshes.clear()
+        self._is_recheck_due = True
         if self._recheck is None:
             self._recheck = asyncio.create_task(self._recheck_members())
 
     async def _recheck_members(self) -> None:
+        """Until everybody was looked at: nobody else notices a key that was revoked."""
         try:
-            for peer, mesh_id, public_hex in self.peers:
-                rows = await self._reads.rows("mesh_member", (mesh_id, public_hex))
-                if member_of(rows, public_hex) is None:
-                    peer.end(wire.NOT_A_MEMBER, "revoked")
-                elif await self.mesh(peer.mesh.slug) != peer.mesh:
-                    peer.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
-        except (StoreError, QueueFull) as error:
-            _log.warning("connected members could not be looked up again: %s", error)
+            while self._is_recheck_due:
+                self._is_recheck_due = False
+                try:
+                    await self._look_at_members()
+                except (StoreError, QueueFull) as error:
+                    _log.warning("connected members will be looked up again: %s", error)
+                    self._is_recheck_due = True
+                    await asyncio.sleep(RECHECK_SECONDS)
         finally:
             self._recheck = None
+
+    async def _look_at_members(self) -> None:
+        for peer, mesh_id, public_hex in self.peers:
+            rows = await self._reads.rows("mesh_member", (mesh_id, public_hex))
+            if member_of(rows, public_hex) is None:
+                peer.end(wire.NOT_A_MEMBER, "revoked")
+            elif await self.mesh(peer.mesh.slug) != peer.mesh:
+                peer.end(wire.TRY_AGAIN_LATER, SETTINGS_CHANGED)
 
     # Who and where.
 

@@ -57,7 +57,9 @@ class MeshOwner:
         self.tokens = UsedTokens(store, committer, clock)
         self._changes = Changes(settings, clock, ulids)
         self.peers = Peers(committer.announcements, self.tell_all, self._note_concurrent)
-        self.webhooks = Webhooks(committer, store, settings, clock, self._next_front, self.tell_all)
+        self.webhooks = Webhooks(
+            committer, store, settings, clock, lambda: self._fronts, self.tell_all
+        )
         self.periodic = PeriodicWork(
             committer,
             store,
@@ -70,7 +72,6 @@ class MeshOwner:
         )
         self._fronts: tuple[_Front, ...] = ()
         """Those that have said hello. Replaced, never changed: a front may be lost in between."""
-        self._turn = 0
         committer.tail.subscribe(SURFACE, self._on_entries)
 
     def accept(self, send: Send) -> "_Front":
@@ -88,11 +89,6 @@ class MeshOwner:
         self._fronts = tuple(each for each in self._fronts if each is not front)
         self.peers.lost(front)
         self.webhooks.lost(front)
-
-    def _next_front(self) -> OwnerEnd | None:
-        """They take turns."""
-        self._turn += 1
-        return self._fronts[self._turn % len(self._fronts)] if self._fronts else None
 
     def tell_all(self, message: Message) -> None:
         """Tell every front."""

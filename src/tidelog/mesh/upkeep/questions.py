@@ -26,7 +26,7 @@ class Question:
     def __init__(
         self, item: NamedItem, tell: Tell, answer_of: Callable[[Any], Message], size_bytes: int
     ) -> None:
-        """`answer_of` makes a message of what the decision returned; neither callback may raise."""
+        """`answer_of` makes a message of what the decision returned, after what must come first."""
         self.names = item.names()
         self.size_bytes = size_bytes
         self._item = item
@@ -40,5 +40,8 @@ class Question:
     def hand_over(self, answers: Sequence[Answer | Failure]) -> None:
         """See `Request.hand_over`."""
         [answer] = answers
-        is_failure = isinstance(answer, Failure)
-        self._tell(failed(answer.error) if is_failure else self._answer_of(answer))
+        try:
+            told = failed(answer.error) if isinstance(answer, Failure) else self._answer_of(answer)
+        except Exception as error:  # noqa: BLE001 - whoever asked must not wait for ever
+            told = failed(error)
+        self._tell(told)

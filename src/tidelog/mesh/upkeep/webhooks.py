@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tidelog.base.clock import Clock
@@ -42,16 +42,17 @@ class Webhooks:
         store: Store,
         settings: MeshSettings,
         clock: Clock,
-        next_front: Callable[[], OwnerEnd | None],
+        fronts: Callable[[], Sequence[OwnerEnd]],
         tell_fronts: Callable[[Message], None],
     ) -> None:
-        """`next_front` says which is to post next, if there is any; `tell_fronts` tells all."""
+        """`fronts` are those that can post, `tell_fronts` tells all."""
         self._committer = committer
         self._metrics = committer.metrics.part(MeshMetrics)
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._next_front = next_front
+        self._fronts = fronts
+        self._turn = 0
         self._tell_fronts = tell_fronts
         self._ulids = UlidFactory(clock)
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -93,6 +94,8 @@ class Webhooks:
     async def look(self) -> None:
         """Begin to serve endpoints that have something to get, while there are free connections."""
         after = ""
+        if not self._fronts():
+            return  # a lease counts as an attempt
         while len(self._busy) < self._settings.webhook_connections:
             found = await self._store.rows(
                 "mesh_endpoints_due", (after, self._clock.now_ms(), PAGE_ENDPOINTS)
@@ -135,10 +138,12 @@ class Webhooks:
             del self._busy[endpoint_id]
 
     async def _posted(self, endpoint_id: str, target: Target, leased: Leased) -> None:
-        """Let a front post, and return when it has ended."""
-        front = self._next_front()
-        if front is None:
+        """Let a front post, and return when it has ended; they take turns."""
+        fronts = self._fronts()
+        if not fronts:
             return  # the lease ends by itself
+        self._turn += 1
+        front = fronts[self._turn % len(fronts)]
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._posting[leased.claim_id] = front, ended
         try:

@@ -180,6 +180,26 @@ async def test_every_front_hears_of_settings_and_revocations_before_the_caller(
             assert await scene.other.next() == told
 
 
+async def test_who_asks_is_answered_also_if_a_mistake_follows_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is committed; whoever waits learns that something is wrong, and does not wait for ever."""
+    async with fronts(tmp_path) as scene:
+        ana = await scene.broker.member(scene.slug)
+        mesh = await scene.broker.service.mesh(scene.slug)
+        assert mesh is not None
+
+        def mistake(mesh_id: str, public_hex: str) -> None:
+            raise LookupError(mesh_id, public_hex)
+
+        monkeypatch.setattr(scene.broker.owner.peers, "revoked", mistake)
+        ended = messages.EndMembership(mesh.id, ana.address, is_revoked=True)
+        async with asyncio.timeout(20):
+            answer = await scene.one.end.answer(ended)
+        assert answer == Failed("TidelogError", "internal error (LookupError)")
+        assert await scene.broker.service.member(mesh, ana.address) is None
+
+
 async def test_claims_for_one_recipient_are_decided_one_after_the_other(tmp_path: Path) -> None:
     """However many ask at once, at whatever front: none gets what another has."""
     async with fronts(tmp_path) as scene:
@@ -265,6 +285,24 @@ async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
             "SELECT status FROM {} WHERE channel = 'webhook'", "delivery_queue"
         )
         assert sorted(rows) == [("claimed",), ("delivered",)]
+
+
+async def test_nothing_is_leased_for_a_webhook_while_there_is_no_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each lease counts as an attempt, and after some the message would be given up unposted."""
+    async with fronts(tmp_path) as scene:
+        broker = scene.broker
+        ana = await broker.member(scene.slug)
+        await ana.topic("alerts")
+        monkeypatch.setattr(broker.owner, "_fronts", ())
+        hook = {"url": "http://127.0.0.1:9/", "topic": "alerts"}
+        await broker.admin("POST", f"/mesh/{scene.slug}/webhooks", hook)
+        await ana.post(unique(), envelope())
+        await broker.owner.webhooks.look()
+        await broker.owner.webhooks.settled()
+        query = "SELECT status, attempts FROM {} WHERE channel = 'webhook'"
+        assert await broker.rows(query, "delivery_queue") == [("pending", 0)]
 
 
 async def test_what_a_front_says_does_not_harm_the_owner(tmp_path: Path) -> None:
