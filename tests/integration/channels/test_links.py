@@ -137,6 +137,29 @@ async def test_a_channel_that_nobody_is_subscribed_to_is_not_followed(
         assert node.surface.service.link.position == node.server.committer.tail.position
 
 
+async def test_a_text_does_not_miss_what_came_while_nobody_was_subscribed(
+    tmp_path: Path,
+) -> None:
+    """A front that was not sent the appends in between does not send the text without them."""
+    recovery = {"enabled": False}
+    async with (
+        channels_server(tmp_path, connection_recovery=recovery) as node,
+        node.v2(append_mode="full") as peer,
+    ):
+        [front] = node.surface.owner._fronts
+        await peer.subscribe("room")
+        serial = (await node.api.publish("room", "a", extras=STREAMING))["message_serial"]
+        await node.api.mutate("append", "room", serial, data="b")
+        assert await texts(peer, 2) == ["a", "ab"]
+        await peer.send("unsubscribe", {"channel": "room"})
+        await until(lambda: not front._held)
+        await node.api.mutate("append", "room", serial, data="c")
+        await peer.subscribe("room")
+        for text in "de":
+            await node.api.mutate("append", "room", serial, data=text)
+        assert await texts(peer, 2) == ["abcd", "abcde"]
+
+
 async def test_what_is_held_up_is_told_and_tried_again(
     link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,9 +124,15 @@ class ChannelsService:
         self._stream_ids = StreamIds(
             welcome.log_id, incarnations, lambda app_id: self._apps_by_id[app_id].secret
         )
+        texts = Texts(
+            store,
+            self.settings.max_cached_text_bytes,
+            # As `open` asks for: all of them, or those that somebody is subscribed to.
+            is_followed=lambda stream: recovery.enabled or self.hub.channel(stream) is not None,
+        )
         self._delivery = Delivery(
             self.hub,
-            Texts(store, self.settings.max_cached_text_bytes),
+            texts,
             self._projector,
             self._stream_ids,
             hot if recovery.enabled else None,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from tidelog.base.clock import Clock
-from tidelog.base.errors import QueueFull, ShuttingDown
 from tidelog.channels.decide import rules
 from tidelog.channels.decide.idempotency import batch_scope
 from tidelog.channels.decide.rules import LiveEvent, PublishAnswer, PublishContext, PublishTarget
@@ -38,7 +37,7 @@ from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.link.ends import failed
 from tidelog.link.message import Message
 from tidelog.log.committer import Committer
-from tidelog.log.decision import Answer, Failure, Item, Names, Refuse, Request, View
+from tidelog.log.decision import Answer, Failure, Item, Names, Refuse, View
 from tidelog.log.request import Submission
 
 Tell = Callable[[Message], None]
@@ -219,6 +218,13 @@ class Submitting:
             self._queue_publish(wanted, channels, tell)
 
     def _queue_publish(self, wanted: Publish, channels: ChannelStates, tell: Tell) -> None:
+        try:
+            self._committer.submit(self._publishing(wanted, channels, tell))
+        except Exception as error:  # noqa: BLE001 - a front waits for the answer
+            self.release(channels)
+            tell(failed(error))
+
+    def _publishing(self, wanted: Publish, channels: ChannelStates, tell: Tell) -> _Publishing:
         app_id, events = wanted.app_id, wanted.events
         key = None if wanted.key is None else (batch_scope(app_id), wanted.key)
         context = PublishContext(
@@ -242,9 +248,7 @@ class Submitting:
             )
             for index, event in enumerate(events)
         ]
-        request = _Publishing(self, items, key, channels, tell, is_batch=wanted.is_batch)
-        if not self._submit(request, tell):
-            self.release(channels)
+        return _Publishing(self, items, key, channels, tell, is_batch=wanted.is_batch)
 
     def _target(
         self, app_id: str, event: Event, target: Target, channels: ChannelStates
@@ -260,14 +264,6 @@ class Submitting:
             target.is_limited,
             target.versions_off,
         )
-
-    def _submit(self, request: Request, tell: Tell) -> bool:
-        try:
-            self._committer.submit(request)
-        except (QueueFull, ShuttingDown) as error:
-            tell(failed(error))
-            return False
-        return True
 
     def release(self, channels: ChannelStates) -> None:
         """Hold the states of a request no more."""
@@ -348,6 +344,16 @@ class Submitting:
             self.release_message(channel, message)
             tell(refused)
             return
+        try:
+            self._committer.submit(self._mutating(wanted, channel, message, tell))
+        except Exception as error:  # noqa: BLE001 - a front waits for the answer
+            self.release_message(channel, message)
+            tell(failed(error))
+
+    def _mutating(
+        self, wanted: Mutate, channel: ChannelState, message: MessageState, tell: Tell
+    ) -> _Mutating:
+        mutation = wanted.mutation
         item = rules.Mutate(
             mutation,
             author=wanted.app_id,
@@ -362,8 +368,7 @@ class Submitting:
             is_shared=self._is_shared,
         )
         size = _bytes_to_write(mutation, message)
-        if not self._submit(_Mutating(self, item, size, channel, message, tell), tell):
-            self.release_message(channel, message)
+        return _Mutating(self, item, size, channel, message, tell)
 
     def release_message(self, channel: ChannelState, message: MessageState) -> None:
         """Hold the states of a change no more."""
@@ -377,7 +382,12 @@ class Submitting:
     # Summaries.
 
     def summarize(self, wanted: Summarize, tell: Tell) -> None:
-        """Give every front a summary, after what is queued already."""
+        """Give every front a summary, after what is queued already.
+
+        Raises:
+            QueueFull: see `Committer.submit`.
+            ShuttingDown: see `Committer.submit`.
+        """
 
         def answered(answers: Sequence[Answer | Failure]) -> None:
             [answer] = answers
@@ -387,7 +397,7 @@ class Submitting:
                 told = self._spread(Summary(wanted.stream, wanted.summary))
                 self._answer_told([told], Done(), tell)
 
-        self._submit(Submission(Names(), 64, (_Nothing(),), answered), tell)
+        self._committer.submit(Submission(Names(), 64, (_Nothing(),), answered))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

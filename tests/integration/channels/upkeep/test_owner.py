@@ -36,13 +36,13 @@ from tidelog.channels.messages import (
     Target,
     Welcome,
 )
-from tidelog.channels.protocol.requests import Asked, Mode, parse_publication
+from tidelog.channels.protocol.requests import Asked, Mode, parse_mutation, parse_publication
 from tidelog.channels.settings import Channels, VersionedMessages
 from tidelog.channels.upkeep import owner as module
 from tidelog.channels.upkeep.owner import ChannelsOwner
 from tidelog.link.encoded import connect_apart
 from tidelog.link.ends import AtOwner, FrontEnd, Send
-from tidelog.link.message import Message
+from tidelog.link.message import Failed, Message
 
 SETTINGS = Channels(versioned_messages=VersionedMessages(enabled=True))
 
@@ -202,3 +202,33 @@ async def test_a_question_that_makes_no_sense_harms_nobody(tmp_path: Path) -> No
         front.at_owner.received(77, wrong)
         front.publish("p")
         await front.next(2)
+
+
+async def test_a_mistake_of_ours_is_told_whoever_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a state was loaded first, and nothing stays held: no caller waits for ever."""
+    async with owning(tmp_path) as owner:
+        front = await front_of(owner)
+
+        def fail() -> str:
+            raise RuntimeError("injected")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(owner.submitting._ids, "message", fail)
+            for _ in ("it is loaded", "it is there"):
+                front.publish("p")
+                assert await front.next(1) == [
+                    Failed("TidelogError", "internal error (RuntimeError)")
+                ]
+        front.publish("p")
+        await front.next(2)
+        serial = (await owner._store.entries(0))[0].entity
+        monkeypatch.setattr(owner.submitting._ids, "message", fail)
+        owner.states.forget_idle_messages()
+        mutation = parse_mutation("append", "p", serial, b'{"data":"y"}')
+        for _ in ("it is loaded", "it is there"):
+            answer = await front.end.answer(messages.Mutate("a", mutation))
+            assert answer == Failed("TidelogError", "internal error (RuntimeError)")
+        assert owner.states._channels["channels/a/p"].pins == 0
+        assert [each.pins for each in owner.states._messages.values()] == [0]

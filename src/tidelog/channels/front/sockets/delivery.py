@@ -20,7 +20,7 @@ from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.event_stream import forget_events
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.protocol.verbs import APPEND, CREATE
-from tidelog.channels.protocol.version import EVENT, Projector, Version, stored_version
+from tidelog.channels.protocol.version import EVENT, Projector, Version, number_of, stored_version
 
 _log = logging.getLogger(__name__)
 
@@ -66,12 +66,12 @@ class Delivery:
                 self._deliver(entry)
             except Exception:  # noqa: BLE001 - a mistake of ours must not leave a silent gap
                 _log.exception("entry %d could not be delivered", entry.committed_id)
-                self._lost(entry.stream)
+                self._lost(entry)
 
     def _deliver(self, entry: Entry) -> None:
         stream, body = entry.stream, entry.body
         if body is None:
-            self._lost(stream)
+            self._lost(entry)
             return
         version = stored_version(
             entry.kind,
@@ -91,9 +91,10 @@ class Delivery:
                 channel.state.delivered(version)
             self._fan_out(channel, version, number)
 
-    def _lost(self, stream: str) -> None:
+    def _lost(self, entry: Entry) -> None:
         """A version cannot be delivered, as when it was emptied: its subscribers must resume."""
-        channel = self._hub.channel(stream)
+        self._texts.drop((number_of(entry.entity),))
+        channel = self._hub.channel(entry.stream)
         if channel is not None:
             for connection in tuple(channel.subscriptions):
                 connection.end(wire.RECONNECT)
@@ -261,6 +262,10 @@ class Delivery:
             self._last_live.pop(stream, None)
         if erased.client_id:
             self._forget_live(erased.prefix, erased.client_id)
+
+    def leave(self, stream: str) -> None:
+        """The last who wanted a channel has left it."""
+        self._texts.leave(stream)
 
     def distrust(self) -> None:
         """Something may have been erased without a word: keep nothing that may not be stored."""

@@ -119,6 +119,7 @@ class Subscribing:
     def _leave(self, stream: str) -> None:
         """Somebody does not want a channel any more; the owner is told if nobody does."""
         if gone := self._followed.leave((stream,)):
+            self._delivery.leave(stream)
             self._link.tell(Detach(gone))
 
     def _join(
@@ -256,11 +257,12 @@ class Subscribing:
         channel = self._hub.channel(stream_name(connection.app.id, name))
         if channel is None:
             return
-        if channel.leave(connection) is not None and channel.state is not None:
-            self._leave(channel.stream)
+        is_left = channel.leave(connection) is not None and channel.state is not None
         if not channel.subscriptions:
             channel.state = None
             self._hub.close_channel(channel)
+        if is_left:
+            self._leave(channel.stream)
 
     # The past of a new subscription.
 

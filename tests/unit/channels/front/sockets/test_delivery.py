@@ -3,9 +3,14 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+from msgspec import Raw
+
 from tidelog.channels.front.sockets.delivery import Delivery
+from tidelog.channels.front.sockets.texts import Texts
 from tidelog.channels.messages import Entry
 from tidelog.channels.protocol import wire
+from tidelog.channels.protocol.verbs import APPEND, CREATE
+from tidelog.channels.protocol.version import Body, encode_body
 
 
 class _Subscriber:
@@ -16,19 +21,28 @@ class _Subscriber:
         self.ended.append(code)
 
 
-def entry(body: bytes | None) -> Entry:
-    """An entry of one channel."""
+def entry(body: bytes | None, at: int = 1) -> Entry:
+    """An entry of one channel: a message that begins, or goes on."""
     serial = "0" * 20 + ":log:" + "1".zfill(20)
-    return Entry(1, 1, "channels/a/room", 1, "message.create", serial, body)
+    kind = CREATE if at == 1 else APPEND
+    return Entry(at, at, "channels/a/room", at, kind, serial, body)
 
 
 def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
-    """An emptied or unreadable entry ends its channel's sockets with 4200, never a silent gap."""
+    """An emptied or unreadable entry ends its channel's sockets with 4200, never a silent gap.
+
+    Nor is there one in the text of its message, which the next version would be sent with.
+    """
     for body in (None, b"not json"):
         subscriber = _Subscriber()
+        nobody = SimpleNamespace(subscriptions={}, state=None)
         channel = SimpleNamespace(subscriptions={subscriber: None})
-        hub = SimpleNamespace(channel=lambda _, channel=channel: channel)
+        channels = [nobody, channel]
+        hub = SimpleNamespace(channel=lambda _, channels=channels: channels.pop(0))
         nothing: Any = None
-        delivery = Delivery(cast("Any", hub), nothing, nothing, nothing, None)
-        delivery.deliver([entry(body)])
+        texts = Texts(nothing, 10**6, is_followed=lambda _: True)
+        delivery = Delivery(cast("Any", hub), texts, nothing, nothing, None)
+        created = Body(message_id="i", history_serial=1, data=Raw(b'"a"'))
+        delivery.deliver([entry(encode_body(created)), entry(body, 2)])
         assert subscriber.ended == [wire.RECONNECT]
+        assert not texts._texts

@@ -1,6 +1,7 @@
 """The texts that a front keeps of messages that may be changed."""
 
 import asyncio
+from collections.abc import Container
 from typing import Any, cast
 
 import pytest
@@ -35,9 +36,9 @@ def streaming(at: int, data: str) -> Version:
     return version(at, data, CREATE, of=at, opens=1)
 
 
-def followed(*versions: Version, room: int = 10**6) -> Texts:
-    """Texts that have seen these versions of message 1, of a channel with subscribers."""
-    texts = Texts(cast("Any", None), room)
+def followed(*versions: Version, room: int = 10**6, streams: Container[str] = (STREAM,)) -> Texts:
+    """Texts that have seen these versions, of a channel with subscribers."""
+    texts = Texts(cast("Any", None), room, is_followed=lambda stream: stream in streams)
     for each in versions:
         number = int(each.message_serial[-20:])
         texts.follow(STREAM, each, number, is_wanted=True)
@@ -104,6 +105,41 @@ def test_what_is_erased_is_forgotten() -> None:
     texts.clear()
     assert texts.at(third, 3) is None
     assert texts._bytes == 0
+
+
+def test_what_is_followed_no_more_is_forgotten() -> None:
+    """It would miss what comes meanwhile; a channel that is still followed keeps its texts."""
+    streams = [STREAM]
+    first = streaming(1, "a")
+    texts = followed(first, streams=streams)
+    texts.leave(STREAM)
+    assert texts.at(first, 1) == b'"a"'
+    streams.clear()
+    texts.leave(STREAM)
+    assert texts.at(first, 1) is None
+    texts.follow(STREAM, version(3, "c"), 1, is_wanted=True)
+    assert texts.at(version(3, "c"), 1) is None
+    assert (texts._bytes, texts._numbers) == (0, {})
+
+
+def test_fragments_that_were_joined_weigh_nothing_apart() -> None:
+    """A long stream must not take the room of others for what it does not hold."""
+    texts = followed(streaming(1, "a"), *(version(at, "b") for at in range(2, 200)))
+    assert texts._bytes < module.TEXT_BYTES + 200 * len('"b"') + 3 * growing_text.FRAGMENT_BYTES
+
+
+async def test_what_is_not_followed_is_read_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever resumes before a subscribe is sent it from the store."""
+
+    async def read_data(store: Any, wanted: Version) -> bytes | None:
+        del store
+        return f'"stored {wanted.committed_id}"'.encode()
+
+    monkeypatch.setattr(module, "read_data", read_data)
+    texts = followed(streams=())
+    assert await texts.read(STREAM, version(2, "b")) == b'"stored 2"'
+    texts.follow(STREAM, version(4, "d"), 1, is_wanted=True)
+    assert texts.at(version(4, "d"), 1) is None
 
 
 @pytest.mark.parametrize("is_erased", [False, True])
