@@ -205,6 +205,7 @@ class Retention:
             self._metrics.removed.labels(NAME).inc(purged)
             for stream in item.unknown:  # it may have been read while this was being committed
                 await self._states.refresh(stream)
+                self._settled((stream,))
             await self._look_ahead()
         return int(purged)
 

@@ -212,6 +212,34 @@ async def test_a_message_that_changes_while_it_is_removed_stays(
         assert await kept(node) == 1
 
 
+async def test_who_subscribes_while_versions_go_knows_where_the_rest_begins(
+    tmp_path: Path, store_location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel was read before that was committed, and is shown after it as it is now."""
+    clock = FakeClock()
+    async with server(tmp_path, store_location, clock) as node:
+        for text in "abc":
+            await node.api.publish("room", text)
+    clock.advance(OLD_MS)
+    async with server(tmp_path, store_location, clock) as node, node.v2() as peer:
+        writer = node.server.store.writer
+        commit = writer.commit
+        subscribed: list[Any] = []
+
+        async def subscribe_first(*arguments: Any) -> Any:
+            if not subscribed:
+                subscribed.append(await peer.subscribe("room"))
+            return await commit(*arguments)
+
+        monkeypatch.setattr(writer, "commit", subscribe_first)
+        assert await node.surface.owner.retention.tick() == 3
+        assert len(subscribed) == 1
+        channel = node.surface.service.hub.channel("channels/tide/room")
+        assert channel is not None
+        assert channel.state is not None
+        assert channel.state.replay_floor == 3
+
+
 async def test_nodes_share_the_work(tmp_path: Path, postgresql_url: str) -> None:
     """What one has removed the other does not look at, and both know where the place is."""
     clock = FakeClock()
