@@ -315,7 +315,7 @@ class Completed(Message, frozen=True):
 
 
 class TokenUsed(Message, frozen=True):
-    """A token was used now, or had been before."""
+    """A token was used now, or had been before, as far as anybody knows."""
 
     is_new: bool
 

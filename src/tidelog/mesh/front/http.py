@@ -152,7 +152,8 @@ class MeshHttp:
             async def once(request: HttpRequest) -> Reply:
                 # With the body: a request that did not arrive in full has used nothing up.
                 if not await self._service.use_token(mesh, claims):
-                    raise Refused(replies.unauthenticated("the token was used before"))
+                    detail = "the token was used before, or the body came long after it expired"
+                    raise Refused(replies.unauthenticated(detail))
                 return await handle(request, mesh, member)
 
             return once

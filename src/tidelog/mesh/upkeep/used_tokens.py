@@ -1,4 +1,4 @@
-"""Member tokens count once (mesh 9.5): a `jti` is remembered until its token would have expired."""
+"""Member tokens count once (mesh 9.5): a `jti` is remembered for as long as it could be used."""
 
 import asyncio
 
@@ -13,6 +13,14 @@ from tidelog.store.engine import Store
 
 FORGET_EVERY = 1000
 """Uses between two looks for tokens that have expired."""
+
+LATE_SECONDS = 30
+"""A token is looked at with the head of its request and used with the body, which may take any
+time. So long after it has expired it can still be used."""
+
+KEPT_SECONDS = 2 * LATE_SECONDS
+"""After a token has expired its use is forgotten. More than the other, because the nodes of a log
+have clocks of their own."""
 
 
 class UsedTokens:
@@ -36,7 +44,11 @@ class UsedTokens:
             QueueFull: see `Committer.submit`.
             ShuttingDown: see `Committer.submit`.
         """
-        forget_before = None if self._uses % FORGET_EVERY else self._clock.wall_ms() // 1000
+        now = self._clock.wall_ms() // 1000
+        if asked.expires_at < now - LATE_SECONDS:
+            tell(TokenUsed(is_new=False))  # nobody knows any more
+            return
+        forget_before = None if self._uses % FORGET_EVERY else now - KEPT_SECONDS
         self._uses += 1
         if self._store.is_shared:  # not through the log, which all nodes write one after another
             task = asyncio.create_task(self._note(asked, forget_before, tell))
