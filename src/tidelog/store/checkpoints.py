@@ -48,6 +48,9 @@ RESTART_AGAIN = 1.5
 """Growth of the WAL until the next attempt, after one that met a longer read. So a backup that
 takes minutes costs the writer a small part of its time, however much is written meanwhile."""
 
+PAGE_BYTES = 4096
+"""SQLite's; a frame of the WAL is a little more."""
+
 LARGEST_WAL_PAGES = 64_000
 """Where a COMMIT folds it itself (256 MiB), as SQLite does without us, should all that fail."""
 
@@ -76,6 +79,9 @@ class Checkpoints:
         self._commits = self._bytes = 0
         self.is_restart_due = False
         """Whether the WAL is so large that the writer should call `restart` before it begins."""
+        self.may_commit_fold = False
+        """Whether a COMMIT may find so large a WAL that it folds that itself: when a long read has
+        ended it folds all that was written meanwhile, which takes the disk seconds."""
         self._restart_above = 0.0
         """Size at which to try again, after a try that failed; else 0."""
         self._lines = SpacedLines()
@@ -100,6 +106,7 @@ class Checkpoints:
         if self.is_restart_due or self.is_running:
             return
         size_now = self.wal_bytes
+        self.may_commit_fold = size_now > LARGEST_WAL_PAGES * PAGE_BYTES
         if size_now <= RESTART_BYTES:  # it has begun anew by itself
             self._restart_above = 0.0
         self.is_restart_due = size_now > max(RESTART_BYTES, self._restart_above)

@@ -134,8 +134,8 @@ class SqliteWriter:
     slower when the loop is idle, starved when the loop is busy. `bench/commit.py --writers` prints
     the comparison; docs/measurements.md keeps the finding and what it costs, which is that nothing
     else runs while the disk syncs. Where that takes so long that this is the greater evil, because
-    of the disk (`DiskSpeed`), of the batch (`LARGE_BYTES`) or of a checkpoint that runs
-    (`Checkpoints`), COMMIT does go to a thread.
+    of the disk (`DiskSpeed`), of the batch (`LARGE_BYTES`) or of a checkpoint that runs, or that
+    COMMIT itself may do (`Checkpoints`), COMMIT does go to a thread.
     """
 
     def __init__(
@@ -208,7 +208,8 @@ class SqliteWriter:
             self._write(effects)
             reach(FaultPoint.WRITTEN)
             size = sum(len(e.body or b"") + len(e.data or b"") for e in effects.entries)
-            if size >= LARGE_BYTES or self._checkpoints.is_running:
+            checkpoints = self._checkpoints
+            if size >= LARGE_BYTES or checkpoints.is_running or checkpoints.may_commit_fold:
                 await self._in_thread(self._commit)  # its time is no measure of the disk
             elif self._disk_speed.is_slow:
                 busy_since = time.thread_time()

@@ -117,6 +117,28 @@ async def test_commits_leave_the_loop_while_a_checkpoint_runs(
     assert [name == loop for name in ran_in] == [True, False, True]
 
 
+async def test_a_commit_that_may_fold_the_wal_itself_leaves_the_loop(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a read that took so long that SQLite folds all since in the COMMIT that comes next."""
+    writer, ran_in = store.writer, list[str]()
+    commit = writer._commit
+
+    def noted_commit() -> None:
+        ran_in.append(threading.current_thread().name)
+        commit()
+
+    monkeypatch.setattr(writer, "_commit", noted_commit)
+    for most_pages in (10_000, 1, 10_000):
+        monkeypatch.setattr(checkpoints, "LARGEST_WAL_PAGES", most_pages)
+        writer._disk_speed.average_seconds = 0.0
+        await write(store)
+    writer._disk_speed.average_seconds = 0.0
+    await write(store)
+    loop = threading.current_thread().name
+    assert [name == loop for name in ran_in] == [True, True, False, True]
+
+
 async def test_a_checkpoint_that_fails_loses_nothing(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
