@@ -252,9 +252,7 @@ class Delivery:
 
     def forget(self, erased: Erased) -> None:
         """Some content of channels is erased: keep none of it."""
-        self._made.clear()
-        self._made_bytes = 0
-        forget_events()
+        self._forget_frames()
         self._texts.forget(erased)
         for stream in erased.streams:
             if self._hot is not None:
@@ -269,8 +267,16 @@ class Delivery:
 
     def distrust(self) -> None:
         """Something may have been erased without a word: keep nothing that may not be stored."""
+        self._forget_frames()
         self._texts.clear()
+        if self._hot is not None:
+            self._hot.clear()
         self._forget_live()
+
+    def _forget_frames(self) -> None:
+        self._made.clear()
+        self._made_bytes = 0
+        forget_events()
 
     def _forget_live(self, prefix: str = "", client_id: str | None = None) -> None:
         """Keep no last event that nothing else is kept of, of a client or of any."""

@@ -43,6 +43,11 @@ class HotBuffer:
         """Keep nothing of a channel; what is asked for is read from the store."""
         self._bytes -= sum(size for size, _ in self._channels.pop(stream, ()))
 
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._channels.clear()
+        self._bytes = 0
+
     def after(
         self, stream: str, serial: int, through: int, now_ms: int
     ) -> Sequence[Version] | None:

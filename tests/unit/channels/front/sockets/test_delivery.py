@@ -6,6 +6,7 @@ from typing import Any, cast
 from msgspec import Raw
 
 from tidelog.channels.front.sockets.delivery import Delivery
+from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.texts import Texts
 from tidelog.channels.messages import Entry
 from tidelog.channels.protocol import wire
@@ -28,6 +29,27 @@ def entry(body: bytes | None, at: int = 1) -> Entry:
     return Entry(at, at, "channels/a/room", at, kind, serial, body)
 
 
+def created() -> bytes:
+    """The body of a message that begins."""
+    return encode_body(Body(message_id="i", history_serial=1, data=Raw(b'"a"')))
+
+
+def test_nothing_stays_in_memory_that_may_have_been_erased() -> None:
+    """Another node may have erased it while this one did not hear: the store is asked again."""
+    nobody = SimpleNamespace(subscriptions={}, state=None)
+    hub = SimpleNamespace(channel=lambda _: nobody)
+    nothing: Any = None
+    texts, hot = Texts(nothing, 10**6, is_followed=lambda _: True), HotBuffer(10, 60)
+    delivery = Delivery(cast("Any", hub), texts, nothing, nothing, hot)
+    delivery.deliver([entry(created())])
+    delivery._keep_made(("id", 1), b"frame")
+    assert hot.at("channels/a/room", 1) is not None
+    delivery.distrust()
+    assert hot.at("channels/a/room", 1) is None
+    assert (hot._bytes, texts._bytes, delivery._made_bytes) == (0, 0, 0)
+    assert not delivery._made
+
+
 def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
     """An emptied or unreadable entry ends its channel's sockets with 4200, never a silent gap.
 
@@ -42,7 +64,6 @@ def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
         nothing: Any = None
         texts = Texts(nothing, 10**6, is_followed=lambda _: True)
         delivery = Delivery(cast("Any", hub), texts, nothing, nothing, None)
-        created = Body(message_id="i", history_serial=1, data=Raw(b'"a"'))
-        delivery.deliver([entry(encode_body(created)), entry(body, 2)])
+        delivery.deliver([entry(created()), entry(body, 2)])
         assert subscriber.ended == [wire.RECONNECT]
         assert not texts._texts
