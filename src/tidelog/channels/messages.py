@@ -20,6 +20,7 @@ from tidelog.channels.protocol.requests import (
     Publication,
 )
 from tidelog.channels.protocol.revocations import Revocation
+from tidelog.channels.protocol.version import Version, stored_version
 from tidelog.link.message import Failed, Message, Vocabulary
 
 
@@ -253,6 +254,18 @@ class Entry(Struct, frozen=True, array_like=True):
     entity: str
     body: bytes | None
     """None if it was emptied before it came here."""
+
+    def version(self) -> Version:
+        """The version that it is, if it was not emptied."""
+        assert self.body is not None  # noqa: S101 - whoever asks has looked
+        return stored_version(
+            self.kind,
+            self.committed_id,
+            self.committed_at,
+            self.stream_serial,
+            self.entity,
+            self.body,
+        )
 
 
 class Entries(Message, frozen=True):

@@ -18,10 +18,9 @@ class GrowingText:
     __slots__ = ("_base", "_base_id", "_fragments")
 
     def __init__(self, data: Raw | UnsetType, committed_id: int) -> None:
-        self._base: bytes | None
-        self._base_id: int
-        self._fragments: list[tuple[int, bytes]]
-        self.say(data, committed_id)
+        self._base = None if isinstance(data, UnsetType) else bytes(data)
+        self._base_id = committed_id
+        self._fragments: list[tuple[int, bytes]] = []
 
     def say(self, data: Raw | UnsetType, committed_id: int) -> None:
         """A version says all of the data, or that there is none."""

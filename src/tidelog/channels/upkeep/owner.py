@@ -212,7 +212,9 @@ class ChannelsOwner:
         told = []
         for entry in entries:
             try:
-                self._follow(entry)
+                number = int(entry.entity[-20:])
+                if not self.states.has_included(entry, number):
+                    self._follow(entry, number)
             except Exception:  # noqa: BLE001 - fronts find it unreadable too, and tell their clients
                 _log.exception("entry %d could not be followed", entry.committed_id)
             told.append(
@@ -231,13 +233,11 @@ class ChannelsOwner:
             for front in self._fronts:
                 front.deliver(message)
 
-    def _follow(self, entry: Entry) -> None:
-        """Bring the states up to an entry, unless it was decided here and they include it."""
-        number = int(entry.entity[-20:])
-        if not self.states.has_included(entry, number):
-            version = version_of(entry)
-            if version is not None:
-                self.states.follow(entry.stream, version, number)
+    def _follow(self, entry: Entry, number: int) -> None:
+        """Bring the states up to an entry that was not decided here."""
+        version = version_of(entry)
+        if version is not None:
+            self.states.follow(entry.stream, version, number)
 
     def _tell_floors(self, streams: Iterable[str]) -> None:
         """Epoch or floors of these may be others."""

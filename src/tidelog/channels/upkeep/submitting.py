@@ -83,7 +83,9 @@ class _Publishing:
                 dedupe=dedupe if key is None else (*dedupe, key),
                 streams=tuple(stream for n in names for stream in n.streams),
             )
-        self.size_bytes = 256 + sum(_size(item.publication) for item in items)
+        self.size_bytes = 256
+        for item in items:
+            self.size_bytes += _size(item.publication)
         self._submitting = submitting
         self._items = items
         self._channels = channels

@@ -13,14 +13,14 @@ from tidelog.channels.front.reads.version_data import DataFollower
 from tidelog.channels.front.sockets.connection import Sending
 from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
-from tidelog.channels.front.sockets.hub import VERSION_BYTES, Channel, HeldFrame, Hub, Subscription
+from tidelog.channels.front.sockets.hub import Channel, HeldFrame, Hub, Subscription
 from tidelog.channels.front.sockets.texts import Texts
 from tidelog.channels.messages import Entry, Erased, Live
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.event_stream import forget_events
 from tidelog.channels.protocol.names import ChannelKind, is_cache, split_stream
 from tidelog.channels.protocol.verbs import APPEND, CREATE
-from tidelog.channels.protocol.version import EVENT, Projector, Version, number_of, stored_version
+from tidelog.channels.protocol.version import EVENT, Projector, Version, number_of
 
 _log = logging.getLogger(__name__)
 
@@ -69,23 +69,18 @@ class Delivery:
                 self._lost(entry)
 
     def _deliver(self, entry: Entry) -> None:
-        stream, body = entry.stream, entry.body
-        if body is None:
+        stream = entry.stream
+        if entry.body is None:
             self._lost(entry)
             return
-        version = stored_version(
-            entry.kind,
-            entry.committed_id,
-            entry.committed_at,
-            entry.stream_serial,
-            entry.entity,
-            body,
-        )
+        if self._hot is not None:
+            self._hot.add(entry)
         number = int(entry.entity[-20:])
         channel = self._hub.channel(stream)
+        if channel is None and not self._texts.has(number):
+            return  # nobody is here for it, so it is not even read
+        version = entry.version()
         self._texts.follow(stream, version, number, is_wanted=channel is not None)
-        if self._hot is not None:
-            self._hot.add(stream, version, len(body) + VERSION_BYTES)
         if channel is not None:
             if channel.state is not None:
                 channel.state.delivered(version)

@@ -97,6 +97,10 @@ class Texts:
         elif is_wanted and version.kind == CREATE:
             self._add(number, _Text(stream, version))
 
+    def has(self, number: int) -> bool:
+        """Whether a message is followed, or about to be."""
+        return number in self._texts or number in self._loads
+
     def at(self, version: Version, number: int) -> bytes | None:
         """All the data after a version, if it is in memory."""
         text = self._texts.get(number)

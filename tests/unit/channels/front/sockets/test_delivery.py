@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
+import pytest
 from msgspec import Raw
 
 from tidelog.channels.front.sockets.delivery import Delivery
@@ -60,10 +62,25 @@ def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
         nobody = SimpleNamespace(subscriptions={}, state=None)
         channel = SimpleNamespace(subscriptions={subscriber: None})
         channels = [nobody, channel]
-        hub = SimpleNamespace(channel=lambda _, channels=channels: channels.pop(0))
+        hub = SimpleNamespace(
+            channel=lambda _, channels=channels: channels.pop(0) if channels[1:] else channels[0]
+        )
         nothing: Any = None
         texts = Texts(nothing, 10**6, is_followed=lambda _: True)
         delivery = Delivery(cast("Any", hub), texts, nothing, nothing, None)
         delivery.deliver([entry(created()), entry(body, 2)])
         assert subscriber.ended == [wire.RECONNECT]
         assert not texts._texts
+
+
+def test_what_nobody_is_here_for_is_kept_and_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    """A front may follow every channel of a log, for whoever comes back, and has few of them."""
+    nothing: Any = None
+    hub = SimpleNamespace(channel=lambda _: None)
+    hot = HotBuffer(max_versions=4, ttl_seconds=10)
+    texts = Texts(nothing, 1000, is_followed=lambda _: True)
+    delivery = Delivery(cast("Any", hub), texts, nothing, nothing, hot)
+    delivery.deliver([entry(b"not json")])
+    assert not caplog.records
+    with pytest.raises(msgspec.DecodeError):
+        hot.at("channels/a/room", 1)
