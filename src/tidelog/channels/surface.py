@@ -35,14 +35,13 @@ async def open_halves(
     return Halves(owner, await ChannelsService.open(link, store, settings, clock))
 
 
-class ChannelsSurface:
-    """What `tidelog serve` mounts."""
+class ChannelsFront:
+    """The front's half with its routes, wherever the owner's is."""
 
     name = SURFACE
 
-    def __init__(self, halves: Halves, settings: ServerSettings, clock: Clock) -> None:
-        self.owner, self.service = halves
-        service = self.service
+    def __init__(self, service: ChannelsService, settings: ServerSettings, clock: Clock) -> None:
+        self.service = service
         apps = settings.served_apps
         self._http = ChannelsHttp(service, apps, settings.channels, clock)
         self._event_streams = EventStreams(service, self._http, clock)
@@ -57,13 +56,6 @@ class ChannelsSurface:
             frozenset(app.id for app in apps),
         )
 
-    @classmethod
-    async def open(
-        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
-    ) -> "ChannelsSurface":
-        """Channels on a running committer."""
-        return cls(await open_halves(committer, store, settings, clock), settings, clock)
-
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         streams = self._event_streams.route()
@@ -72,3 +64,18 @@ class ChannelsSurface:
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
         return self.service.endpoints()
+
+
+class ChannelsSurface(ChannelsFront):
+    """Both halves in one process: what `tidelog serve` mounts."""
+
+    def __init__(self, halves: Halves, settings: ServerSettings, clock: Clock) -> None:
+        super().__init__(halves.front, settings, clock)
+        self.owner = halves.owner
+
+    @classmethod
+    async def open(
+        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
+    ) -> "ChannelsSurface":
+        """Channels on a running committer."""
+        return cls(await open_halves(committer, store, settings, clock), settings, clock)

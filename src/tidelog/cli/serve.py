@@ -6,15 +6,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from msgspec import structs
 
+from tidelog.base import handed_on
 from tidelog.base.errors import ConfigError
 from tidelog.base.net.loopback import is_loopback
-from tidelog.base.supervisor import LISTENER_VARIABLE
 from tidelog.cli.shared.options import (
     ConfigOption,
     DataDirOption,
@@ -24,6 +23,8 @@ from tidelog.cli.shared.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidelog.base.serving.surface import Surface
     from tidelog.channels.settings import App
     from tidelog.config.settings import Settings
@@ -69,7 +70,7 @@ def serve(
 
     Example: tidelog serve --dev --data-dir ./data --port 8080
     """
-    listener = _inherited_listener()
+    listener = handed_on.inherited()
     settings = settings_from(
         config,
         host=host,
@@ -82,43 +83,17 @@ def serve(
     )
     import uvloop
 
-    from tidelog.config.credentials import require_credentials
+    from tidelog.config.credentials import require_credentials, secrets_of
     from tidelog.web import logs
 
     require_credentials(settings)
-    logs.configure(settings.log_level, settings.log_format, _secrets(settings))
+    logs.configure(settings.log_level, settings.log_format, secrets_of(settings))
     if settings.dev:
         _warn_of_development(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         listener = runner.run(_run(settings, listener, as_json=as_json))
     if listener is not None:
-        _begin_again(listener)
-
-
-def _begin_again(listener: socket.socket) -> NoReturn:
-    """Run the same command in this process's place, with the port that it has.
-
-    The store has another log than was served. Nothing that was made of the old one is in a new
-    program, and peers that connect meanwhile wait.
-    """
-    os.set_inheritable(listener.fileno(), True)
-    os.environ[LISTENER_VARIABLE] = str(listener.fileno())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
-
-
-def _inherited_listener() -> socket.socket | None:
-    """What `_begin_again` left to this program."""
-    given = os.environ.pop(LISTENER_VARIABLE, "")
-    if not given:
-        return None
-    try:
-        listener = socket.socket(fileno=int(given))
-    except (OSError, ValueError):
-        return None  # somebody else's variable
-    listener.set_inheritable(False)
-    return listener
+        handed_on.begin_again(listener)
 
 
 def _warn_of_development(settings: "Settings") -> None:
@@ -149,24 +124,6 @@ def _warn_of_development(settings: "Settings") -> None:
 def _public_apps(settings: "Settings") -> "Sequence[App]":
     """The app of `--dev`, if none of the configured ones takes its place."""
     return [app for app in settings.served_apps if app not in settings.configured_apps]
-
-
-def _secrets(settings: "Settings") -> Sequence[str]:
-    """What no log line may show; the secret of `--dev` is none, and is announced."""
-    from urllib.parse import unquote, urlsplit
-
-    try:
-        password = urlsplit(settings.store).password if settings.is_postgresql else None
-    except ValueError:  # opening the store says what is wrong with it, without quoting it
-        password = None
-    return (
-        settings.admin_token,
-        settings.sync.jwt_secret,
-        settings.channels.proxy_token,
-        *(app.secret for app in settings.configured_apps),
-        password or "",
-        unquote(password or ""),
-    )
 
 
 async def _run(

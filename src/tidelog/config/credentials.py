@@ -5,7 +5,8 @@ missing or weak and how to set it; it never repeats a secret.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote, urlsplit
 
 from tidelog.base.errors import ConfigError
 from tidelog.config.settings import Settings
@@ -68,6 +69,22 @@ def require_credentials(settings: Settings) -> None:
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
         raise ConfigError(f"the server starts only when its secrets are set:{listed}\n{_HOW}")
+
+
+def secrets_of(settings: Settings) -> Sequence[str]:
+    """What no log line may show; the secret of `--dev` is none, and is announced."""
+    try:
+        password = urlsplit(settings.store).password if settings.is_postgresql else None
+    except ValueError:  # opening the store says what is wrong with it, without quoting it
+        password = None
+    return (
+        settings.admin_token,
+        settings.sync.jwt_secret,
+        settings.channels.proxy_token,
+        *(app.secret for app in settings.configured_apps),
+        password or "",
+        unquote(password or ""),
+    )
 
 
 def credential_problems(settings: Settings) -> Iterator[str]:

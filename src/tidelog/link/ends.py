@@ -21,6 +21,8 @@ cross; then nothing was sent."""
 
 A = TypeVar("A", bound=Message)
 
+_ENDING = Failed("ShuttingDown", "the server is stopping; connect again")
+
 _LOST = Failed(
     "OutcomeUnknown",
     "the owner of the log is gone; retry with the same key to learn the outcome",
@@ -40,6 +42,7 @@ class FrontEnd:
         self._number = 0
         self._asked: dict[int, Callable[[Any], None]] = {}
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+        self._finished: asyncio.Future[None] | None = None
 
     def tell(self, message: Message) -> None:
         """Say something that has no answer.
@@ -55,6 +58,9 @@ class FrontEnd:
         In one process that may be before this returns, and so may `NotSent` be with any link. What
         was asked cannot be withdrawn.
         """
+        if self._finished is not None:
+            answered(_ENDING)
+            return
         self._number = number = self._number + 1
         self._asked[number] = answered
         try:
@@ -110,7 +116,20 @@ class FrontEnd:
             except Exception:  # noqa: BLE001 - in one process the owner would fail at it
                 _log.exception("receiving a %s failed", type(message).__name__)
         elif answered := self._asked.pop(number, None):  # None: who was answered has failed at it
+            if self._finished is not None:
+                self._look_finished()
             answered(message)
+
+    async def finish(self) -> None:
+        """Refuse what is asked from now on, and return when all else was answered."""
+        if self._finished is None:
+            self._finished = asyncio.get_running_loop().create_future()
+        self._look_finished()
+        await asyncio.shield(self._finished)
+
+    def _look_finished(self) -> None:
+        if self._finished is not None and not self._asked and not self._finished.done():
+            self._finished.set_result(None)
 
     def lost(self) -> None:
         """The owner is gone, with this end: whoever waits, or asks from now on, is told so."""
@@ -121,6 +140,7 @@ class FrontEnd:
                 answered(_LOST)
             except Exception:  # noqa: BLE001 - the others must be told too
                 _log.exception("telling that the owner is gone failed")
+        self._look_finished()
         awaited, self._awaited = self._awaited, []
         for _, reached in awaited:
             if not reached.done():

@@ -143,6 +143,20 @@ class Committer:
         """Whether nothing new is taken any more."""
         return self._stopping
 
+    @property
+    def position(self) -> int:
+        """How far the tail has delivered the log."""
+        return self.tail.position
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is taken although nobody stops it; anybody may read it."""
+        if self.failed.done():
+            return "the store cannot be trusted any more; see the server's log"
+        if self.is_suspended:
+            return "the store has another log than before; beginning again"
+        return self.clock_skew.problem
+
     def submit(self, request: Request) -> None:
         """Queue a request; it cannot be withdrawn.
 

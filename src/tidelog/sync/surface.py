@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidelog.base.clock import Clock
+from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import Endpoint, Route
 from tidelog.link.choice import connect
 from tidelog.log.committer import Committer
@@ -18,6 +19,7 @@ from tidelog.sync.front.polling import Polling
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.messages import VOCABULARY
 from tidelog.sync.metrics import SyncMetrics
+from tidelog.sync.protocol.profiles import Model
 from tidelog.sync.settings import ServerSettings, SyncSettings
 from tidelog.sync.upkeep.owner import SyncOwner
 
@@ -29,36 +31,39 @@ class Halves(NamedTuple):
     front: SyncService
 
 
+class Rules(NamedTuple):
+    """What an application has sync check; both halves have the same."""
+
+    model: Model
+    plugin: GuardedPlugin | None
+
+    @classmethod
+    def of(cls, settings: SyncSettings, metrics: Metrics) -> "Rules":
+        """As the settings name them."""
+        clocks = Clocks(time.perf_counter, time.thread_time)
+        part = metrics.part(SyncMetrics)
+        return cls(read_model(settings), GuardedPlugin.from_settings(settings, part, clocks))
+
+
 async def open_halves(
     committer: Committer, store: Store, settings: SyncSettings, clock: Clock
 ) -> Halves:
     """Sync on a running committer, without routes."""
-    model = read_model(settings)
-    metrics = committer.metrics.part(SyncMetrics)
-    clocks = Clocks(time.perf_counter, time.thread_time)
-    plugin = GuardedPlugin.from_settings(settings, metrics, clocks)
-    owner = await SyncOwner.open(committer, store, settings, model, plugin)
+    rules = Rules.of(settings, committer.metrics)
+    owner = await SyncOwner.open(committer, store, settings, *rules)
     link = connect(owner, VOCABULARY)
-    return Halves(owner, await SyncService.open(link, store, settings, clock, model, plugin))
+    return Halves(owner, await SyncService.open(link, store, settings, clock, *rules))
 
 
-class SyncSurface:
-    """What `tidelog serve` mounts."""
+class SyncFront:
+    """The front's half with its routes, wherever the owner's is."""
 
     name = SURFACE
 
-    def __init__(self, halves: Halves, admin_token: str) -> None:
-        self.owner, self.service = halves
-        self._polling = Polling(self.service)
-        self._admin = Admin(self.service, admin_token)
-
-    @classmethod
-    async def open(
-        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
-    ) -> "SyncSurface":
-        """Sync on a running committer."""
-        halves = await open_halves(committer, store, settings.sync, clock)
-        return cls(halves, settings.administration_token)
+    def __init__(self, service: SyncService, admin_token: str) -> None:
+        self.service = service
+        self._polling = Polling(service)
+        self._admin = Admin(service, admin_token)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
@@ -67,3 +72,19 @@ class SyncSurface:
     def endpoints(self) -> Sequence[Endpoint]:
         """See `Surface.endpoints`."""
         return self.service.endpoints()
+
+
+class SyncSurface(SyncFront):
+    """Both halves in one process: what `tidelog serve` mounts."""
+
+    def __init__(self, halves: Halves, admin_token: str) -> None:
+        super().__init__(halves.front, admin_token)
+        self.owner = halves.owner
+
+    @classmethod
+    async def open(
+        cls, committer: Committer, store: Store, settings: ServerSettings, clock: Clock
+    ) -> "SyncSurface":
+        """Sync on a running committer."""
+        halves = await open_halves(committer, store, settings.sync, clock)
+        return cls(halves, settings.administration_token)

@@ -10,6 +10,7 @@ import pytest
 from tidelog.base.errors import (
     OutcomeUnknown,
     QueueFull,
+    ShuttingDown,
     StoreUnavailable,
     TidelogError,
     Unsendable,
@@ -192,6 +193,36 @@ async def test_who_fails_at_the_loss_keeps_it_from_nobody(
     assert isinstance(answer, Failed)
     with pytest.raises(OutcomeUnknown):
         await end.reach(1)
+
+
+async def test_a_front_that_ends_waits_for_answers_and_asks_no_more(link: Connect) -> None:
+    """What was asked is answered, what is asked then is refused here, and it is over."""
+    half = Half()
+    end = link(half, VOCABULARY)
+    end.hear = lambda _message: None
+    asked = asyncio.create_task(end.reply(Ask("before", is_later=True), Answer))
+    await asyncio.sleep(0)
+    await asyncio.gather(end.finish(), end.finish())
+    assert await asked == Answer("before")
+    with pytest.raises(ShuttingDown):
+        await end.reply(Ask("after"), Answer)
+    end.tell(Note("goodbye"))
+    await asyncio.sleep(0)
+    assert half.fronts[0].heard == [Ask("before", is_later=True), Note("goodbye")]
+
+
+async def test_a_front_that_ends_does_not_wait_for_a_lost_owner() -> None:
+    """Nobody will answer."""
+    end = FrontEnd()
+    end.send = lambda _number, _message: None
+    told: list[Any] = []
+    end.ask(Ask("anything"), told.append)
+    finishing = asyncio.create_task(end.finish())
+    await asyncio.sleep(0)
+    assert not finishing.done()
+    end.lost()
+    await finishing
+    assert [each.error for each in told] == ["OutcomeUnknown"]
 
 
 async def test_whoever_waits_for_a_position_goes_on_when_it_is_passed() -> None:

@@ -73,9 +73,17 @@ class ChannelsOwner:
     """An `OwnerHalf` on a committer and a store."""
 
     def __init__(
-        self, committer: Committer, store: Store, settings: Channels, clock: Clock, log_id: str
+        self,
+        committer: Committer,
+        store: Store,
+        settings: Channels,
+        clock: Clock,
+        log_id: str,
+        *,
+        has_many_fronts: bool = False,
     ) -> None:
         self._committer = committer
+        self._has_other_fronts = has_many_fronts or store.is_shared
         self._store = store
         self._log_id = log_id
         tag = log_id.lower()
@@ -131,10 +139,20 @@ class ChannelsOwner:
 
     @classmethod
     async def open(
-        cls, committer: Committer, store: Store, settings: Channels, clock: Clock
+        cls,
+        committer: Committer,
+        store: Store,
+        settings: Channels,
+        clock: Clock,
+        *,
+        has_many_fronts: bool = False,
     ) -> "ChannelsOwner":
-        """On a running committer, with all that it does by itself."""
-        owner = cls(committer, store, settings, clock, (await store.head()).log_id)
+        """On a running committer, with all that it does by itself.
+
+        One that `has_many_fronts` has them tell each other who is present.
+        """
+        log_id = (await store.head()).log_id
+        owner = cls(committer, store, settings, clock, log_id, has_many_fronts=has_many_fronts)
         await owner.revoking.read()
         await owner.retention.open()
         if settings.versioned_messages.enabled:
@@ -158,7 +176,7 @@ class ChannelsOwner:
             self._committer.tail.position,
             self._log_id,
             (*incarnations.former, incarnations.current),
-            self._store.is_shared,
+            self._has_other_fronts,
         )
 
     def lost(self, front: "_Front") -> None:

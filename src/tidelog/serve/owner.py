@@ -1,0 +1,84 @@
+"""The program that owns the log: store, committer and the owner's half of every surface.
+
+It has no connection but links of fronts, which come and go. There is one link for each front, and
+it carries all surfaces: so a front has its owner or has not, and what it hears is in one order.
+"""
+
+import asyncio
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tidelog.base.clock import SystemClock
+from tidelog.base.garbage_collection import leave_startup_out
+from tidelog.base.supervisor import say_ready
+from tidelog.config.metrics import all_metrics
+from tidelog.config.settings import Settings
+from tidelog.link.unix import Served, owner_link
+from tidelog.log.committer import Committer
+from tidelog.serve import program
+from tidelog.serve.surfaces import EXTENSIONS, halved
+from tidelog.web.served_store import open_served
+from tidelog.web.server import Node
+from tidelog.web.watchdog import Watchdog
+
+
+async def own(settings: Settings, path: str) -> None:
+    """Own the log until SIGTERM; then finish what was accepted, and end.
+
+    Raises:
+        StoreUntrustworthy: the disk failed an fsync.
+        HistoryReplaced: the store has another log than before; a new owner continues with that.
+    """
+    clock = SystemClock()
+    store = await open_served(settings, EXTENSIONS, clock)
+    try:
+        committer = await Committer.start(store, clock, all_metrics(), settings.limits)
+        try:
+            await _serve(Node(settings, clock, store, committer), path)
+        finally:
+            await committer.abandon()  # over already, unless something failed
+    finally:
+        await store.close()
+
+
+async def _serve(node: Node, path: str) -> None:
+    committer, loop = node.committer, asyncio.get_running_loop()
+    surfaces = [
+        Served(await each.open_owner(node), each.vocabulary) for each in halved(node.settings)
+    ]
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    link = partial(owner_link, surfaces, committer.tail.brake)
+    links = await loop.create_unix_server(link, sock=_bound(path))
+    leave_startup_out()
+    watchdog = Watchdog()
+    watchdog.start()
+    say_ready()
+    stopping = asyncio.ensure_future(told.wait())
+    ends: set[asyncio.Future[Any]] = {stopping, committer.failed, committer.replaced}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    watchdog.stop()
+    links.close()
+    if committer.failed.done():
+        raise committer.failed.result()
+    if committer.replaced.done():
+        raise committer.replaced.result()
+    await committer.stop()
+    await asyncio.sleep(0)  # the last answers leave with this turn of the loop
+
+
+def _bound(path: str) -> socket.socket:
+    """A socket at this path in place of a dead owner's: whoever is here has the store's lock."""
+    Path(path).unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.bind(path)
+    Path(path).chmod(0o600)  # before it listens: nobody else's process is a front
+    return bound
+
+
+if __name__ == "__main__":
+    program.run(own)

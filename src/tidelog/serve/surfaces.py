@@ -1,0 +1,108 @@
+"""The surfaces of a server as its two kinds of programs open them: each half by itself."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from tidelog.base.clock import ServerClock
+from tidelog.base.metrics import Metrics
+from tidelog.base.serving.surface import Surface
+from tidelog.config.settings import Settings
+from tidelog.dashboard.schema import EXTENSION as DASHBOARD
+from tidelog.link.ends import FrontEnd, OwnerHalf
+from tidelog.link.message import Vocabulary
+from tidelog.store.engine import Store
+from tidelog.web.server import Node
+
+EXTENSIONS = (DASHBOARD,)
+"""What is in the store beside the surfaces below, in every process alike."""
+
+
+class FrontNode(NamedTuple):
+    """What a front's half is opened on, beside its link."""
+
+    settings: Settings
+    clock: ServerClock
+    store: Store
+    """Only to be read."""
+    metrics: Metrics
+
+
+class Halved(NamedTuple):
+    """A surface that may be in two processes."""
+
+    vocabulary: Vocabulary
+    open_owner: Callable[[Node], Awaitable[OwnerHalf]]
+    open_front: Callable[[FrontNode, FrontEnd], Awaitable[Surface]]
+
+
+def halved(settings: Settings) -> Sequence[Halved]:
+    """Those that are served, in the order in which they are numbered on a link."""
+    return [
+        *([_channels()] if settings.served_apps else ()),
+        *([_sync()] if settings.served_sync.is_served else ()),
+        *([_mesh()] if settings.administration_token else ()),
+    ]
+
+
+def _channels() -> Halved:
+    from tidelog.channels import surface
+    from tidelog.channels.front.service import ChannelsService
+    from tidelog.channels.messages import VOCABULARY
+    from tidelog.channels.upkeep.owner import ChannelsOwner
+
+    async def open_owner(node: Node) -> OwnerHalf:
+        settings, clock, store, committer = node
+        return await ChannelsOwner.open(
+            committer, store, settings.channels, clock, has_many_fronts=True
+        )
+
+    async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
+        settings, clock, store, _ = node
+        service = await ChannelsService.open(link, store, settings, clock)
+        return surface.ChannelsFront(service, settings, clock)
+
+    return Halved(VOCABULARY, open_owner, open_front)
+
+
+def _sync() -> Halved:
+    from tidelog.sync import surface
+    from tidelog.sync.front.service import SyncService
+    from tidelog.sync.messages import VOCABULARY
+    from tidelog.sync.upkeep.owner import SyncOwner
+
+    async def open_owner(node: Node) -> OwnerHalf:
+        settings, _, store, committer = node
+        sync = settings.served_sync
+        rules = surface.Rules.of(sync, committer.metrics)
+        return await SyncOwner.open(committer, store, sync, *rules)
+
+    async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
+        settings, clock, store, metrics = node
+        settings = structs.replace(settings, sync=settings.served_sync)
+        rules = surface.Rules.of(settings.sync, metrics)
+        service = await SyncService.open(link, store, settings.sync, clock, *rules)
+        return surface.SyncFront(service, settings.administration_token)
+
+    return Halved(VOCABULARY, open_owner, open_front)
+
+
+def _mesh() -> Halved:
+    from tidelog.mesh import surface
+    from tidelog.mesh.messages import VOCABULARY
+    from tidelog.mesh.upkeep.owner import MeshOwner
+
+    async def open_owner(node: Node) -> OwnerHalf:
+        settings, clock, store, committer = node
+        owner = MeshOwner(committer, store, settings.mesh, clock)
+        owner.periodic.start()
+        return owner
+
+    async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
+        service = await surface.open_service(
+            link, node.store, node.settings, node.clock, node.metrics
+        )
+        return surface.MeshFront(service, node.settings.administration_token)
+
+    return Halved(VOCABULARY, open_owner, open_front)

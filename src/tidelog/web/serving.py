@@ -1,0 +1,305 @@
+"""Surfaces on one port, from start to orderly end, whatever process has the log."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
+import uvicorn
+
+from tidelog import __version__
+from tidelog.base.errors import ConfigError, StoreError
+from tidelog.base.metrics import Metrics
+from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document, record
+from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
+from tidelog.config.settings import Settings
+from tidelog.store.engine import Store
+from tidelog.web.addresses import Addresses
+from tidelog.web.app import HttpApp
+from tidelog.web.browser_client import BrowserClient
+from tidelog.web.development import Gate
+from tidelog.web.fanout import Fanout
+from tidelog.web.http import LimitedHttp, http_protocol
+from tidelog.web.tls import TlsListener, server_context
+from tidelog.web.unauthenticated import Unauthenticated
+from tidelog.web.websocket import WebSocketService
+
+if TYPE_CHECKING:
+    from tidelog.web.tracing import Tracing
+
+_log = logging.getLogger(__name__)
+
+READY_SECONDS = 2.0
+"""A store that does not answer within this is not ready; load balancers ask every few seconds."""
+
+
+class Backing(Protocol):
+    """What takes the work that surfaces accept: the committer, or a link to its process."""
+
+    @property
+    def position(self) -> int:
+        """How far of the log was delivered here."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why no writes are taken, if none are; anybody may read it."""
+
+    async def stop(self) -> None:
+        """Take nothing new, and return when what was accepted is done."""
+
+    async def abandon(self) -> None:
+        """End at once."""
+
+
+class Serving:
+    """What is ready to be served; `run` does, until `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        store: Store,
+        backing: Backing,
+        surfaces: Sequence[Surface],
+        listener: socket.socket,
+        tracing: "Tracing | None" = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.store = store
+        self.listener = listener
+        """Where it listens."""
+        self._backing = backing
+        self._tracing = tracing
+        self._stopping = self.is_told_to_stop = False
+        self._hurry = asyncio.Event()
+        limits = settings.limits
+        fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
+        endpoints = [
+            msgspec.structs.replace(endpoint, surface=surface.name)
+            for surface in surfaces
+            for endpoint in surface.endpoints()
+        ]
+        self._routes = [
+            *self._own_routes(),
+            *(route for surface in surfaces for route in surface.routes()),
+        ]
+        if settings.dev:
+            gate = Gate()
+            endpoints, self._routes = gate.endpoints(endpoints), gate.routes(self._routes)
+        if tracing is not None:
+            endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
+        addresses = Addresses(settings.per_address)
+        unauthenticated = Unauthenticated(limits.unauthenticated_total_bytes, metrics)
+        self._websockets = WebSocketService(
+            endpoints, fanout, metrics, limits, addresses, unauthenticated
+        )
+        app = HttpApp(self._routes, metrics, limits, addresses)
+        protocol = http_protocol(
+            app,
+            limits,
+            metrics,
+            addresses,
+            unauthenticated,
+            fanout,
+            self._websockets.sockets,
+        )
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                _never_called,
+                http=protocol,
+                ws=self._websockets.protocol_class(),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # a peer must not choose its own address
+                timeout_keep_alive=max(1, limits.keep_alive_timeout_ms // 1000),
+                timeout_graceful_shutdown=max(1, limits.shutdown_grace_ms // 1000),
+            ),
+            self._finish_accepted,
+            TlsListener(tls, limits, metrics, addresses) if tls is not None else None,
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        scheme = "https" if self.settings.tls_certificate else "http"
+        host, port = self.listener.getsockname()[:2]
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def run(self) -> None:
+        """Serve until `stop` or `end`; then finish what was accepted and close all but the port."""
+        try:
+            await self._uvicorn.serve(sockets=[self.listener.dup()])
+        finally:
+            await self._backing.abandon()  # over already, unless serving failed
+            await self.store.close()
+            if self._tracing is not None:
+                await self._tracing.close()
+
+    def stop(self) -> None:
+        """Begin the orderly end; `run` returns when it is complete. Again: wait for no peer."""
+        if self.is_told_to_stop:
+            self._uvicorn.force_exit = True
+            self._hurry.set()
+        self.is_told_to_stop = True
+        self.end()
+
+    def end(self) -> None:
+        """Begin the orderly end, of the server's own accord."""
+        self._uvicorn.should_exit = True
+
+    async def _finish_accepted(self) -> None:
+        """Commit and answer what waits, then close the connections; nothing new is taken.
+
+        Takes no longer than `shutdown_grace_ms`, and stops waiting when told to hurry.
+        """
+        self._stopping = True
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        deadline = time.monotonic() + self.settings.limits.shutdown_grace_ms / 1000
+
+        async def bounded(work: Awaitable[None]) -> bool:
+            task = asyncio.ensure_future(work)
+            left = max(0.0, deadline - time.monotonic())
+            await asyncio.wait({task, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            done = task.done()
+            task.cancel()
+            return done
+
+        if not await bounded(self._backing.stop()):
+            _log.error("accepted work did not finish within shutdown_grace_ms; giving it up")
+            await self._backing.abandon()
+        await asyncio.sleep(0)  # the answers leave with the flush of this turn of the loop
+        await bounded(self._websockets.close_all())
+        hurry.cancel()
+
+    def _own_routes(self) -> Sequence[Route]:
+        health = record("live", live=FLAG, ready=FLAG, log_id=TEXT, head=WHOLE, delivered=WHOLE)
+        health["properties"]["incarnation"] = TEXT
+        health["properties"]["reason"] = TEXT
+        ready = Operation(
+            summary="Whether the store responds and writes are accepted.",
+            tag="server",
+            answer=health,
+            error=health,
+        )
+        live = Operation(summary="Whether the process responds.", tag="server", answer=health)
+        metrics = Operation(
+            summary="Metrics for Prometheus.", tag="server", answer=TEXT, media_type="text/plain"
+        )
+        described = Operation(summary="This document.", tag="server", answer={"type": "object"})
+        return (
+            Route("GET", "/healthz", self._get_ready, ready),
+            Route("GET", "/healthz/ready", self._get_ready, ready),
+            Route("GET", "/healthz/live", self._get_live, live),
+            Route("GET", "/metrics", self._get_metrics, metrics),
+            Route("GET", "/openapi.json", self._get_openapi, described),
+            BrowserClient().route(),
+        )
+
+    async def _get_openapi(self, request: HttpRequest) -> HttpResponse:
+        """Built when asked for: nobody does on a hot path."""
+        del request
+        described = document(self._routes, title="tidelog", version=__version__)
+        return HttpResponse(200, msgspec.json.encode(described))
+
+    async def _get_live(self, request: HttpRequest) -> HttpResponse:
+        del request
+        return HttpResponse(200, msgspec.json.encode({"live": True}))
+
+    async def _get_ready(self, request: HttpRequest) -> HttpResponse:
+        """Ready: the store answers, and new writes are taken."""
+        del request
+        health: dict[str, object] = {"live": True, "ready": False}
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                head = await self.store.head()
+            health |= {
+                "ready": not self._stopping,
+                "log_id": head.log_id,
+                "incarnation": head.incarnation,
+                "head": head.committed_id,
+                "delivered": self._backing.position,
+            }
+            if problem := self._backing.problem:
+                health["ready"] = False
+                health["reason"] = problem
+        except TimeoutError:
+            health["reason"] = "the store does not answer"
+        except StoreError:
+            # Not the error's own text: it names hosts and roles, and anybody may ask.
+            health["reason"] = "the store does not answer as it should; see the server's log"
+        return HttpResponse(200 if health["ready"] else 503, msgspec.json.encode(health))
+
+    async def _get_metrics(self, request: HttpRequest) -> HttpResponse:
+        del request
+        return HttpResponse(
+            200, self.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+
+async def _never_called(scope: object, receive: object, send: object) -> None:
+    """Uvicorn wants an ASGI application; our protocols respond without one."""
+    raise AssertionError(scope, receive, send)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that lets accepted work finish before it ends the connections that wait for it."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        finish: Callable[[], Awaitable[None]],
+        tls: TlsListener | None,
+    ) -> None:
+        super().__init__(config)
+        self._finish = finish
+        self._tls = tls
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to whoever runs the server: uvicorn would raise them again at the end."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; with TLS it is ours to accept."""
+        if self._tls is None or not sockets:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        [listener] = sockets
+        state = self.server_state
+
+        def http() -> LimitedHttp:
+            protocol = cast("type[LimitedHttp]", self.config.http_protocol_class)
+            return protocol(config=self.config, server_state=state, app_state=self.lifespan.state)
+
+        self._tls.start(listener, state.connections, http)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        if self._tls is not None:
+            self._tls.close()
+        await self._finish()
+        self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
+        await super().shutdown(sockets)
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What the server proves itself with; None if it speaks plain HTTP."""
+    for name in ("tls_certificate", "tls_key"):
+        path = getattr(settings, name)
+        if path and not Path(path).is_file():
+            raise ConfigError(f"{name}: there is no file {path}")
+    if not settings.tls_certificate:
+        return None
+    return server_context(settings.tls_certificate, settings.tls_key)

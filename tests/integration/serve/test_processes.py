@@ -1,0 +1,271 @@
+"""One server in several processes: an owner, three fronts, and clients on different ones."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from support.channels import peer as channels
+from support.mesh.peer import BrokerAt, Json, Member, Wire, envelope, unique
+from support.serve.processes import WAIT_SECONDS, Processes, kill, pause
+from support.sync.peer import EVENT, Peer, connected, note, open_peer, outcome, token
+
+FRONTS = 3
+KEPT = 20
+"""What each client has acknowledged between two kills."""
+
+LOST = (OSError, EOFError, WebSocketException, httpx.TransportError)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """One for all tests."""
+    with Processes(tmp_path_factory.mktemp("serve") / "data", FRONTS) as processes:
+        yield processes
+
+
+@pytest.fixture
+async def broker(server: Processes) -> AsyncIterator[BrokerAt]:
+    """The same, for members of a mesh."""
+    broker = BrokerAt(server.url, server.store)
+    async with broker.http:
+        yield broker
+
+
+@contextlib.asynccontextmanager
+async def channels_peer(server: Processes) -> AsyncIterator[channels.Peer]:
+    """A socket of channels after its handshake."""
+    url = f"{server.ws_url}/app/{channels.APP.key}?{channels.V1_QUERY}"
+    async with connect(url, compression=None, ping_interval=None, close_timeout=2) as socket:
+        peer = channels.Peer(socket, channels.APP, 1)
+        await channels.handshake(peer)
+        yield peer
+
+
+@contextlib.asynccontextmanager
+async def channels_api(server: Processes) -> AsyncIterator[channels.Api]:
+    """The HTTP API; its connection is made with the first request and kept."""
+    async with httpx.AsyncClient(verify=False, timeout=channels.WAIT_SECONDS) as client:
+        yield channels.Api(server.url, client)
+
+
+async def acknowledge(wire: Wire, delivered: Json) -> None:
+    """Say that a message has arrived."""
+    names = ("broker_message_id", "client_message_id", "claim_id")
+    await wire.send({"type": "client_ack", **{name: delivered[name] for name in names}})
+
+
+async def test_sync_clients_of_different_fronts(server: Processes) -> None:
+    """What one submits at one front the other gets at another, and a client is at one of them."""
+    first, second, third = await server.fronts()
+    url = f"{server.ws_url}/sync"
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            ana = await stack.enter_async_context(connected(url, "ana"))
+        async with server.only(second):
+            ben = await stack.enter_async_context(connected(url, "ben"))
+        await ana.subscribe("p")
+        assert outcome(await ben.submit(note("one"), note("two"))) == ["committed"] * 2
+        assert [each["id"] for each in await ana.broadcasts(2)] == ["one", "two"]
+        assert [each["id"] for each in await ben.whole("p")] == ["one", "two"]
+        assert outcome(await ana.submit(note("one"))) == ["committed"], "known, from elsewhere"
+        assert len(await ana.whole("p")) == 2
+        async with server.only(third):
+            again = await stack.enter_async_context(connected(url, "ana"))
+        assert await ana.close_code() == 4409
+        assert len(await again.whole("p")) == 2
+
+
+async def test_members_at_different_fronts(server: Processes, broker: BrokerAt) -> None:
+    """A send that one front accepts is delivered through another, once."""
+    first, second, third = await server.fronts()
+    slug = await broker.mesh()
+    ana, ben = [await broker.member(slug) for _ in range(2)]
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            his = await stack.enter_async_context(ben.connected())
+        async with server.only(second):
+            hers = await stack.enter_async_context(ana.connected())
+        await his.until("peer_join", member_pubkey=ana.address)
+        fields = envelope("dm", ben.address, "hello")
+        message = unique()
+        assert (await hers.post(message, fields))["code"] == 201
+        delivered = await his.until("deliver", client_message_id=message)
+        assert delivered["body"] == "hello"
+        await acknowledge(his, delivered)
+        async with server.only(third), httpx.AsyncClient(base_url=server.url, verify=False) as http:
+            broker.http, kept = http, broker.http
+            try:
+                assert (await ana.post(message, fields)).status_code == 200, "known everywhere"
+            finally:
+                broker.http = kept
+
+
+async def present(api: channels.Api, channel: str) -> set[str]:
+    """Who is, as a front knows it."""
+    users = channels.ok(await api.get(f"/channels/{channel}/users"))["users"]
+    return {each["id"] for each in users}
+
+
+async def test_channels_of_different_fronts(server: Processes) -> None:
+    """A publication reaches subscribers of other fronts, who also see each other."""
+    first, second, third = await server.fronts()
+    room, lobby = channels.unique(), channels.unique("presence-lobby")
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            ana = await stack.enter_async_context(channels_peer(server))
+        async with server.only(second):
+            ben = await stack.enter_async_context(channels_peer(server))
+            api = await stack.enter_async_context(channels_api(server))
+            channels.ok(await api.get("/channels"))
+        await ana.subscribe(room)
+        await api.publish(room, "hello")
+        assert (await ana.expect("chat.message", room))["data"] == "hello"
+        await ana.subscribe(lobby, {"user_id": "ana"})
+        await ben.subscribe(lobby, {"user_id": "ben"})
+        joined = await ana.expect("_member_added", lobby)
+        assert '"ben"' in joined["data"]
+        async with server.only(third), channels_api(server) as other:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while await present(other, lobby) != {"ana", "ben"}:  # noqa: ASYNC110 - told later
+                    await asyncio.sleep(0.02)
+
+
+async def test_the_owner_is_lost(server: Processes, broker: BrokerAt) -> None:
+    """Who waits is told that nobody knows; connections are closed so that clients come back."""
+    slug = await broker.mesh()
+    ana = await broker.member(slug)
+    room, draft = channels.unique(), note("cat-0", "kept")
+    first, *_ = await server.fronts()
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            subscriber = await stack.enter_async_context(channels_peer(server))
+            submitter = await stack.enter_async_context(connected(f"{server.ws_url}/sync", "cat"))
+            daemon = await stack.enter_async_context(ana.connected())
+            publisher = await stack.enter_async_context(channels_api(server))
+            channels.ok(await publisher.get("/channels"))
+        owner = await server.owner()
+        await pause(owner)
+        publishing = asyncio.create_task(publisher.events(room, data="lost"))
+        await submitter.send("submit_events", {"events": [draft]})
+        await subscriber.quiet()  # by now the front has both, and can do nothing about them
+        kill(owner)
+        channels.refused(await publishing, 503, "service_unavailable")
+        assert (await submitter.expect("error"))["code"] == "server_error"
+        assert await submitter.close_code() == 1011, "as after every server_error"
+        await subscriber.expect_close(4200)
+        assert await daemon.close_code() == 1001
+    kept: list[str] = []
+    enough = asyncio.Event()
+    submitting = asyncio.create_task(submit(server, "cat", kept, enough))
+    await until(lambda: bool(kept))
+    enough.set()
+    await submitting
+    assert (await stored(server, "kept"))["cat-0"] == 1
+
+
+@contextlib.asynccontextmanager
+async def sync_peer(server: Processes, name: str) -> AsyncIterator[Peer]:
+    """A connection of sync, or what is of `LOST` if its front has just lost the owner."""
+    hello = {"token": token(name), "client_id": name, "supported_profiles": [EVENT]}
+    async with open_peer(f"{server.ws_url}/sync", open_timeout=None) as peer:
+        await peer.send("connect", hello)
+        await peer.wait_for("connected")
+        yield peer
+
+
+async def submit(server: Processes, name: str, kept: list[str], enough: asyncio.Event) -> None:
+    """Submit drafts to sync, each under its id until it is answered."""
+    while not enough.is_set():
+        with contextlib.suppress(*LOST):
+            async with sync_peer(server, name) as peer:
+                while not enough.is_set():
+                    draft = f"{name}-{len(kept)}"
+                    assert outcome(await peer.submit(note(draft, "kept"))) == ["committed"]
+                    kept.append(draft)
+
+
+async def stored(server: Processes, partition: str) -> Counter[str]:
+    """How often each draft is in a partition."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            with contextlib.suppress(*LOST):
+                async with sync_peer(server, "reader") as reader:
+                    return Counter(each["id"] for each in await reader.whole(partition))
+
+
+async def send(ana: Member, ben: Member, kept: list[str], enough: asyncio.Event) -> None:
+    """Send to a member of a mesh, each message under its id until it is accepted."""
+    while not enough.is_set():
+        message = f"dm-{len(kept)}"
+        with contextlib.suppress(*LOST):
+            answer = await ana.post(message, envelope("dm", ben.address, message))
+            if answer.status_code in (200, 201):
+                kept.append(message)
+            else:
+                assert answer.status_code == 503, answer.text
+
+
+async def receive(ben: Member, got: set[str]) -> None:
+    """Take what comes for a member, on one connection after the other."""
+    while True:
+        with contextlib.suppress(*LOST):
+            async with Wire.open(ben) as wire:
+                await wire.hello()
+                await wire.negotiate()
+                while True:
+                    delivered = await wire.until("deliver")
+                    got.add(delivered["client_message_id"])
+                    await acknowledge(wire, delivered)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return when it is."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not is_so():  # noqa: ASYNC110 - other processes have no event
+            await asyncio.sleep(0.02)
+
+
+async def test_kill(server: Processes, broker: BrokerAt) -> None:
+    """A front and the owner are killed: what was acknowledged is there, once, and is delivered."""
+    slug = await broker.mesh()
+    ana, ben = [await broker.member(slug) for _ in range(2)]
+    kept: dict[str, list[str]] = {"dm": [], **{f"c{number}": [] for number in range(4)}}
+    got: set[str] = set()
+    enough = asyncio.Event()
+
+    async def more() -> None:
+        """Every client has something acknowledged that it had not before."""
+        wanted = {name: len(each) + KEPT for name, each in kept.items()}
+        await until(lambda: all(len(kept[name]) >= wanted[name] for name in wanted))
+
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(receive(ben, got))
+        tasks.create_task(send(ana, ben, kept["dm"], enough))
+        for name in kept.keys() - {"dm"}:
+            tasks.create_task(submit(server, name, kept[name], enough))
+        await more()
+        former = await server.fronts()
+        kill(former[0])
+        await more()
+        assert former[0] not in await server.fronts()
+        owner = await server.owner()
+        kill(owner)
+        await more()
+        assert await server.owner() != owner
+        await until(lambda: set(kept["dm"]) <= got)
+        enough.set()
+        receiving.cancel()
+    drafts = await stored(server, "kept")
+    assert set(drafts.values()) == {1}
+    assert drafts.keys() >= {draft for name in kept.keys() - {"dm"} for draft in kept[name]}
+    sent = Counter(
+        message
+        for (message,) in await broker.rows("SELECT client_message_id FROM {}", "message_queue")
+    )
+    assert {sent[message] for message in kept["dm"]} == {1}

@@ -1,0 +1,138 @@
+"""A server of several real processes, whose fronts a test can tell apart, stop and kill."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from support.channels.peer import APP
+from support.mesh.peer import ADMIN_TOKEN
+from support.serve import supervise
+from support.sync.peer import SECRET, write_model
+
+WAIT_SECONDS = 60.0
+LOOK_SECONDS = 0.02
+
+
+class Processes:
+    """A supervisor, an owner and fronts on one SQLite file."""
+
+    def __init__(self, data_dir: Path, fronts: int) -> None:
+        self.data_dir = data_dir
+        self.store = str(data_dir / "tidelog.db")
+        self._count = fronts
+        self._supervisor: subprocess.Popen[str]
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self.data_dir.mkdir(parents=True)
+        config = self.data_dir / "tidelog.toml"
+        config.write_text(_settings(self.data_dir), encoding="utf-8")
+        programs = (str(self._count), str(self.data_dir / "owner.sock"), str(config))
+        self._supervisor = subprocess.Popen(
+            [sys.executable, supervise.__file__, *programs], stdout=subprocess.PIPE, text=True
+        )
+        assert self._supervisor.stdout is not None
+        port = self._supervisor.stdout.readline().strip()
+        assert port, "it has said why it could not start"
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.terminate()
+        assert self._supervisor.wait(WAIT_SECONDS) == 0
+        assert self._supervisor.stdout is not None
+        self._supervisor.stdout.close()
+
+    @property
+    def ws_url(self) -> str:
+        """Where sockets are opened."""
+        return self.url.replace("http", "ws")
+
+    async def owner(self) -> int:
+        """The process that owns the log."""
+        [owner] = await self._running("tidelog.serve.owner", 1)
+        return owner
+
+    async def fronts(self) -> Sequence[int]:
+        """The processes that have connections; all of them, after one was killed too."""
+        return await self._running("tidelog.serve.front", self._count)
+
+    async def _running(self, module: str, count: int) -> list[int]:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(found := _children(self._supervisor.pid, module)) != count:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+        return found
+
+    @asynccontextmanager
+    async def only(self, chosen: int) -> AsyncIterator[None]:
+        """Whoever connects within the block gets this front: the others stand still."""
+        others = [front for front in await self.fronts() if front != chosen]
+        try:
+            for front in others:
+                await pause(front)
+            yield
+        finally:
+            for front in others:
+                os.kill(front, signal.SIGCONT)
+
+
+async def pause(process: int) -> None:
+    """Let it stand still; returns when it does."""
+    os.kill(process, signal.SIGSTOP)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while _state(process) != "T":  # noqa: ASYNC110 - another process has no event
+            await asyncio.sleep(0)
+
+
+def kill(process: int) -> None:
+    """As by the kernel; returns when it is no more."""
+    os.kill(process, signal.SIGKILL)
+    until = time.monotonic() + WAIT_SECONDS
+    while _state(process) not in ("", "Z", "X"):
+        assert time.monotonic() < until
+        time.sleep(LOOK_SECONDS)
+
+
+def _children(process: int, module: str) -> list[int]:
+    """Those of a process that run this module."""
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [each for each in map(int, listed.split()) if _is_running(each, module)]
+
+
+def _is_running(process: int, module: str) -> bool:
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return words[1:3] == [b"-m", module.encode()]
+
+
+def _state(process: int) -> str:
+    """The letter that the kernel shows for it; nothing if there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _settings(data_dir: Path) -> str:
+    sections: dict[str, dict[str, Any]] = {
+        "": {"data_dir": str(data_dir), "admin_token": ADMIN_TOKEN, "log_level": "warning"},
+        "[sync]": {"jwt_secret": SECRET, "model_file": write_model(data_dir)},
+        # A delivery whose front was killed comes again when its lease has ended.
+        "[mesh]": {"lease_ms": 1000, "reaper_interval_ms": 500},
+        "[channels.versioned_messages]": {"enabled": True},
+        "[[apps]]": {"id": APP.id, "key": APP.key, "secret": APP.secret},
+    }
+    return "".join(
+        f"{name}\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
+        for name, section in sections.items()
+    )
