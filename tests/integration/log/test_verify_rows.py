@@ -42,8 +42,8 @@ ROWS = int(os.environ.get("TIDELOG_TEST_SOAK_ROWS", "2"))
 """Rows of a table in which each column is changed; `scripts/soak` changes more."""
 
 REFUSED = 20
-"""Further rows that are tried where the engine has no place for a value, such as the name of another
-partition of the same event. Which rows are chosen depends on the order in which they are read."""
+"""Further rows that are tried where the engine has no place for a value, such as the name of the
+other partition of an event. Which rows are chosen depends on the order in which they are read."""
 
 
 class Changer:
