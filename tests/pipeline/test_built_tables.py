@@ -162,6 +162,7 @@ def test_a_forged_or_deleted_row_of_any_table_is_found(
     expected = set[tuple[str, str, str]]()
     for name in names:
         expected |= forge(spark, copy.lake, name)
+    only(copy.lake, *names, *(each for name in names for each in BY_NAME[name].inputs))
     for extent in (None, in_parts(copy.lake)):
         verdict = checked(spark, copy, extent=extent)
         found = {(each.rule, each.where, each.text) for each in verdict.findings}
