@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.channels.peer import until
+from support.link.listening_front import ListeningFront
 from support.log.nodes import running_node
 from tidelog.base.clock import SystemClock
 from tidelog.channels import messages
@@ -40,33 +41,16 @@ from tidelog.channels.protocol.requests import Asked, Mode, parse_mutation, pars
 from tidelog.channels.settings import Channels, VersionedMessages
 from tidelog.channels.upkeep import owner as module
 from tidelog.channels.upkeep.owner import ChannelsOwner
-from tidelog.link.encoded import connect_apart
-from tidelog.link.ends import AtOwner, FrontEnd, Send
-from tidelog.link.message import Failed, Message
+from tidelog.link.message import Failed
 
 SETTINGS = Channels(versioned_messages=VersionedMessages(enabled=True))
 
 
-class Front:
-    """A front that only listens: everything it hears, in order."""
+class Front(ListeningFront):
+    """A front that only listens, and asks what the tests ask."""
 
     def __init__(self, owner: ChannelsOwner) -> None:
-        self._owner = owner
-        self.at_owner: AtOwner
-        self.end: FrontEnd = connect_apart(self, VOCABULARY)
-        self.end.hear = self.hear
-        self.heard: list[Any] = []
-        self._came = asyncio.Event()
-
-    def accept(self, send: Send) -> AtOwner:
-        """In the owner's place, to know what it has for this front."""
-        self.at_owner = self._owner.accept(send)
-        return self.at_owner
-
-    def hear(self, message: Message) -> None:
-        """Something came."""
-        self.heard.append(message)
-        self._came.set()
+        super().__init__(owner, VOCABULARY)
 
     def publish(self, *channels: str, mode: Mode = "versioned") -> None:
         """Publish to these; the answer is heard."""
@@ -76,15 +60,6 @@ class Front:
             for each in channels
         )
         self.end.ask(Publish("a", events, is_batch=True), self.hear)
-
-    async def next(self, count: int) -> list[Any]:
-        """The next so many messages."""
-        async with asyncio.timeout(20):
-            while len(self.heard) < count:
-                self._came.clear()
-                await self._came.wait()
-        taken, self.heard = self.heard[:count], self.heard[count:]
-        return taken
 
 
 @asynccontextmanager

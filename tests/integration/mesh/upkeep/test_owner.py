@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.link.listening_front import ListeningFront
 from support.mesh.peer import Broker, Member, envelope, running_broker, unique
 from tidelog.base.errors import QueueFull
-from tidelog.link.encoded import connect_apart
-from tidelog.link.ends import AtOwner, FrontEnd, Send
-from tidelog.link.message import Failed, Message
+from tidelog.link.message import Failed
 from tidelog.mesh import messages
 from tidelog.mesh.messages import (
     VOCABULARY,
@@ -33,34 +32,11 @@ from tidelog.mesh.messages import (
 from tidelog.mesh.upkeep.owner import MeshOwner
 
 
-class Front:
-    """A front that only listens: everything it hears, in order."""
+class Front(ListeningFront):
+    """A front that only listens, and asks what the tests ask."""
 
     def __init__(self, owner: MeshOwner) -> None:
-        self._owner = owner
-        self.at_owner: AtOwner
-        self.end: FrontEnd = connect_apart(self, VOCABULARY)
-        self.end.hear = self.hear
-        self.heard: list[Any] = []
-        self._came = asyncio.Event()
-
-    def accept(self, send: Send) -> AtOwner:
-        """In the owner's place, to know what it has for this front."""
-        self.at_owner = self._owner.accept(send)
-        return self.at_owner
-
-    def hear(self, message: Message) -> None:
-        """Something came."""
-        self.heard.append(message)
-        self._came.set()
-
-    async def next(self) -> Any:
-        """The next message."""
-        async with asyncio.timeout(20):
-            while not self.heard:
-                self._came.clear()
-                await self._came.wait()
-        return self.heard.pop(0)
+        super().__init__(owner, VOCABULARY)
 
 
 class Scene:
@@ -105,18 +81,18 @@ async def test_daemons_with_one_key_meet_over_all_fronts(tmp_path: Path) -> None
     async with fronts(tmp_path) as scene:
         ana = await scene.broker.member(scene.slug, "ana")
         await scene.arrive(scene.one, 7, ana, "a")
-        seen = await scene.one.next()
+        seen = await scene.one.one()
         assert seen == PeerSeen(seen.mesh_id, ana.address, "ana", is_present=True)
-        assert await scene.other.next() == seen
+        assert await scene.other.one() == seen
         await scene.arrive(scene.other, 7, ana, "b")
-        assert await scene.one.next() == End(7, 4003, "replaced_by_newer_connection")
+        assert await scene.one.one() == End(7, 4003, "replaced_by_newer_connection")
         scene.one.end.tell(Left(7))
         await scene.arrive(scene.one, 8, ana, "b")
-        assert await scene.other.next() == End(7, 1013, "reconnected")
+        assert await scene.other.one() == End(7, 1013, "reconnected")
         scene.other.end.tell(Left(7))
         scene.one.end.tell(Left(8))
         gone = PeerSeen(seen.mesh_id, ana.address, "ana", is_present=False)
-        assert [await scene.one.next(), await scene.other.next()] == [gone, gone]
+        assert [await scene.one.one(), await scene.other.one()] == [gone, gone]
 
 
 async def test_the_oldest_stays_at_another_front(tmp_path: Path) -> None:
@@ -124,8 +100,8 @@ async def test_the_oldest_stays_at_another_front(tmp_path: Path) -> None:
     async with fronts(tmp_path, clone_concurrency_policy="prefer_oldest") as scene:
         ana = await scene.broker.member(scene.slug, "ana")
         await scene.arrive(scene.one, 1, ana, "a")
-        await scene.one.next()
-        await scene.other.next()
+        await scene.one.one()
+        await scene.other.one()
         await scene.arrive(scene.other, 2, ana, "b")
         assert scene.other.heard == [End(2, 4004, "member_already_connected")]
         assert scene.one.heard == []
@@ -136,10 +112,10 @@ async def test_a_front_that_is_lost_takes_its_members_with_it(tmp_path: Path) ->
     async with fronts(tmp_path) as scene:
         ana = await scene.broker.member(scene.slug, "ana")
         await scene.arrive(scene.one, 1, ana, "a")
-        await scene.other.next()
+        await scene.other.one()
         scene.one.heard.clear()
         scene.one.at_owner.lost()
-        assert (await scene.other.next()).is_present is False
+        assert (await scene.other.one()).is_present is False
         assert (await ana.post(unique(), envelope("dm", ana.address))).status_code == 201
         assert scene.one.heard == []
 
@@ -151,13 +127,13 @@ async def test_only_the_front_of_a_receiver_is_woken(tmp_path: Path) -> None:
         await ana.topic("alerts")
         await scene.arrive(scene.one, 1, ben, "b")
         for front in (scene.one, scene.other):
-            await front.next()
+            await front.one()
         await ana.post(unique(), envelope("dm", ben.address))
-        woken = await scene.one.next()
+        woken = await scene.one.one()
         assert isinstance(woken, Wake)
         assert [key for _, key in woken.recipients] == [ben.address]
         sent = await ana.post(unique(), envelope())
-        woken = await scene.one.next()
+        woken = await scene.one.one()
         assert [post for _, post in woken.posts] == [sent.json()["broker_message_id"]]
         assert scene.other.heard == []
 
@@ -177,7 +153,7 @@ async def test_every_front_hears_of_settings_and_revocations_before_the_caller(
         ):
             await scene.one.end.reply(question, messages.Replied)
             assert scene.one.heard.pop() == told
-            assert await scene.other.next() == told
+            assert await scene.other.one() == told
 
 
 async def test_who_asks_is_answered_also_if_a_mistake_follows_the_decision(
@@ -245,13 +221,13 @@ async def test_what_a_front_gives_back_wakes_the_others(tmp_path: Path) -> None:
         ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
         await ana.post(unique(), envelope("dm", ben.address))
         await scene.arrive(scene.other, 1, ben, "b")
-        await scene.other.next()
+        await scene.other.one()
         claim = await scene.claim(ben)
         leased = await scene.one.end.reply(claim, Leased)
         [(message, _)] = leased.messages
         given_back = messages.Release(claim.mesh_id, ben.address, [(message, leased.claim_id)])
         scene.one.end.tell(given_back)
-        woken = await scene.other.next()
+        woken = await scene.other.one()
         assert woken == Wake([(claim.mesh_id, ben.address)], [])
         assert (await scene.other.end.reply(claim, Leased)).messages[0][0] == message
 
@@ -267,7 +243,7 @@ async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
             answer = await broker.admin("POST", f"/mesh/{scene.slug}/webhooks", hook)
             assert answer.status_code == 201
         sent = (await ana.post(unique(), envelope())).json()
-        posts = [await front.next() for front in (scene.one, scene.other)]
+        posts = [await front.one() for front in (scene.one, scene.other)]
         assert len({post.endpoint_id for post in posts}) == 2
         for post in posts:
             assert [each for each, _ in post.leased.messages] == [sent["broker_message_id"]]

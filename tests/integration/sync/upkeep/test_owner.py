@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.link.listening_front import ListeningFront
 from support.log.nodes import Node, running_node
 from support.sync.peer import MODEL, note, push
 from tidelog.base.clock import SystemClock
 from tidelog.base.errors import ConfigError, StoreUnavailable
 from tidelog.base.settings.limits import Limits
-from tidelog.link.encoded import connect_apart
-from tidelog.link.ends import AtOwner, FrontEnd, Send
-from tidelog.link.message import Failed, Message
+from tidelog.link.message import Failed
 from tidelog.sync.messages import (
     VOCABULARY,
     Attach,
@@ -42,40 +41,16 @@ from tidelog.sync.upkeep.owner import SyncOwner
 RULES = Model.parse(MODEL["tree_targets"], MODEL["schemas"], 3)
 
 
-class Front:
-    """A front that only listens: everything it hears, in order."""
+class Front(ListeningFront):
+    """A front that only listens, and asks what the tests ask."""
 
     def __init__(self, owner: SyncOwner) -> None:
-        self._owner = owner
-        self.at_owner: AtOwner
-        self.end: FrontEnd = connect_apart(self, VOCABULARY)
-        self.end.hear = self.hear
-        self.heard: list[Any] = []
-        self._came = asyncio.Event()
-
-    def accept(self, send: Send) -> AtOwner:
-        """In the owner's place, to know what it has for this front."""
-        self.at_owner = self._owner.accept(send)
-        return self.at_owner
-
-    def hear(self, message: Message) -> None:
-        """Something came."""
-        self.heard.append(message)
-        self._came.set()
+        super().__init__(owner, VOCABULARY)
 
     def submit(self, *items: dict[str, Any], connection: int = 1, round_: int = 0) -> None:
         """Submit; the answer is heard."""
         prepared = tuple(map(ready, items))
         self.end.ask(Submit(prepared, 10, False, connection, round_), self.hear)
-
-    async def next(self, count: int) -> list[Any]:
-        """The next so many messages."""
-        async with asyncio.timeout(20):
-            while len(self.heard) < count:
-                self._came.clear()
-                await self._came.wait()
-        taken, self.heard = self.heard[:count], self.heard[count:]
-        return taken
 
     async def results(self) -> list[str]:
         """The ids of the next submit, all committed, and the event of each."""

@@ -1,0 +1,1 @@
+"""The seam between the halves of a server."""
