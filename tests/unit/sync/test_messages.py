@@ -1,10 +1,11 @@
 """What the halves of sync say to each other survives the link."""
 
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 
+from support.link.said_messages import all_have_examples, comes_as_said
 from tidelog.base.data.incarnation import Incarnation
 from tidelog.link.message import Failed, Message
 from tidelog.sync import messages
@@ -72,21 +73,12 @@ EXAMPLES: tuple[Message, ...] = (
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda each: type(each).__name__)
 def test_a_message_comes_as_it_was_said(message: Message) -> None:
     """Also what is nested in it: numbers keep their kind, texts every character."""
-    kinds = [kind for kind in VOCABULARY if type(message) in get_args(kind)]
-    assert len(kinds) == 1, "it is said in one direction"
-    came = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kinds[0])
-    assert (type(came), came) == (type(message), message)
+    comes_as_said(message, VOCABULARY)
 
 
 def test_every_message_has_its_direction_and_its_example() -> None:
     """One that is missing in the vocabulary could be said in one process only."""
-    declared = {
-        each
-        for each in vars(messages).values()
-        if isinstance(each, type) and issubclass(each, Message) and each is not Message
-    }
-    known = {*get_args(VOCABULARY.to_owner), *get_args(VOCABULARY.to_front)}
-    assert declared == known == {type(each) for each in EXAMPLES}
+    all_have_examples(messages, VOCABULARY, EXAMPLES)
 
 
 def test_what_no_decision_looks_at_is_not_sent_twice() -> None:
