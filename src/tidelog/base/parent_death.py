@@ -10,16 +10,16 @@ _PR_SET_PDEATHSIG = 1
 """From Linux's `prctl.h`: the signal a process gets when its parent ends. It outlives `exec`."""
 
 
-def tied(command: Sequence[str]) -> list[str]:
-    """A command that does the same as this one and is told to end when its caller ends."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), *command]
+def tied(command: Sequence[str], number: int = signal.SIGTERM) -> list[str]:
+    """A command that does the same as this one and gets this signal when its caller ends."""
+    return [sys.executable, "-m", __name__, str(os.getpid()), str(int(number)), *command]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become the command, tied to the parent whose number comes first."""
-    parent, *command = arguments
+    """Become the command, tied to the parent whose number comes first by the signal after it."""
+    parent, number, *command = arguments
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != int(parent):
         return  # it ended before it could be tied
     os.execv(command[0], command)  # noqa: S606 - what the caller asked for

@@ -1,9 +1,9 @@
 """A supervisor: gives programs a port, starts again what dies, and ends all of them in order.
 
 It does nothing else, so that nothing can go wrong with it: it accepts no connection and opens no
-store. Programs are started by exec, never by a fork that goes on, and end with their supervisor
-however that ends (`parent_death`). The port stays open while a program that serves it is away, and
-whoever connects meanwhile waits.
+store. Programs are started by exec, never by a fork that goes on, and are killed when their
+supervisor is (`parent_death`), so that the next one finds nothing held by them. The port stays open
+while a program that serves it is away, and whoever connects meanwhile waits.
 """
 
 import asyncio
@@ -27,6 +27,9 @@ FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 5.0
 """Between the death of a program and its next start, twice as long each time."""
 
+MOST_SAID_BYTES = 4096
+"""Of what a program says when it is ready; so much is written at once or not at all."""
+
 SETTLED_SECONDS = 10.0
 """A program that lived for so long died of something new: the pauses begin anew."""
 
@@ -40,21 +43,23 @@ class Program(NamedTuple):
     """For the log."""
     command: Sequence[str]
     is_given_port: bool = False
+    files: Sequence[int] = ()
+    """Numbers of open files that it has too, under the same numbers."""
 
 
 class CouldNotStart(Exception):  # noqa: N818 - the failure is the noun
     """A program ended before it was ready; it has said why."""
 
     def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"{name} could not start (exit code {code})")
+        super().__init__(f"{name} could not start ({_ending(code)})")
         self.code = code
 
 
-def say_ready() -> None:
-    """Tell the supervisor, if there is one, that this program has started."""
+def say_ready(text: str = "") -> None:
+    """Tell the supervisor, if there is one, that this program has started, and a little more."""
     if given := os.environ.pop(READY_VARIABLE, ""):
         with contextlib.suppress(OSError, ValueError):  # somebody else's variable
-            os.write(int(given), b"+")
+            os.write(int(given), b"+" + text.encode()[: MOST_SAID_BYTES - 1])
             os.close(int(given))
 
 
@@ -66,6 +71,10 @@ def next_pause(pause: float, lived: float) -> float:
     if not pause or lived >= SETTLED_SECONDS:
         return FIRST_PAUSE_SECONDS
     return min(2 * pause, MOST_PAUSE_SECONDS)
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 class Supervisor:
@@ -86,6 +95,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
         """Set when all have started."""
+        self.said: dict[str, str] = {}
+        """What programs said when they were ready first, by their names."""
 
     @property
     def is_stopping(self) -> bool:
@@ -113,22 +124,22 @@ class Supervisor:
             for programs in self._ranks:
                 rank = [_Kept(program, self._listener) for program in programs]
                 self._running.append(rank)
-                await self._or_stopped(asyncio.gather(*[kept.ready for kept in rank]))
-                if self._stopping.is_set():
+                said = await self._or_stopped(asyncio.gather(*[kept.ready for kept in rank]))
+                if said is None or self._stopping.is_set():
                     return
+                self.said |= {each.name: text for each, text in zip(programs, said, strict=True)}
             self.ready.set()
             await self._stopping.wait()
         finally:
             for rank in reversed(self._running):
                 await asyncio.gather(*[kept.end(self._grace_seconds) for kept in rank])
 
-    async def _or_stopped(self, started: "asyncio.Future[list[None]]") -> None:
+    async def _or_stopped(self, started: "asyncio.Future[list[str]]") -> list[str] | None:
         stopping = asyncio.ensure_future(self._stopping.wait())
         either: set[asyncio.Future[Any]] = {started, stopping}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if started.done():
-                started.result()
+            return started.result() if started.done() else None
         finally:
             stopping.cancel()
             started.cancel()
@@ -142,7 +153,7 @@ class _Kept:
         self._listener = listener
         self._process: asyncio.subprocess.Process | None = None
         self._ending = asyncio.Event()
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
 
     def signal(self, number: int) -> None:
@@ -184,7 +195,7 @@ class _Kept:
             _log.error(
                 "%s ended (%s); it is started again in %.1f s",
                 self._program.name,
-                f"signal {-code}" if code < 0 else f"exit code {code}",
+                _ending(code),
                 pause,
             )
             with contextlib.suppress(TimeoutError):
@@ -199,9 +210,9 @@ class _Kept:
             handed_on[LISTENER_VARIABLE] = self._listener.fileno()
         try:
             process = await asyncio.create_subprocess_exec(
-                *tied(self._program.command),
+                *tied(self._program.command, signal.SIGKILL),
                 env={**os.environ, **{name: str(number) for name, number in handed_on.items()}},
-                pass_fds=tuple(handed_on.values()),
+                pass_fds=(*handed_on.values(), *self._program.files),
                 start_new_session=True,  # Ctrl-C is for the supervisor: it ends them in order
             )
         except BaseException:
@@ -229,8 +240,9 @@ class _Kept:
                 is_open = False
                 loop.remove_reader(said)
                 with contextlib.suppress(BlockingIOError):  # nothing, and another has its end
-                    if os.read(said, 1) and not self.ready.done():
-                        self.ready.set_result(None)
+                    text = os.read(said, MOST_SAID_BYTES)
+                    if text and not self.ready.done():
+                        self.ready.set_result(text[1:].decode())
                 os.close(said)
 
         loop.add_reader(said, hear)

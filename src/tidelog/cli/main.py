@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 import tidelog
-from tidelog.base.errors import ConfigError, TidelogError
+from tidelog.base.errors import TidelogError
+from tidelog.base.last_words import last_words
 from tidelog.base.net.refusal import ServerRefused
-from tidelog.base.terminal import printable_lines
 from tidelog.cli import backup, channels, config, daemon, demo, log, serve, sync
 from tidelog.cli.mesh import commands as mesh
 from tidelog.cli.monitoring import files as monitoring
@@ -60,20 +60,10 @@ def main() -> None:
     """
     try:
         app()
-    except ConfigError as error:
-        sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
-        sys.exit(2)
-    except TidelogError as error:
+    except (TidelogError, OSError) as error:
         if isinstance(error, ServerRefused) and "--json" in sys.argv:
             sys.stdout.write(f"{error.body}\n")
-        sys.stderr.write(f"tidelog: {printable_lines(str(error))}\n")
-        sys.exit(1)
-    except OSError as error:
-        if error.filename is None:
-            raise  # not about a file: a mistake of ours, of which we want to see everything
-        what = f"{error.filename}: {error.strerror}. Check the path, its owner and its permissions."
-        sys.stderr.write(f"tidelog: {printable_lines(what)}\n")
-        sys.exit(1)
+        sys.exit(last_words(error))
 
 
 if __name__ == "__main__":

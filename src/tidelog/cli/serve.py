@@ -12,7 +12,7 @@ import typer
 from msgspec import structs
 
 from tidelog.base import handed_on
-from tidelog.base.errors import ConfigError
+from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.net.loopback import is_loopback
 from tidelog.cli.shared.options import (
     ConfigOption,
@@ -44,6 +44,14 @@ def serve(
     data_dir: DataDirOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="Processes that have connections; one more owns the log, unless it is 1. "
+            "auto is one less than there are processors.",
+        ),
+    ] = None,
     dev: Annotated[
         bool,
         typer.Option(
@@ -77,19 +85,26 @@ def serve(
         port=port,
         data_dir=data_dir,
         store=store,
+        workers=workers,
         dev=dev or None,
         log_level=log_level,
         log_format=log_format,
     )
-    import uvloop
-
     from tidelog.config.credentials import require_credentials, secrets_of
+    from tidelog.serve.workers import SUPERVISOR, counted
     from tidelog.web import logs
 
     require_credentials(settings)
-    logs.configure(settings.log_level, settings.log_format, secrets_of(settings))
+    fronts = counted(settings.workers)
+    name = SUPERVISOR if fronts > 1 else ""
+    logs.configure(settings.log_level, settings.log_format, secrets_of(settings), name)
     if settings.dev:
         _warn_of_development(settings)
+    if fronts > 1:
+        _run_processes(structs.replace(settings, workers=fronts), listener, as_json=as_json)
+        return
+    import uvloop
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         listener = runner.run(_run(settings, listener, as_json=as_json))
     if listener is not None:
@@ -126,6 +141,59 @@ def _public_apps(settings: "Settings") -> "Sequence[App]":
     return [app for app in settings.served_apps if app not in settings.configured_apps]
 
 
+def _run_processes(settings: "Settings", listener: socket.socket | None, *, as_json: bool) -> None:
+    """Serve with several processes; what is wrong with the settings is said once, and here."""
+    from tidelog.base.supervisor import CouldNotStart
+    from tidelog.serve.workers import supervise
+    from tidelog.web.certificate import tls_context
+    from tidelog.web.listening import listen, url_of
+
+    if ADDED:
+        raise ConfigError(
+            "this program adds surfaces of its own, and those are served by one process. Use "
+            "--workers 1, or serve them beside tidelog."
+        )
+    tls_context(settings)
+    _has_lake(settings)
+    with listener or listen(settings.host, settings.port) as port:
+
+        def ready(said: str) -> None:
+            log_id, head = said.split()
+            _say_ready(settings, url_of(port, settings), log_id, int(head), as_json=as_json)
+
+        try:
+            asyncio.run(supervise(settings, port, ready))
+        except CouldNotStart as error:
+            if error.code < 0:  # it could not say why
+                raise TidelogError(f"{error}; start it again") from error
+            raise typer.Exit(error.code) from error
+
+
+def _say_ready(settings: "Settings", url: str, log_id: str, head: int, *, as_json: bool) -> None:
+    """The line by which others know that they can connect."""
+    dashboard = f"{url}/dashboard"
+    playground = f"{url}/" if settings.dev else ""
+    if as_json:
+        line = json.dumps(
+            {
+                "url": url,
+                "dashboard": dashboard,
+                **({"playground": playground} if playground else {}),
+                "log_id": log_id,
+                "head": head,
+                "pid": os.getpid(),
+            }
+        )
+    else:
+        line = (
+            f"tidelog is ready at {url}, "
+            f"{f'its playground at {playground}, ' if playground else ''}"
+            f"its dashboard at {dashboard} (log {log_id}, head {head})"
+        )
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 async def _run(
     settings: "Settings", listener: socket.socket | None, *, as_json: bool
 ) -> socket.socket | None:
@@ -136,27 +204,11 @@ async def _run(
 
     server = await _open(settings, listener)
     head = await server.store.head()
-    ready = {
-        "url": server.url,
-        "dashboard": f"{server.url}/dashboard",
-        **({"playground": f"{server.url}/"} if settings.dev else {}),
-        "log_id": head.log_id,
-        "head": head.committed_id,
-        "pid": os.getpid(),
-    }
-    line = (
-        json.dumps(ready)
-        if as_json
-        else f"tidelog is ready at {server.url}, "
-        f"{f'its playground at {server.url}/, ' if settings.dev else ''}"
-        f"its dashboard at {ready['dashboard']} (log {head.log_id}, head {head.committed_id})"
-    )
     leave_startup_out()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    _say_ready(settings, server.url, head.log_id, head.committed_id, as_json=as_json)
     watchdog = Watchdog()
     watchdog.start()
     try:

@@ -104,6 +104,11 @@ class Settings(Section, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """TCP port for HTTP and WebSocket; 0 takes a free one and prints it."""
 
+    workers: Annotated[int, Meta(ge=1, le=256)] | Literal["auto"] = 1
+    """Processes that have connections. 1 is one process with everything; with more, one further
+    process owns the log, and a supervisor runs them all. `auto` is one less than there are
+    processors."""
+
     tls_certificate: str = ""
     """PEM file with the certificate chain; empty for plain HTTP. Needs `tls_key`."""
 

@@ -18,8 +18,9 @@ from tidelog.config.settings import Settings
 from tidelog.link.unix import front_link
 from tidelog.serve import program
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
+from tidelog.web.certificate import tls_context
 from tidelog.web.served_store import open_served
-from tidelog.web.serving import Serving, tls_context
+from tidelog.web.serving import Serving
 from tidelog.web.watchdog import Watchdog
 
 RETRY_SECONDS = 0.05

@@ -57,7 +57,8 @@ async def _serve(node: Node, path: str) -> None:
     leave_startup_out()
     watchdog = Watchdog()
     watchdog.start()
-    say_ready()
+    head = await node.store.head()
+    say_ready(f"{head.log_id} {head.committed_id}")
     stopping = asyncio.ensure_future(told.wait())
     ends: set[asyncio.Future[Any]] = {stopping, committer.failed, committer.replaced}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

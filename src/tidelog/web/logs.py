@@ -42,9 +42,11 @@ class Redactor:
 
 
 class _Formatter(logging.Formatter):
-    def __init__(self, redact: Redactor) -> None:
+    def __init__(self, redact: Redactor, process: str = "") -> None:
+        """`process` is the name of this one among several that write to one log; or empty."""
         super().__init__()
         self._redact = redact
+        self._process = process
 
     def _time(self, record: logging.LogRecord) -> str:
         whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -62,8 +64,9 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
-        line = f"{self._time(record)} {record.levelname.lower():7} {record.name}: "
-        line += record.getMessage()
+        line = f"{self._time(record)} {record.levelname.lower():7} "
+        line += f"[{self._process}] " if self._process else ""
+        line += f"{record.name}: {record.getMessage()}"
         for name, value in self._fields(record).items():
             line += f"\n{value}" if "\n" in value else f" {name}={value}"
         return self._redact(line)
@@ -77,6 +80,7 @@ class JsonFormatter(_Formatter):
         fields = {
             "time": self._time(record),
             "level": record.levelname.lower(),
+            **({"process": self._process} if self._process else {}),
             "logger": record.name,
             "message": record.getMessage(),
             **self._fields(record),
@@ -88,11 +92,15 @@ def configure(
     level: Literal["debug", "info", "warning", "error"],
     style: Literal["text", "json"],
     secrets: Iterable[str],
+    process: str = "",
 ) -> None:
-    """Send all logs of this process to standard error in the given style."""
-    redact = Redactor(secrets)
+    """Send all logs of this process to standard error in the given style.
+
+    Each line names the `process`, if several write to the same place.
+    """
+    formatter = JsonFormatter if style == "json" else TextFormatter
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(redact) if style == "json" else TextFormatter(redact))
+    handler.setFormatter(formatter(Redactor(secrets), process))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

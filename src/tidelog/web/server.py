@@ -14,8 +14,10 @@ from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.store.engine import Store
 from tidelog.store.schema import Extension
+from tidelog.web.certificate import tls_context
+from tidelog.web.listening import listen
 from tidelog.web.served_store import open_served
-from tidelog.web.serving import Serving, tls_context
+from tidelog.web.serving import Serving
 
 if TYPE_CHECKING:
     from tidelog.web.tracing import Tracing
@@ -68,7 +70,7 @@ class Server(Serving):
         clock = clock or SystemClock()
         tls = tls_context(settings)
         tracing, committer_class = _tracing(settings)
-        listener = listener or _listen(settings.host, settings.port)
+        listener = listener or listen(settings.host, settings.port)
         try:
             store = await open_served(settings, extensions, clock)
         except BaseException:
@@ -122,21 +124,3 @@ def _tracing(settings: Settings) -> "tuple[Tracing | None, type[Committer]]":
             "pip install 'tidelog[otel]', or leave tracing.endpoint empty."
         ) from error
     return Tracing(settings.tracing), TracedCommitter
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, not 0: asyncio sets TCP_NODELAY only on sockets that say they are TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}. Choose another --host or --port "
-            "(0 takes a free one)."
-        ) from error
-    listener.setblocking(False)
-    return listener

@@ -7,14 +7,13 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 import uvicorn
 
 from tidelog import __version__
-from tidelog.base.errors import ConfigError, StoreError
+from tidelog.base.errors import StoreError
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document, record
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
@@ -26,7 +25,8 @@ from tidelog.web.browser_client import BrowserClient
 from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
 from tidelog.web.http import LimitedHttp, http_protocol
-from tidelog.web.tls import TlsListener, server_context
+from tidelog.web.listening import url_of
+from tidelog.web.tls import TlsListener
 from tidelog.web.unauthenticated import Unauthenticated
 from tidelog.web.websocket import WebSocketService
 
@@ -131,9 +131,7 @@ class Serving:
     @property
     def url(self) -> str:
         """Where the server listens."""
-        scheme = "https" if self.settings.tls_certificate else "http"
-        host, port = self.listener.getsockname()[:2]
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        return url_of(self.listener, self.settings)
 
     async def run(self) -> None:
         """Serve until `stop` or `end`; then finish what was accepted and close all but the port."""
@@ -292,14 +290,3 @@ class _Uvicorn(uvicorn.Server):
         await self._finish()
         self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
         await super().shutdown(sockets)
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What the server proves itself with; None if it speaks plain HTTP."""
-    for name in ("tls_certificate", "tls_key"):
-        path = getattr(settings, name)
-        if path and not Path(path).is_file():
-            raise ConfigError(f"{name}: there is no file {path}")
-    if not settings.tls_certificate:
-        return None
-    return server_context(settings.tls_certificate, settings.tls_key)

@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Callable, Collection
 
-from tidelog.base.errors import ConfigError
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
@@ -28,23 +27,6 @@ _ACCEPTED_AT_ONCE = 100
 
 _PAUSE_SECONDS = 1.0
 """How long no connection is taken after the system had no room for one."""
-
-
-def server_context(certificate: str, key: str) -> ssl.SSLContext:
-    """What a server proves itself with; the files are read once.
-
-    Raises:
-        ConfigError: they are no certificate and its key.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
-        raise ConfigError(
-            f"tls_certificate, tls_key: {certificate} and {key} are not a certificate chain and "
-            f"its private key in PEM form: {error}"
-        ) from error
-    return context
 
 
 class TlsListener:

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from support.channels.peer import APP
 from support.mesh.peer import ADMIN_TOKEN
-from support.serve import supervise
 from support.sync.peer import SECRET, write_model
 
 WAIT_SECONDS = 60.0
@@ -35,14 +34,14 @@ class Processes:
         self.data_dir.mkdir(parents=True)
         config = self.data_dir / "tidelog.toml"
         config.write_text(_settings(self.data_dir), encoding="utf-8")
-        programs = (str(self._count), str(self.data_dir / "owner.sock"), str(config))
+        command = [sys.executable, "-m", "tidelog", "serve", "--json", "--config", str(config)]
         self._supervisor = subprocess.Popen(
-            [sys.executable, supervise.__file__, *programs], stdout=subprocess.PIPE, text=True
+            [*command, "--workers", str(self._count)], stdout=subprocess.PIPE, text=True
         )
         assert self._supervisor.stdout is not None
-        port = self._supervisor.stdout.readline().strip()
-        assert port, "it has said why it could not start"
-        self.url = f"http://127.0.0.1:{port}"
+        line = self._supervisor.stdout.readline()
+        assert line, "it has said why it could not start"
+        self.url = json.loads(line)["url"]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +87,7 @@ async def pause(process: int) -> None:
     """Let it stand still; returns when it does."""
     os.kill(process, signal.SIGSTOP)
     async with asyncio.timeout(WAIT_SECONDS):
-        while _state(process) != "T":  # noqa: ASYNC110 - another process has no event
+        while state(process) != "T":  # noqa: ASYNC110 - another process has no event
             await asyncio.sleep(0)
 
 
@@ -96,7 +95,7 @@ def kill(process: int) -> None:
     """As by the kernel; returns when it is no more."""
     os.kill(process, signal.SIGKILL)
     until = time.monotonic() + WAIT_SECONDS
-    while _state(process) not in ("", "Z", "X"):
+    while state(process) not in ("", "Z", "X"):
         assert time.monotonic() < until
         time.sleep(LOOK_SECONDS)
 
@@ -115,7 +114,7 @@ def _is_running(process: int, module: str) -> bool:
     return words[1:3] == [b"-m", module.encode()]
 
 
-def _state(process: int) -> str:
+def state(process: int) -> str:
     """The letter that the kernel shows for it; nothing if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -125,7 +124,12 @@ def _state(process: int) -> str:
 
 def _settings(data_dir: Path) -> str:
     sections: dict[str, dict[str, Any]] = {
-        "": {"data_dir": str(data_dir), "admin_token": ADMIN_TOKEN, "log_level": "warning"},
+        "": {
+            "data_dir": str(data_dir),
+            "admin_token": ADMIN_TOKEN,
+            "log_level": "warning",
+            "port": 0,
+        },
         "[sync]": {"jwt_secret": SECRET, "model_file": write_model(data_dir)},
         # A delivery whose front was killed comes again when its lease has ended.
         "[mesh]": {"lease_ms": 1000, "reaper_interval_ms": 500},

@@ -1,0 +1,176 @@
+"""`tidelog serve --workers`: one port, one log and one end, whatever the number of processes."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.serve.processes import WAIT_SECONDS, kill, state
+from tidelog.serve.private_directory import private_directory
+from tidelog.serve.workers import counted
+from tidelog.testing.process import CREDENTIALS, ServerProcess
+
+WORKERS = 2
+COMMAND = [sys.executable, "-m", "tidelog", "serve", "--workers", str(WORKERS)]
+
+
+class Server(ServerProcess):
+    """Without the surface that other tests add, which is served by one process only."""
+
+    program = "tidelog"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Of a data directory whose path is longer than that of any socket; its log is JSON."""
+    data_dir = tmp_path_factory.mktemp("workers") / ("long" * 30) / "data"
+    arguments = ("--workers", str(WORKERS), "--log-format", "json")
+    with Server(data_dir=data_dir, arguments=arguments) as process:
+        process.start()
+        yield process
+
+
+def children(pid: int) -> dict[int, list[str]]:
+    """The command lines of a process's children, of each what is after its interpreter."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = {int(each): Path(f"/proc/{each}/cmdline").read_bytes() for each in listed}
+    return {each: line.decode().split("\0")[1:-1] for each, line in lines.items()}
+
+
+def until_gone(processes: dict[int, list[str]]) -> None:
+    """Return when none of them is left."""
+    until = time.monotonic() + WAIT_SECONDS
+    while any(state(each) not in ("", "Z", "X") for each in processes):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def logged(server: ServerProcess, text: str) -> dict[str, str]:
+    """The first line of the log that has this text, as soon as there is one."""
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        for line in server.log_text().splitlines():
+            if text in line:
+                return dict(json.loads(line))
+        assert time.monotonic() < until, server.log_text()
+        time.sleep(0.02)
+
+
+def test_every_front_serves_the_port_and_no_command_line_has_a_secret(
+    server: ServerProcess,
+) -> None:
+    """They are an owner and fronts; the socket between them is nobody else's."""
+    programs = children(server.pid)
+    names = sorted(line[2] for line in programs.values())
+    assert names == ["front 1", "front 2", "owner"]
+    assert httpx.get(f"{server.url}/healthz").json()["ready"] is True
+    [path] = {line[3] for line in programs.values()}
+    assert len(path) < 108
+    assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
+    shown = " ".join(word for line in programs.values() for word in line)
+    assert not any(secret in shown for secret in CREDENTIALS.values())
+
+
+def test_a_second_server_on_the_port_is_refused(server: ServerProcess, tmp_path: Path) -> None:
+    """As with one process: it would take half of the clients to another log."""
+    refused = subprocess.run(
+        [*COMMAND, "--port", str(server.port), "--data-dir", str(tmp_path)],
+        env={**os.environ, **CREDENTIALS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"tidelog: cannot listen on 127.0.0.1:{server.port}: Address already in use. Choose "
+        "another --host or --port (0 takes a free one).\n"
+    )
+
+
+def test_a_second_server_of_the_data_is_refused(server: ServerProcess) -> None:
+    """The owner says so, in one line, and the command has its exit code."""
+    command = [sys.executable, "-m", "tidelog", "serve", "--port", "0"]
+    command += ["--data-dir", str(server.data_dir)]
+    refused = [
+        subprocess.run(
+            [*command, *workers],
+            env={**os.environ, **CREDENTIALS},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for workers in ((), ("--workers", "2"))
+    ]
+    assert refused[0].returncode == 1
+    assert refused[1].returncode == refused[0].returncode
+    assert refused[1].stderr == refused[0].stderr != ""
+    assert refused[1].stdout == ""
+
+
+def test_what_dies_is_started_again_and_the_log_says_which(server: ServerProcess) -> None:
+    """Each line names the process that wrote it."""
+    [front] = [each for each, line in children(server.pid).items() if line[2] == "front 2"]
+    kill(front)
+    line = logged(server, "front 2 ended (signal 9); it is started again in 0.1 s")
+    assert (line["process"], line["level"]) == ("supervisor", "error")
+    until = time.monotonic() + WAIT_SECONDS
+    while not any(line[2:3] == ["front 2"] for line in children(server.pid).values()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert httpx.get(f"{server.url}/healthz").json()["ready"] is True
+
+
+def test_all_end_when_the_supervisor_is_killed_and_when_it_is_told(server: ServerProcess) -> None:
+    """A new one has the port and the log at once; the orderly end leaves nothing behind."""
+    former = children(server.pid)
+    [left] = {Path(line[3]).parent for line in former.values()}
+    server.kill()
+    until_gone(former)
+    server.start()
+    assert not left.exists(), "of a server that was killed"
+    programs = children(server.pid)
+    [path] = {line[3] for line in programs.values()}
+    assert server.terminate() == 0
+    assert not any(map(state, programs))
+    assert not Path(path).parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        (["--workers", "0"], "workers (flag --workers): '0' is not allowed; must be an integer "),
+        (["--workers", "many"], "an integer from 1 to 256 or one of auto"),
+    ],
+)
+def test_wrong_numbers_are_refused(given: list[str], wrong: str) -> None:
+    """With what is allowed."""
+    command = [sys.executable, "-m", "tidelog", "serve", *given]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert wrong in refused.stderr
+
+
+def test_auto_leaves_a_processor_to_the_owner() -> None:
+    """And is never none."""
+    assert counted("auto") == max(1, len(os.sched_getaffinity(0)) - 1)
+    assert counted(7) == 7
+
+
+def test_sockets_have_short_paths_wherever_temporary_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only directories of servers that are no more are removed."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 100)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("y" * 100)))
+    with private_directory() as first, private_directory() as second:
+        assert first.parent == second.parent == Path("/tmp")
+        assert first.is_dir()
+    assert not first.exists()
