@@ -122,6 +122,11 @@ class Publish(Message, frozen=True):
     key: str | None = None
     """Of a batch that may be repeated under it."""
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `Message.may_repeat`."""
+        return self.key is not None or all(each.publication.is_keyed for each in self.events)
+
 
 class Mutate(Message, frozen=True):
     """Make the next version of a message. Answered by `Mutated`, `Refused` or `Failed`."""
@@ -132,6 +137,11 @@ class Mutate(Message, frozen=True):
     """None for the application's own server, which may do anything."""
     refused: Refused | None = None
     """Why nobody may do it in the name of that socket; said if there is such a message."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """See `Message.may_repeat`."""
+        return self.mutation.op_id is not None
 
 
 class Summarize(Message, frozen=True):

@@ -28,3 +28,7 @@ LOW_WATER_BYTES = 1024**2
 MAX_WAITING_BYTES = 2 * MAX_MESSAGE_BYTES
 """Of messages that the other end has not read. A front that is this far behind could not tell its
 clients anything in time, and what waits for it is memory of the owner."""
+
+MAX_REPEATED = 10_000
+"""Questions that wait for the next owner when one is lost. Each is a request whose body a front has
+in memory anyway; those beyond it are told that their outcome is unknown."""

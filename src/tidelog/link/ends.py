@@ -7,10 +7,11 @@ the question which a message asks or answers; 0 if it does neither. What connect
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from tidelog.base.errors import TidelogError, Unsendable
+from tidelog.link import bounds
 from tidelog.link.message import Failed, Message, NotSent, error_name
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,12 @@ _LOST = Failed(
 
 
 class FrontEnd:
-    """The front's end: knows who waits for which answer, and how far the log has come here."""
+    """The front's end: knows who waits for which answer, and how far the log has come here.
+
+    Its owner may be lost (`cut`). Nobody knows then what became of a question, and whoever asked is
+    told so; but what may be repeated (`Message.may_repeat`) waits for the next owner, which is
+    asked it again (`ask_again`). Nothing else that this end says reaches that one.
+    """
 
     def __init__(self) -> None:
         self.position = 0
@@ -41,6 +47,12 @@ class FrontEnd:
         """Takes what nobody asked for."""
         self._number = 0
         self._asked: dict[int, Callable[[Any], None]] = {}
+        self._repeatable: dict[int, Message] = {}
+        """Questions that have no answer yet and may be asked again, in the order of their numbers.
+        """
+        self._is_cut = False
+        self._send_again: Send | None = None
+        """To an owner that is asked again, while there is one."""
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._finished: asyncio.Future[None] | None = None
 
@@ -63,13 +75,24 @@ class FrontEnd:
             return
         self._number = number = self._number + 1
         self._asked[number] = answered
+        if question.may_repeat:
+            self._repeatable[number] = question
         try:
-            self.send(number, question)
+            self._send_or_refuse(self.send, number, question)
+        except BaseException:
+            self._forget(number)
+            raise
+
+    def _send_or_refuse(self, send: Send, number: int, question: Message) -> None:
+        try:
+            send(number, question)
         except Unsendable as error:
             self.received(number, NotSent(error_name(error), str(error)))
-        except BaseException:
-            self._asked.pop(number, None)
-            raise
+
+    def _forget(self, number: int) -> Callable[[Any], None] | None:
+        if self._repeatable:
+            self._repeatable.pop(number, None)
+        return self._asked.pop(number, None)
 
     async def answer(
         self, question: Message, at_once: Callable[[Any], None] | None = None
@@ -111,11 +134,13 @@ class FrontEnd:
     def received(self, number: int, message: Any) -> None:
         """The link brings what the owner's half has sent."""
         if not number:
+            if self._is_cut:
+                return  # it belongs to what begins again
             try:
                 self.hear(message)
             except Exception:  # noqa: BLE001 - in one process the owner would fail at it
                 _log.exception("receiving a %s failed", type(message).__name__)
-        elif answered := self._asked.pop(number, None):  # None: who was answered has failed at it
+        elif answered := self._forget(number):  # None: who was answered has failed at it
             if self._finished is not None:
                 self._look_finished()
             answered(message)
@@ -131,25 +156,46 @@ class FrontEnd:
         if self._finished is not None and not self._asked and not self._finished.done():
             self._finished.set_result(None)
 
-    def lost(self) -> None:
-        """The owner is gone, with this end: whoever waits, or asks from now on, is told so."""
-        self.send = self._tell_lost
-        asked, self._asked = self._asked, {}
-        for answered in asked.values():
-            try:
-                answered(_LOST)
-            except Exception:  # noqa: BLE001 - the others must be told too
-                _log.exception("telling that the owner is gone failed")
-        self._look_finished()
+    def cut(self) -> None:
+        """The owner is gone: whoever waits is told so, but for what the next one is asked again."""
+        self._is_cut = True
+        self._send_again = None
+        self.send = self._send_cut
+        kept = list(self._repeatable)[: bounds.MAX_REPEATED]
+        self._give_up(self._asked.keys() - set(kept))
         awaited, self._awaited = self._awaited, []
         for _, reached in awaited:
             if not reached.done():
-                reached.set_exception(_LOST.raised())
+                reached.set_result(None)
 
-    def _tell_lost(self, number: int, message: Any) -> None:
-        del message
-        if number:
-            self.received(number, _LOST)
+    def ask_again(self, send: Send) -> None:
+        """There is a next owner: ask it what has waited, in the order in which it was asked."""
+        self._send_again = send
+        for number, question in tuple(self._repeatable.items()):
+            self._send_or_refuse(send, number, question)
+
+    def lost(self) -> None:
+        """The owner is gone, and nobody is asked again: whoever waits, or asks, is told so."""
+        self._repeatable.clear()
+        self.cut()
+
+    def _give_up(self, numbers: Iterable[int]) -> None:
+        for number in sorted(numbers):
+            answered = self._forget(number)
+            try:
+                if answered is not None:
+                    answered(_LOST)
+            except Exception:  # noqa: BLE001 - the others must be told too
+                _log.exception("telling that the owner is gone failed")
+        self._look_finished()
+
+    def _send_cut(self, number: int, message: Any) -> None:
+        """What is asked without an owner waits if it may be asked again, as those before it do."""
+        if number not in self._repeatable or len(self._repeatable) > bounds.MAX_REPEATED:
+            if number:
+                self.received(number, _LOST)
+        elif self._send_again is not None:
+            self._send_again(number, message)
 
     def passed(self, position: int) -> None:
         """The surface has seen to everything up to `position`."""
@@ -162,10 +208,11 @@ class FrontEnd:
                 self._awaited = [each for each in self._awaited if each[0] > position]
 
     async def reach(self, position: int) -> None:
-        """Return once the link has passed `position`, which is in the log."""
-        if position > self.position:
-            if self.send == self._tell_lost:
-                raise _LOST.raised()
+        """Return once the link has passed `position`, which is in the log.
+
+        At once without an owner: nothing comes any more, and all that it was for begins again.
+        """
+        if position > self.position and not self._is_cut:
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._awaited.append((position, reached))
             await reached

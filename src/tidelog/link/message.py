@@ -11,6 +11,11 @@ from tidelog.base.errors import TidelogError
 class Message(Struct, frozen=True, array_like=True, tag=True):
     """Base of all messages: encoded as an array that begins with the name of its class."""
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a question may be asked twice, because it is done once under its client's key."""
+        return False
+
 
 class Vocabulary(NamedTuple):
     """Everything that the two halves of a surface say to each other, each a union of messages."""

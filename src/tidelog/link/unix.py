@@ -30,6 +30,8 @@ class SocketLink(asyncio.Protocol):
         """
         self.receive: list[Send] = []
         """Takes what comes, by the number of the surface."""
+        self.made: Callable[[], None] = _do_nothing
+        """Called when messages can be sent."""
         self._reader = FrameReader(kinds)
         self._writer = FrameWriter()
         self._lost = lost
@@ -66,6 +68,7 @@ class SocketLink(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
         self._transport.set_write_buffer_limits(bounds.HIGH_WATER_BYTES, bounds.LOW_WATER_BYTES)
+        self.made()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -127,17 +130,42 @@ def front_link(
 ) -> tuple[SocketLink, Sequence[FrontEnd]]:
     """The front's end of a link, and what each surface is given of it.
 
-    `lost` is called after all who wait were told that nobody knows what became of their questions.
+    `lost` is called after all who wait were told that nobody knows what became of their questions;
+    those that may be repeated wait for `repeating_link`, or for the end of their surface's.
     """
     ends = [FrontEnd() for _ in vocabularies]
+    link = _to_owner(vocabularies, ends, lost)
+    for number, end in enumerate(ends):
+        end.send = link.sender(number)
+    return link, ends
 
+
+def repeating_link(
+    vocabularies: Sequence[Vocabulary], ends: Sequence[FrontEnd], lost: Callable[[], None]
+) -> SocketLink:
+    """A link to the next owner for ends that have lost theirs: when it is made, they ask again."""
+
+    def made() -> None:
+        for number, end in enumerate(ends):
+            end.ask_again(link.sender(number))
+
+    link = _to_owner(vocabularies, ends, lost)
+    link.made = made
+    return link
+
+
+def _to_owner(
+    vocabularies: Sequence[Vocabulary], ends: Sequence[FrontEnd], lost: Callable[[], None]
+) -> SocketLink:
     def lose() -> None:
         for end in ends:
-            end.lost()
+            end.cut()
         lost()
 
     link = SocketLink([each.to_front for each in vocabularies], lose, Brake())
-    for number, end in enumerate(ends):
-        end.send = link.sender(number)
     link.receive = [end.received for end in ends]
-    return link, ends
+    return link
+
+
+def _do_nothing() -> None:
+    pass

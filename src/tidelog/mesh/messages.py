@@ -48,6 +48,11 @@ class Accept(Message, frozen=True):
     supersedes: str | None = None
     """The id that an operator retired for this one; outside the fingerprint."""
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `Message.may_repeat`: a send has its `client_message_id`."""
+        return True
+
 
 class Claim(Message, frozen=True):
     """Lease what is due to a member. Answered by `Leased`, or by `Replied` if it may not have it.

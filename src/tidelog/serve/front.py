@@ -1,10 +1,13 @@
 """The program that has connections: the front's half of every surface, on a link to the owner.
 
-It waits for its owner. One that loses it tells whoever waits for an answer that nobody knows the
-outcome, closes its connections with the code that lets clients come back, and begins again.
+It waits for its owner. One that loses it asks the next one again what it may, under the key of its
+client, and tells whoever else waits for an answer that nobody knows the outcome. Then it closes its
+connections with the code that lets clients come back, and begins again on a new event loop: nothing
+that was made of a log, or of a link, that is no more goes on there.
 """
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.supervisor import LISTENER_VARIABLE, say_ready
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
-from tidelog.link.unix import front_link
+from tidelog.link.unix import SocketLink, front_link, repeating_link
 from tidelog.serve import program
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
 from tidelog.web.certificate import tls_context
@@ -30,23 +33,35 @@ RETRY_SECONDS = 0.05
 class OwnerLink:
     """The `Backing` of a front: its end of the link, with all surfaces."""
 
-    def __init__(self, surfaces: Sequence[Halved]) -> None:
+    def __init__(self, path: str, surfaces: Sequence[Halved]) -> None:
         self.lost = asyncio.Event()
-        vocabularies = [each.vocabulary for each in surfaces]
-        self._link, self.ends = front_link(vocabularies, self.lost.set)
+        self._path = path
+        self._vocabularies = [each.vocabulary for each in surfaces]
+        self._link, self.ends = front_link(self._vocabularies, self.lost.set)
 
-    @classmethod
-    async def connect(cls, path: str, surfaces: Sequence[Halved]) -> "OwnerLink":
+    async def connect(self) -> None:
         """Return when an owner has accepted, however long that takes."""
+        await self._connect(self._link)
+
+    async def _connect(self, link: SocketLink) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            owner = cls(surfaces)
             try:
-                await loop.create_unix_connection(lambda link=owner._link: link, path)  # type: ignore[misc]
+                await loop.create_unix_connection(lambda: link, self._path)
             except (FileNotFoundError, ConnectionError):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                return owner
+                return
+
+    async def ask_again(self) -> None:
+        """Ask the next owner what may be repeated, and the one after it if that is lost too.
+
+        Until cancelled: whoever stops the front says how long it waits.
+        """
+        while True:
+            lost = asyncio.Event()
+            await self._connect(repeating_link(self._vocabularies, self.ends, lost.set))
+            await lost.wait()
 
     @property
     def position(self) -> int:
@@ -71,15 +86,19 @@ class OwnerLink:
 async def serve(settings: Settings, path: str, listener: socket.socket) -> bool:
     """Serve until SIGTERM; returns whether the owner was lost before that."""
     surfaces = halved(settings)
-    owner = await OwnerLink.connect(path, surfaces)
+    owner = OwnerLink(path, surfaces)
+    await owner.connect()
     lost = asyncio.ensure_future(owner.lost.wait())
     opening = asyncio.ensure_future(_open(settings, surfaces, owner, listener))
     await asyncio.wait({lost, opening}, return_when=asyncio.FIRST_COMPLETED)
     if owner.lost.is_set():
         opening.cancel()
-        return True
+        await asyncio.wait({opening})
+        if opening.cancelled() or opening.exception() is not None:
+            await asyncio.sleep(RETRY_SECONDS)  # as if it had not been there
+            return True
     server = opening.result()
-    lost.add_done_callback(lambda _: server.end())
+    ending = asyncio.ensure_future(_end_without_owner(server, owner))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -91,7 +110,14 @@ async def serve(settings: Settings, path: str, listener: socket.socket) -> bool:
         await server.run()
     finally:
         watchdog.stop()
+        ending.cancel()
     return owner.lost.is_set() and not server.is_told_to_stop
+
+
+async def _end_without_owner(server: Serving, owner: OwnerLink) -> None:
+    await owner.lost.wait()
+    server.end()
+    await owner.ask_again()
 
 
 async def _open(
@@ -99,12 +125,16 @@ async def _open(
 ) -> Serving:
     clock, metrics, tls = SystemClock(), all_metrics(), tls_context(settings)
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
-    node = FrontNode(settings, clock, store, metrics)
-    mounted = [
-        await surface.open_front(node, end)
-        for surface, end in zip(surfaces, owner.ends, strict=True)
-    ]
-    return Serving(settings, metrics, store, owner, mounted, listener, tls=tls)
+    try:
+        node = FrontNode(settings, clock, store, metrics)
+        mounted = [
+            await surface.open_front(node, end)
+            for surface, end in zip(surfaces, owner.ends, strict=True)
+        ]
+        return Serving(settings, metrics, store, owner, mounted, listener, tls=tls)
+    except BaseException:
+        await store.close()  # this process goes on
+        raise
 
 
 def main() -> None:
@@ -116,8 +146,8 @@ def main() -> None:
     async def front(settings: Settings, path: str) -> bool:
         return await serve(settings, path, listener)
 
-    if program.run(front):
-        handed_on.begin_again(listener)
+    while program.run(front):
+        gc.unfreeze()  # what was made at the start does not stay until the end after all
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ class Submit(Message, frozen=True):
     round: int = 0
     """How often the front has heard, for this connection, that one was not taken."""
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `Message.may_repeat`: drafts have ids.
+
+        The client of a connection must come back instead. It may have missed events of others that
+        are before its own, and a result would let it believe that it has all up to there.
+        """
+        return not self.connection
+
 
 class Attach(Message, frozen=True):
     """Follow these too, from now on. Answered by `Attached` when the tail is where the log ends.

@@ -25,7 +25,13 @@ from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.cycle import Cycle
-from tidelog.web.handshake import CODES, TOO_MANY_FAILURES, UNAVAILABLE, refuse
+from tidelog.web.handshake import (
+    CODES,
+    OUTCOME_UNKNOWN,
+    TOO_MANY_FAILURES,
+    UNAVAILABLE,
+    refuse,
+)
 from tidelog.web.routing import Paths
 
 _log = logging.getLogger(__name__)
@@ -130,6 +136,8 @@ class HttpApp:
             # An engine's own text names hosts and roles, and anybody may ask.
             is_inside = isinstance(error, StoreError) and not isinstance(error, ClockSkewed)
             text = "the store does not answer" if is_inside else str(error)
+            if isinstance(error, OutcomeUnknown):
+                text = OUTCOME_UNKNOWN
             return refuse(503, text, _RETRY_SOON, code=code)
         except Exception:  # noqa: BLE001 - whatever a surface raises must not reach the peer
             _log.exception("%s %s failed", method, route.path)

@@ -69,6 +69,12 @@ CODES = {
 UNAVAILABLE = "service_unavailable"
 """The other name of a 503: not the queue is full, the store does not work."""
 
+OUTCOME_UNKNOWN = (
+    "the outcome is unknown: this may have been done or not. Repeat it under the same key, or look "
+    "before you repeat it"
+)
+"""With that name: the owner of the log, or its database, was lost before it said."""
+
 
 TOO_MANY_FAILURES = (
     "too many failed authentications from your address (setting "

@@ -23,8 +23,10 @@ LOOK_SECONDS = 0.02
 class Processes:
     """A supervisor, an owner and fronts on one SQLite file."""
 
-    def __init__(self, data_dir: Path, fronts: int) -> None:
+    def __init__(self, data_dir: Path, fronts: int, **environment: str) -> None:
+        """With these variables beside those that the test has."""
         self.data_dir = data_dir
+        self._environment = environment
         self.store = str(data_dir / "tidelog.db")
         self._count = fronts
         self._supervisor: subprocess.Popen[str]
@@ -36,7 +38,10 @@ class Processes:
         config.write_text(_settings(self.data_dir), encoding="utf-8")
         command = [sys.executable, "-m", "tidelog", "serve", "--json", "--config", str(config)]
         self._supervisor = subprocess.Popen(
-            [*command, "--workers", str(self._count)], stdout=subprocess.PIPE, text=True
+            [*command, "--workers", str(self._count)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self._environment},
         )
         assert self._supervisor.stdout is not None
         line = self._supervisor.stdout.readline()

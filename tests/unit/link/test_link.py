@@ -192,7 +192,97 @@ async def test_who_fails_at_the_loss_keeps_it_from_nobody(
     [answer] = told
     assert isinstance(answer, Failed)
     with pytest.raises(OutcomeUnknown):
-        await end.reach(1)
+        await end.reply(Ask("anything"), Answer)
+
+
+class Keyed(Ask, frozen=True):
+    """May be asked twice."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """See `Message.may_repeat`."""
+        return True
+
+
+class Owner:
+    """One owner after the other: what each is asked, and what it answers."""
+
+    def __init__(self, end: FrontEnd) -> None:
+        self._end = end
+        self.asked: list[tuple[int, Any]] = []
+
+    def send(self, number: int, message: Any) -> None:
+        """See `Send`."""
+        self.asked.append((number, message))
+
+    def answer(self) -> None:
+        """Everything."""
+        for number, message in self.asked:
+            if number:
+                self._end.received(number, Answer(message.text))
+
+
+async def test_the_next_owner_is_asked_again_what_may_be_repeated() -> None:
+    """In the order in which it was asked, and nothing else; whoever else waits is told at once."""
+    end, answers = FrontEnd(), dict[str, Any]()
+    first, second, third = (Owner(end) for _ in range(3))
+    end.send = first.send
+
+    def ask(question: Ask) -> None:
+        end.ask(question, lambda answer: answers.setdefault(question.text, answer))
+
+    for question in (Keyed("a"), Ask("b"), Keyed("c"), Keyed("answered")):
+        ask(question)
+    end.received(4, Answer("answered"))
+    end.cut()
+    assert [*answers] == ["answered", "b"]
+    assert isinstance(answers["b"], Failed), "nobody knows, and it must not be done twice"
+    for late in (Ask("d"), Keyed("e")):
+        ask(late)
+    end.tell(Note("of what is no more"))
+    assert isinstance(answers["d"], Failed)
+    end.ask_again(second.send)
+    ask(Keyed("f"))
+    assert [message for _, message in second.asked] == [Keyed(each) for each in "acef"]
+    end.cut()
+    end.ask_again(third.send)
+    assert third.asked == second.asked
+    finishing = asyncio.create_task(end.finish())
+    await asyncio.sleep(0)
+    assert not finishing.done(), "it waits for the answers"
+    end.received(0, Note("to what is no more"))
+    third.answer()
+    await finishing
+    assert [answers[each] for each in "acef"] == [Answer(each) for each in "acef"]
+    assert len(first.asked) == 4
+
+
+async def test_no_more_wait_for_the_next_owner_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest are told that nobody knows; when nobody waits for an owner any more, all are."""
+    monkeypatch.setattr(bounds, "MAX_REPEATED", 2)
+    end, told = FrontEnd(), list[str]()
+    end.send = lambda _number, _message: None
+
+    def ask(text: str) -> None:
+        end.ask(Keyed(text), lambda answer: told.append(f"{text} {answer.error}"))
+
+    for text in "abc":
+        ask(text)
+    end.cut()
+    assert told == ["c OutcomeUnknown"]
+    ask("d")
+    end.lost()
+    assert told == [f"{text} OutcomeUnknown" for text in "cdab"]
+
+
+async def test_who_waits_for_a_position_does_not_wait_for_the_next_owner() -> None:
+    """What it waits for is in the log, and nothing of it will come here."""
+    end = FrontEnd()
+    reaching = asyncio.create_task(end.reach(5))
+    await asyncio.sleep(0)
+    end.cut()
+    await reaching
+    await end.reach(6)
 
 
 async def test_a_front_that_ends_waits_for_answers_and_asks_no_more(link: Connect) -> None:

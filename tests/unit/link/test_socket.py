@@ -230,15 +230,13 @@ async def test_a_receiver_that_fails_does_not_lose_what_follows(
 async def test_whoever_waits_is_told_when_the_link_is_lost(end: str) -> None:
     """That nobody knows the outcome; the owner's halves know that the front is gone."""
     async with linked() as both:
-        waiting = [
-            asyncio.create_task(both.to_a.reply(Ask(NEVER), Answer)),
-            asyncio.create_task(both.to_b.reach(5)),
-        ]
+        waiting = asyncio.create_task(both.to_a.reply(Ask(NEVER), Answer))
+        reaching = asyncio.create_task(both.to_b.reach(5))
         await both.to_b.reply(Ask("x"), Answer)
         getattr(both, end).abort()
-        for each in waiting:
-            with pytest.raises(OutcomeUnknown, match="the owner of the log is gone"):
-                await each
+        with pytest.raises(OutcomeUnknown, match="the owner of the log is gone"):
+            await waiting
+        await reaching
         await both.gone.wait()
         await both.a.gone.wait()
         assert (both.a.lost, both.b.lost) == (1, 1)

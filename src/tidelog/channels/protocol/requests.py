@@ -109,6 +109,11 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True):
         return self.transport.get("status")
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether it is published once, however often it comes (channels 4.5)."""
+        return (self.message_id or self.extras_key or self.idempotency_key) is not None
+
+    @property
     def is_answered_in_detail(self) -> bool:
         """Whether the response has an entry per channel (channels 4.2)."""
         return bool(self.info) or self.message_id is not None or self.name.startswith("ai-")
