@@ -16,6 +16,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from tidelog.base.metric_totals import Families, collected
+
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Buckets of everything that is timed."""
 
@@ -122,6 +124,14 @@ class Metrics:
 
     def render(self) -> bytes:
         """The registry in Prometheus' text format."""
+        self._move()
+        return generate_latest(self.registry)
+
+    def collected(self) -> Families:
+        """The same, to be added to that of other processes."""
+        self._move()
+        return collected(self.registry)
+
+    def _move(self) -> None:
         for move in self._late:
             move()
-        return generate_latest(self.registry)

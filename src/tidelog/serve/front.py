@@ -18,8 +18,11 @@ from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.supervisor import LISTENER_VARIABLE, say_ready
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
+from tidelog.link.ends import FrontEnd
 from tidelog.link.unix import SocketLink, front_link, repeating_link
-from tidelog.serve import program
+from tidelog.serve import gathering, program
+from tidelog.serve.gathering import GatheringFront
+from tidelog.serve.program import Arguments
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
 from tidelog.web.certificate import tls_context
 from tidelog.web.served_store import open_served
@@ -31,13 +34,14 @@ RETRY_SECONDS = 0.05
 
 
 class OwnerLink:
-    """The `Backing` of a front: its end of the link, with all surfaces."""
+    """A front's end of the link: one for all processes together, and one for each surface."""
 
     def __init__(self, path: str, surfaces: Sequence[Halved]) -> None:
         self.lost = asyncio.Event()
         self._path = path
-        self._vocabularies = [each.vocabulary for each in surfaces]
+        self._vocabularies = [gathering.VOCABULARY, *(each.vocabulary for each in surfaces)]
         self._link, self.ends = front_link(self._vocabularies, self.lost.set)
+        self.all_processes, *self.of_surfaces = self.ends
 
     async def connect(self) -> None:
         """Return when an owner has accepted, however long that takes."""
@@ -63,33 +67,37 @@ class OwnerLink:
             await self._connect(repeating_link(self._vocabularies, self.ends, lost.set))
             await lost.wait()
 
+
+class Apart:
+    """The `Backing` of a front: its owner, in another process."""
+
+    def __init__(self, ends: Sequence[FrontEnd], processes: GatheringFront) -> None:
+        self._ends = ends
+        self.problem = processes.problem
+        self.figures = processes.metrics
+
     @property
     def position(self) -> int:
         """See `Backing.position`."""
-        return max(end.position for end in self.ends)
-
-    @property
-    def problem(self) -> str | None:
-        """See `Backing.problem`."""
-        return "the owner of the log is away; waiting for it" if self.lost.is_set() else None
+        return max(end.position for end in self._ends)
 
     async def stop(self) -> None:
         """See `Backing.stop`."""
-        await asyncio.gather(*[end.finish() for end in self.ends])
+        await asyncio.gather(*[end.finish() for end in self._ends])
 
     async def abandon(self) -> None:
         """See `Backing.abandon`."""
-        for end in self.ends:
+        for end in self._ends:
             end.lost()
 
 
-async def serve(settings: Settings, path: str, listener: socket.socket) -> bool:
+async def serve(settings: Settings, given: Arguments, listener: socket.socket) -> bool:
     """Serve until SIGTERM; returns whether the owner was lost before that."""
     surfaces = halved(settings)
-    owner = OwnerLink(path, surfaces)
+    owner = OwnerLink(given.socket, surfaces)
     await owner.connect()
     lost = asyncio.ensure_future(owner.lost.wait())
-    opening = asyncio.ensure_future(_open(settings, surfaces, owner, listener))
+    opening = asyncio.ensure_future(_open(settings, given.name, surfaces, owner, listener))
     await asyncio.wait({lost, opening}, return_when=asyncio.FIRST_COMPLETED)
     if owner.lost.is_set():
         opening.cancel()
@@ -121,17 +129,23 @@ async def _end_without_owner(server: Serving, owner: OwnerLink) -> None:
 
 
 async def _open(
-    settings: Settings, surfaces: Sequence[Halved], owner: OwnerLink, listener: socket.socket
+    settings: Settings,
+    name: str,
+    surfaces: Sequence[Halved],
+    owner: OwnerLink,
+    listener: socket.socket,
 ) -> Serving:
     clock, metrics, tls = SystemClock(), all_metrics(), tls_context(settings)
+    processes = GatheringFront(owner.all_processes, name, gathering.metrics_topic(metrics))
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
     try:
         node = FrontNode(settings, clock, store, metrics)
         mounted = [
             await surface.open_front(node, end)
-            for surface, end in zip(surfaces, owner.ends, strict=True)
+            for surface, end in zip(surfaces, owner.of_surfaces, strict=True)
         ]
-        return Serving(settings, metrics, store, owner, mounted, listener, tls=tls)
+        backing = Apart(owner.ends, processes)
+        return Serving(settings, metrics, store, backing, mounted, listener, tls=tls)
     except BaseException:
         await store.close()  # this process goes on
         raise
@@ -143,8 +157,8 @@ def main() -> None:
     if listener is None:
         raise SystemExit(f"tidelog: {LISTENER_VARIABLE} names no socket; a supervisor sets it")
 
-    async def front(settings: Settings, path: str) -> bool:
-        return await serve(settings, path, listener)
+    async def front(settings: Settings, given: Arguments) -> bool:
+        return await serve(settings, given, listener)
 
     while program.run(front):
         gc.unfreeze()  # what was made at the start does not stay until the end after all

@@ -18,14 +18,16 @@ from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.link.unix import Served, owner_link
 from tidelog.log.committer import Committer
-from tidelog.serve import program
+from tidelog.serve import gathering, program
+from tidelog.serve.gathering import GatheringOwner, metrics_topic
+from tidelog.serve.program import Arguments
 from tidelog.serve.surfaces import EXTENSIONS, halved
 from tidelog.web.served_store import open_served
 from tidelog.web.server import Node
 from tidelog.web.watchdog import Watchdog
 
 
-async def own(settings: Settings, path: str) -> None:
+async def own(settings: Settings, given: Arguments) -> None:
     """Own the log until SIGTERM; then finish what was accepted, and end.
 
     Raises:
@@ -37,7 +39,7 @@ async def own(settings: Settings, path: str) -> None:
     try:
         committer = await Committer.start(store, clock, all_metrics(), settings.limits)
         try:
-            await _serve(Node(settings, clock, store, committer), path)
+            await _serve(Node(settings, clock, store, committer), given.socket)
         finally:
             await committer.abandon()  # over already, unless something failed
     finally:
@@ -46,8 +48,10 @@ async def own(settings: Settings, path: str) -> None:
 
 async def _serve(node: Node, path: str) -> None:
     committer, loop = node.committer, asyncio.get_running_loop()
+    processes = GatheringOwner(metrics_topic(committer.metrics), lambda: committer.problem)
     surfaces = [
-        Served(await each.open_owner(node), each.vocabulary) for each in halved(node.settings)
+        Served(processes, gathering.VOCABULARY),
+        *[Served(await each.open_owner(node), each.vocabulary) for each in halved(node.settings)],
     ]
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

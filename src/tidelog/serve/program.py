@@ -28,8 +28,8 @@ class Arguments(NamedTuple):
     """Number of the file that has them; see `handed_settings`."""
 
 
-def run(program: Callable[[Settings, str], Awaitable[T]]) -> T:
-    """Run a program with the settings and the socket that it was given.
+def run(program: Callable[[Settings, Arguments], Awaitable[T]]) -> T:
+    """Run a program with the settings and the arguments that it was given.
 
     A failure that we understand ends it with one line on standard error, as with the command.
     """
@@ -38,7 +38,7 @@ def run(program: Callable[[Settings, str], Awaitable[T]]) -> T:
     logs.configure(settings.log_level, settings.log_format, secrets_of(settings), given.name)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_awaited(program(settings, given.socket)))
+            return runner.run(_awaited(program(settings, given)))
     except (TidelogError, OSError) as error:
         sys.exit(last_words(error))
 

@@ -36,6 +36,28 @@ Mount = Callable[[Node], Awaitable[Surface]]
 """Makes a surface on a running node."""
 
 
+class Beside:
+    """The `Backing` of a server whose log is in the same process."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self.stop = committer.stop
+        self.abandon = committer.abandon
+
+    @property
+    def position(self) -> int:
+        """See `Backing.position`."""
+        return self._committer.position
+
+    async def problem(self) -> str | None:
+        """See `Backing.problem`."""
+        return self._committer.problem
+
+    async def figures(self) -> bytes:
+        """See `Backing.figures`."""
+        return self._committer.metrics.render()
+
+
 class Server(Serving):
     """A server and its log in one process; `open` makes one, `run` serves until `stop`."""
 
@@ -50,7 +72,8 @@ class Server(Serving):
         tracing: "Tracing | None" = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(settings, metrics, store, committer, surfaces, listener, tracing, tls)
+        backing = Beside(committer)
+        super().__init__(settings, metrics, store, backing, surfaces, listener, tracing, tls)
         self.committer = committer
 
     @classmethod

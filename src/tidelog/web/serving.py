@@ -13,7 +13,7 @@ import msgspec
 import uvicorn
 
 from tidelog import __version__
-from tidelog.base.errors import StoreError
+from tidelog.base.errors import StoreError, TidelogError
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document, record
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
@@ -39,6 +39,10 @@ READY_SECONDS = 2.0
 """A store that does not answer within this is not ready; load balancers ask every few seconds."""
 
 
+FIGURES_SECONDS = 5.0
+"""How long the metrics of other processes are waited for; scrapers wait for ten seconds."""
+
+
 class Backing(Protocol):
     """What takes the work that surfaces accept: the committer, or a link to its process."""
 
@@ -46,9 +50,15 @@ class Backing(Protocol):
     def position(self) -> int:
         """How far of the log was delivered here."""
 
-    @property
-    def problem(self) -> str | None:
+    async def problem(self) -> str | None:
         """Why no writes are taken, if none are; anybody may read it."""
+
+    async def figures(self) -> bytes:
+        """The metrics of the whole server, in Prometheus' text format.
+
+        Raises:
+            TidelogError: they cannot be had just now.
+        """
 
     async def stop(self) -> None:
         """Take nothing new, and return when what was accepted is done."""
@@ -227,7 +237,12 @@ class Serving:
                 "head": head.committed_id,
                 "delivered": self._backing.position,
             }
-            if problem := self._backing.problem:
+            try:
+                async with asyncio.timeout(READY_SECONDS):
+                    problem = await self._backing.problem()
+            except TimeoutError:
+                problem = "the owner of the log does not answer"
+            if problem:
                 health["ready"] = False
                 health["reason"] = problem
         except TimeoutError:
@@ -238,10 +253,17 @@ class Serving:
         return HttpResponse(200 if health["ready"] else 503, msgspec.json.encode(health))
 
     async def _get_metrics(self, request: HttpRequest) -> HttpResponse:
+        """Those of all processes, or none: a part of them would look as if much were undone."""
         del request
-        return HttpResponse(
-            200, self.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        text = "text/plain; version=0.0.4; charset=utf-8"
+        try:
+            async with asyncio.timeout(FIGURES_SECONDS):
+                return HttpResponse(200, await self._backing.figures(), content_type=text)
+        except TimeoutError:
+            problem = "the owner of the log does not answer"
+        except TidelogError as error:
+            problem = str(error)
+        return HttpResponse(503, f"# {problem}\n".encode(), content_type=text)
 
 
 async def _never_called(scope: object, receive: object, send: object) -> None:

@@ -1,7 +1,9 @@
 """`tidelog serve --workers`: one port, one log and one end, whatever the number of processes."""
 
+import contextlib
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import httpx
 import pytest
 
 from support.serve.processes import WAIT_SECONDS, kill, state
+from tidelog.monitoring.scrape import Scrape
 from tidelog.serve.private_directory import private_directory
 from tidelog.serve.workers import counted
 from tidelog.testing.process import CREDENTIALS, ServerProcess
@@ -71,7 +74,7 @@ def test_every_front_serves_the_port_and_no_command_line_has_a_secret(
     programs = children(server.pid)
     names = sorted(line[2] for line in programs.values())
     assert names == ["front 1", "front 2", "owner"]
-    assert httpx.get(f"{server.url}/healthz").json()["ready"] is True
+    assert get(server, "/healthz").json()["ready"] is True
     [path] = {line[3] for line in programs.values()}
     assert len(path) < 108
     assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
@@ -115,17 +118,76 @@ def test_a_second_server_of_the_data_is_refused(server: ServerProcess) -> None:
     assert refused[1].stdout == ""
 
 
-def test_what_dies_is_started_again_and_the_log_says_which(server: ServerProcess) -> None:
-    """Each line names the process that wrote it."""
-    [front] = [each for each, line in children(server.pid).items() if line[2] == "front 2"]
-    kill(front)
-    line = logged(server, "front 2 ended (signal 9); it is started again in 0.1 s")
-    assert (line["process"], line["level"]) == ("supervisor", "error")
+@contextlib.contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    """A process that does nothing within the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while state(pid) != "T":
+            time.sleep(0)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def get(server: ServerProcess, path: str) -> httpx.Response:
+    """Ask whichever front accepts."""
+    return httpx.get(server.url + path, timeout=WAIT_SECONDS)
+
+
+def requests_served(server: ServerProcess) -> float:
+    """What `/metrics` says of all requests before this one, whichever front is asked."""
+    scrape = Scrape.parse(get(server, "/metrics").text, 0.0)
+    assert scrape.by("process_open_fds", "process").keys() == {"front 1", "front 2", "owner"}
+    return scrape.total("tidelog_http_requests_total", status="200")
+
+
+def of_front(server: ServerProcess, name: str) -> int:
+    """The process of that name, as soon as there is one."""
     until = time.monotonic() + WAIT_SECONDS
-    while not any(line[2:3] == ["front 2"] for line in children(server.pid).values()):
+    while True:
+        for each, line in children(server.pid).items():
+            if line[2:3] == [name]:
+                return each
         assert time.monotonic() < until
         time.sleep(0.02)
-    assert httpx.get(f"{server.url}/healthz").json()["ready"] is True
+
+
+def test_metrics_are_those_of_all_processes_and_never_go_back(server: ServerProcess) -> None:
+    """Whichever front is asked, also when one does not answer, or is gone."""
+    before = requests_served(server)
+    for _ in range(20):
+        get(server, "/healthz/live").raise_for_status()
+    counted_all = requests_served(server)
+    assert counted_all == before + 21
+    front = of_front(server, "front 1")
+    with standing_still(front):
+        assert requests_served(server) >= counted_all
+    assert requests_served(server) == counted_all + 2
+    kill(front)
+    assert of_front(server, "front 1") != front
+    until = time.monotonic() + WAIT_SECONDS
+    while "front 1" not in get(server, "/metrics").text:
+        assert time.monotonic() < until
+    assert requests_served(server) >= counted_all + 3
+
+
+def test_a_front_says_that_its_owner_does_not_answer(server: ServerProcess) -> None:
+    """It is alive, and not ready."""
+    with standing_still(of_front(server, "owner")):
+        answer = get(server, "/healthz")
+    assert answer.status_code == 503
+    assert answer.json()["reason"] == "the owner of the log does not answer"
+    assert get(server, "/healthz").json()["ready"] is True
+
+
+def test_what_dies_is_started_again_and_the_log_says_which(server: ServerProcess) -> None:
+    """Each line names the process that wrote it."""
+    kill(of_front(server, "front 2"))
+    line = logged(server, "front 2 ended (signal 9); it is started again in 0.1 s")
+    assert (line["process"], line["level"]) == ("supervisor", "error")
+    of_front(server, "front 2")
+    assert get(server, "/healthz").json()["ready"] is True
 
 
 def test_all_end_when_the_supervisor_is_killed_and_when_it_is_told(server: ServerProcess) -> None:
