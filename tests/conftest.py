@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from support.serve import workers
 from support.warm import NURSERY, PROBED
 from tidelog.testing.postgresql import (
     TEMPLATE_VARIABLE,
@@ -25,6 +26,9 @@ from tidelog.testing.process import ServerProcess
 
 ServerProcess.spawn = staticmethod(NURSERY.start)
 ServerProcess.program = PROBED
+if workers.count():
+    ServerProcess.spawn = staticmethod(workers.spawner(workers.count()))
+    ServerProcess.program = "tidelog"  # the probe has no halves
 ENGINES = ("sqlite", "postgresql")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
