@@ -33,6 +33,10 @@ class Unsendable(TidelogError):  # noqa: N818 - the failure is the noun
     """A message between the halves of a server is too large, or cannot be encoded."""
 
 
+class TooLargeToSend(Unsendable):
+    """It is too large: less of it at a time can be sent."""
+
+
 class StoreError(TidelogError):
     """Root of what an engine can raise."""
 

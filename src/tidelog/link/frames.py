@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tidelog.base.errors import Unsendable
+from tidelog.base.errors import TooLargeToSend, Unsendable
 from tidelog.link import bounds
 
 _HEAD = struct.Struct("<IB")
@@ -38,7 +38,7 @@ def encoded(number: int, message: Any) -> bytes:
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise Unsendable(f"it has something that cannot be encoded: {error}") from error
     if len(pair) > bounds.MAX_MESSAGE_BYTES:
-        raise Unsendable(
+        raise TooLargeToSend(
             f"it is too large: {len(pair)} bytes where {bounds.MAX_MESSAGE_BYTES} are the most; "
             "send or ask for less at a time"
         )

@@ -16,6 +16,7 @@ from support.channels.peer import (
     token,
     until,
 )
+from tidelog.link import bounds
 from tidelog.link.choice import VARIABLE
 
 ADMIN = {"authorization": "Bearer secret"}
@@ -188,3 +189,18 @@ async def test_what_is_held_up_is_told_and_tried_again(
         assert json.loads(json.dumps((await peer.receive())["data"])) == "z"
         states = node.surface.owner.states
         assert [state.pins for state in states._channels.values()] == [1], "its subscriber's"
+
+
+async def test_a_request_that_cannot_be_sent_is_refused_alone(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is too large, and nothing of it is done."""
+    del link
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 4000)
+    async with channels_server(tmp_path) as node:
+        refusal = refused(await node.api.events("room", data="x" * 4000), 413, "payload_too_large")
+        assert refusal.startswith("the request was not taken: it is too large")
+        serial = (await node.api.publish("room", "a"))["message_serial"]
+        large = await node.api.try_mutate("append", "room", serial, data="x" * 4000)
+        refused(large, 413, "payload_too_large")
+        assert len((await node.api.history("room"))["items"]) == 1

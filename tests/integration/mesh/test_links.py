@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.mesh.peer import Json, Member, Wire, envelope, running_broker, unique
+from tidelog.link import bounds
 from tidelog.link.choice import VARIABLE
 
 
@@ -107,3 +108,16 @@ async def test_everything_that_the_mesh_does_crosses_the_link(link: str, tmp_pat
             assert await hers.close_code() == 4403
         assert (await ok(ben, "DELETE", "/membership"))["revoked"]
         assert await broker.owner.periodic.check() == 0
+
+
+async def test_a_send_that_cannot_be_sent_on_is_refused_alone(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is too large; the next one is accepted."""
+    del link
+    async with running_broker(tmp_path, str(tmp_path / "tidelog.db")) as broker:
+        ana = await broker.member(await broker.mesh())
+        monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 4000)
+        large = await ana.post(unique(), envelope("dm", ana.address, "x" * 4000))
+        assert (large.status_code, large.json()["error"]) == (413, "payload_too_large")
+        assert (await ana.post(unique(), envelope("dm", ana.address))).status_code == 201

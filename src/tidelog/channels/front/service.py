@@ -14,6 +14,7 @@ import msgspec
 
 from tidelog.base.clock import Clock
 from tidelog.base.data.incarnation import Incarnations
+from tidelog.base.errors import TooLargeToSend
 from tidelog.base.serving.address_quota import AddressQuota
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.channels import messages
@@ -81,7 +82,7 @@ from tidelog.channels.protocol.upgrade import parse_upgrade
 from tidelog.channels.protocol.version import Projector
 from tidelog.channels.settings import App, ServerSettings
 from tidelog.link.ends import FrontEnd
-from tidelog.link.message import Failed, Message
+from tidelog.link.message import Failed, Message, NotSent
 from tidelog.store.engine import Store
 
 SWEEP_SECONDS = 1.0
@@ -556,6 +557,10 @@ class ChannelsService:
 
 def _refusal(answer: Message) -> Fault:
     """Why something is refused; raises what a `Failed` says."""
+    if isinstance(answer, NotSent):
+        is_large = isinstance(answer.raised(), TooLargeToSend)
+        refused = fault.payload_too_large if is_large else fault.invalid_input
+        return refused(f"the request was not taken: {answer.text}")
     if isinstance(answer, Failed):
         raise answer.raised()
     assert isinstance(answer, Refused), answer  # noqa: S101 - both halves are ours

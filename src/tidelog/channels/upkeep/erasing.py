@@ -193,15 +193,18 @@ class Erasing:
         self._task = asyncio.create_task(self._work(), name="tidelog-channels-erasing")
 
     async def _work(self) -> None:
+        is_over = self._committer.ended.is_set  # then the store is closed, or soon will be
         ended = asyncio.create_task(self._committer.ended.wait())
         pause, retry = 0.0, RETRY_SECONDS
-        while not ended.done():
+        while not is_over():
             if pause:
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
                     (waking, ended), timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
                 waking.cancel()
+                if is_over():
+                    break
             self._wake.clear()
             waiting, self._waiting = self._waiting, []
             try:
@@ -211,6 +214,8 @@ class Erasing:
                     if not each.done():
                         each.set_result(None)
             except (QueueFull, StoreError) as error:
+                if is_over():
+                    break
                 _log.warning("erasing was put off: %s", error)
                 self._waiting += waiting
                 pause, retry = retry, min(2 * retry, LOOK_SECONDS)

@@ -102,6 +102,8 @@ class Retention:
         try:
             await self.tick()
         except (QueueFull, StoreError) as error:
+            if self._committer.ended.is_set():
+                return
             _log.warning("retention was put off: %s", error)
         except ShuttingDown:
             return

@@ -94,6 +94,8 @@ class Streams:
             try:
                 await self.sweep()
             except (QueueFull, StoreError) as error:
+                if ended.is_set():
+                    return
                 _log.warning("streams without a writer are ended later: %s", error)
                 self._able_since = self._clock.now_ms()
             except ShuttingDown:

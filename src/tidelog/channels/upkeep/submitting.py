@@ -6,9 +6,11 @@ need no order among each other but that of the committer's queue.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from tidelog.base.clock import Clock
+from tidelog.base.errors import QueueFull
 from tidelog.channels.decide import rules
 from tidelog.channels.decide.idempotency import batch_scope
 from tidelog.channels.decide.rules import LiveEvent, PublishAnswer, PublishContext, PublishTarget
@@ -45,6 +47,11 @@ Tell = Callable[[Message], None]
 
 Spread = Callable[[Live | Summary], "asyncio.Future[int]"]
 """Gives a frame that no entry carries to all fronts; done when other nodes are told."""
+
+MAX_LOADING_REQUESTS = 4096
+MAX_LOADING_BYTES = 32 * 1024**2
+"""Requests that wait until the states they are decided by are read, and about what they hold. They
+are not in the committer's queue yet, whose bounds are for those that are."""
 
 ChannelStates = dict[str, ChannelState | None]
 """By channel; None where it has yet to be loaded."""
@@ -188,6 +195,8 @@ class Submitting:
         self._is_shared = is_shared
         self._spread = spread
         self._work: set[asyncio.Task[None]] = set()
+        self._loading = self._loading_bytes = 0
+        """Requests that wait for their states, and what they hold."""
 
     # Publishing.
 
@@ -205,7 +214,13 @@ class Submitting:
         if is_ready:
             self._queue_publish(wanted, channels, tell)
         else:
-            self._do(self._load_channels(wanted, channels, tell))
+            size = sum(_size(event.publication) for event in wanted.events)
+            self._load(
+                self._load_channels(wanted, channels, tell),
+                size,
+                tell,
+                or_else=partial(self.release, channels),
+            )
 
     async def _load_channels(self, wanted: Publish, channels: ChannelStates, tell: Tell) -> None:
         try:
@@ -314,7 +329,8 @@ class Submitting:
         if channel is None or message is None:
             if channel is not None:
                 self._states.release(channel)
-            self._do(self._load_message(wanted, stream, number, tell))
+            size = 512 + mutation.data_bytes
+            self._load(self._load_message(wanted, stream, number, tell), size, tell)
         else:
             self._queue_mutation(wanted, channel, message, tell)
 
@@ -400,6 +416,34 @@ class Submitting:
                 self._answer_told([told], Done(), tell)
 
         self._committer.submit(Submission(Names(), 64, (_Nothing(),), answered))
+
+    def _load(
+        self,
+        work: Coroutine[Any, Any, None],
+        size_bytes: int,
+        tell: Tell,
+        or_else: Callable[[], None] | None = None,
+    ) -> None:
+        """Load states for a request of about this size, or refuse it if too many wait for that."""
+        if (
+            self._loading >= MAX_LOADING_REQUESTS
+            or self._loading_bytes + size_bytes > MAX_LOADING_BYTES
+        ) and self._loading:
+            work.close()
+            if or_else is not None:
+                or_else()
+            tell(failed(QueueFull("too many requests wait for the store; retry in a moment")))
+            return
+        self._loading += 1
+        self._loading_bytes += size_bytes
+        self._do(self._loaded(work, size_bytes))
+
+    async def _loaded(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
+        try:
+            await work
+        finally:
+            self._loading -= 1
+            self._loading_bytes -= size_bytes
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -23,12 +23,13 @@ from tidelog.base.errors import (
     ShuttingDown,
     StoreError,
     TidelogError,
+    TooLargeToSend,
 )
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.net import authority
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.link.ends import FrontEnd
-from tidelog.link.message import Failed, Message
+from tidelog.link.message import Failed, Message, NotSent
 from tidelog.mesh import messages
 from tidelog.mesh.front.connection import Connection
 from tidelog.mesh.front.delivery import PushDelivery
@@ -344,6 +345,10 @@ class MeshService:
     async def _decided(self, question: Accept | Change) -> Reply:
         """What the owner makes of it."""
         answer = await self.link.answer(question)
+        if isinstance(answer, NotSent):
+            is_large = isinstance(answer.raised(), TooLargeToSend)
+            status, code = (413, "payload_too_large") if is_large else (400, "schema_invalid")
+            return refusal(status, code, f"the request was not taken: {answer.text}")
         if isinstance(answer, Failed):
             _log.warning("%s was not kept: %s", type(question).__name__, answer.text)
             return reply_of(answer.raised())

@@ -29,6 +29,7 @@ from tidelog.mesh.upkeep.leasing import Leasing
 from tidelog.mesh.upkeep.limiter import limiter_for
 from tidelog.mesh.upkeep.peers import Peers
 from tidelog.mesh.upkeep.periodic import PeriodicWork
+from tidelog.mesh.upkeep.pushed_leases import PushedLeases
 from tidelog.mesh.upkeep.questions import Question, Tell
 from tidelog.mesh.upkeep.retention import Retention
 from tidelog.mesh.upkeep.used_tokens import UsedTokens
@@ -49,6 +50,7 @@ class MeshOwner:
         self, committer: Committer, store: Store, settings: MeshSettings, clock: ServerClock
     ) -> None:
         self._committer = committer
+        self.clock = clock
         self._metrics = committer.metrics.part(MeshMetrics)
         ulids = UlidFactory(clock)
         self.limiter = limiter_for(store)
@@ -85,7 +87,7 @@ class MeshOwner:
         return messages.Welcome((*incarnations.former, incarnations.current))
 
     def lost(self, front: "_Front") -> None:
-        """A front is gone. What it asked for is decided all the same, and its leases run out."""
+        """A front is gone. What it asked for is decided all the same; its leases are given back."""
         self._fronts = tuple(each for each in self._fronts if each is not front)
         self.peers.lost(front)
         self.webhooks.lost(front)
@@ -154,6 +156,7 @@ class _Front(OwnerEnd):
     def __init__(self, owner: MeshOwner, send: Send) -> None:
         super().__init__(send)
         self._owner = owner
+        self._leases = PushedLeases(owner.clock)
         self._take: Mapping[type[Any], Callable[[int, Any], None]] = {
             messages.Hello: self._hello,
             Accept: self._accept,
@@ -181,6 +184,8 @@ class _Front(OwnerEnd):
     def lost(self) -> None:
         """See `AtOwner.lost`."""
         self._owner.lost(self)
+        for left in self._leases.end():
+            self._owner.leasing.release(left)
 
     def _hello(self, number: int, hello: messages.Hello) -> None:
         del hello
@@ -190,14 +195,26 @@ class _Front(OwnerEnd):
         self._owner.accepting.take(accept, partial(self.send, number))
 
     def _claim(self, number: int, claim: messages.Claim) -> None:
-        self._owner.leasing.claim(claim, partial(self.send, number))
+        tell = partial(self.send, number)
+        if claim.queue_id is None:  # a queue's consumer has its lease wherever it asks next
+            tell = partial(self._claimed, claim, tell)
+        self._owner.leasing.claim(claim, tell)
+
+    def _claimed(self, claim: messages.Claim, tell: Tell, answer: Message) -> None:
+        if isinstance(answer, messages.Leased):
+            given_back = self._leases.add(claim.mesh_id, claim.member.public_hex, answer)
+            if given_back is not None:
+                self._owner.leasing.release(given_back)
+        tell(answer)
 
     def _acknowledge(self, number: int, acknowledge: messages.Acknowledge) -> None:
         del number
+        self._leases.acknowledged(acknowledge)
         self._owner.leasing.acknowledge(acknowledge)
 
     def _release(self, number: int, release: messages.Release) -> None:
         del number
+        self._leases.released(release)
         self._owner.leasing.release(release)
 
     def _complete(self, number: int, complete: messages.Complete) -> None:

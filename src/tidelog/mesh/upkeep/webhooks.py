@@ -1,6 +1,7 @@
 """Messages to endpoints over HTTP (mesh 7.4): leased, posted by a front, tried again or buried."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,9 +12,10 @@ from tidelog.base.ids import UlidFactory
 from tidelog.link.ends import OwnerEnd
 from tidelog.link.message import Message
 from tidelog.log.committer import Committer
-from tidelog.log.request import submit_and_wait, without_failure
+from tidelog.log.decision import Answer, Failure
+from tidelog.log.request import Submission, submit_and_wait, without_failure
 from tidelog.mesh import messages
-from tidelog.mesh.decide.claims import DEAD
+from tidelog.mesh.decide.claims import DEAD, Release
 from tidelog.mesh.decide.webhook_posts import BATCH, GONE, Attempted, ClaimWebhook, webhook_key
 from tidelog.mesh.messages import Leased, Noted, Post, PostsEnded, StopPosting, Target
 from tidelog.mesh.metrics import MeshMetrics
@@ -57,8 +59,8 @@ class Webhooks:
         self._ulids = UlidFactory(clock)
         self._busy: dict[str, asyncio.Task[None]] = {}
         """Endpoints that are being served."""
-        self._posting: dict[str, tuple[OwnerEnd, asyncio.Future[None]]] = {}
-        """By `claim_id`: which front posts, and what is done when it has ended."""
+        self._posting: dict[str, tuple[OwnerEnd, Post, asyncio.Future[None]]] = {}
+        """By `claim_id`: which front posts what, and what is done when it has ended."""
         self._nudged = asyncio.Event()
 
     def nudge(self) -> None:
@@ -138,17 +140,22 @@ class Webhooks:
             del self._busy[endpoint_id]
 
     async def _posted(self, endpoint_id: str, target: Target, leased: Leased) -> None:
-        """Let a front post, and return when it has ended; they take turns."""
+        """Let a front post, and return when it has ended; they take turns.
+
+        Not later than the lease: a front that hangs must not keep an endpoint from the others.
+        """
         fronts = self._fronts()
         if not fronts:
             return  # the lease ends by itself
         self._turn += 1
         front = fronts[self._turn % len(fronts)]
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._posting[leased.claim_id] = front, ended
+        post = Post(endpoint_id, target, leased)
+        self._posting[leased.claim_id] = front, post, ended
         try:
-            front.tell(Post(endpoint_id, target, leased))
-            await ended
+            front.tell(post)
+            left_ms = leased.expires_at - self._clock.now_ms()
+            await asyncio.wait([ended], timeout=max(0, left_ms) / 1000)
         finally:
             del self._posting[leased.claim_id]
 
@@ -177,13 +184,33 @@ class Webhooks:
     def ended(self, told: PostsEnded) -> None:
         """A front has done what it was told to."""
         if posting := self._posting.get(told.claim_id):
-            _end(posting[1])
+            _end(posting[2])
 
     def lost(self, front: OwnerEnd) -> None:
-        """A front is gone; what it had to post is tried again when the lease has ended."""
-        for posting_front, ended in self._posting.values():
+        """A front is gone; what it had to post another one does. Each attempt counts as one."""
+        for posting_front, post, ended in self._posting.values():
             if posting_front is front:
+                self._release(post)
                 _end(ended)
+
+    def _release(self, post: Post) -> None:
+        """Give back what nobody has said the outcome of."""
+        leased = post.leased
+        item = Release(
+            tuple(
+                [
+                    (webhook_key(message, post.endpoint_id), leased.claim_id)
+                    for message, _ in leased.messages
+                ]
+            )
+        )
+
+        def released(_: Sequence[Answer | Failure]) -> None:
+            self.nudge()
+
+        size_bytes = 128 * len(leased.messages)
+        with contextlib.suppress(QueueFull, ShuttingDown):  # the lease ends by itself
+            self._committer.submit(Submission(item.names(), size_bytes, (item,), released))
 
 
 def _end(ended: "asyncio.Future[None]") -> None:

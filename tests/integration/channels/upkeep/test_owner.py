@@ -40,6 +40,7 @@ from tidelog.channels.messages import (
 from tidelog.channels.protocol.requests import Asked, Mode, parse_mutation, parse_publication
 from tidelog.channels.settings import Channels, VersionedMessages
 from tidelog.channels.upkeep import owner as module
+from tidelog.channels.upkeep import submitting as submitting_module
 from tidelog.channels.upkeep.owner import ChannelsOwner
 from tidelog.link.message import Failed
 
@@ -207,3 +208,48 @@ async def test_a_mistake_of_ours_is_told_whoever_waits(
             assert answer == Failed("TidelogError", "internal error (RuntimeError)")
         assert owner.states._channels["channels/a/p"].pins == 0
         assert [each.pins for each in owner.states._messages.values()] == [0]
+
+
+async def test_no_more_requests_wait_for_a_state_than_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By number and by size; one alone may always, and those that wait are done in the end."""
+    async with owning(tmp_path) as owner:
+        front, submitting = await front_of(owner), owner.submitting
+        read, may_read = owner._store.rows, asyncio.Event()
+
+        async def slow(query: str, key: Any) -> Any:
+            await may_read.wait()
+            return await read(query, key)
+
+        full = Failed("QueueFull", "too many requests wait for the store; retry in a moment")
+        for bound in ("MAX_LOADING_REQUESTS", "MAX_LOADING_BYTES"):
+            owner.states.forget_idle_messages()
+            owner.states._channels.clear()
+            may_read.clear()
+            with monkeypatch.context() as slowed:
+                slowed.setattr(owner._store, "rows", slow)
+                slowed.setattr(submitting_module, bound, 1)
+                for _ in range(2):
+                    front.publish("p")
+                assert await front.next(1) == [full]
+                may_read.set()
+                [published] = [each for each in await front.next(2) if isinstance(each, Published)]
+            front.publish("p")
+            assert published.position < (await front.next(2))[0].position
+        assert (submitting._loading, submitting._loading_bytes) == (0, 0)
+        assert owner.states._channels["channels/a/p"].pins == 0
+
+
+async def test_an_owner_that_ends_at_once_complains_of_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it does by itself knows that the store is closed because it ends."""
+    for turns in range(5):
+        async with running_node(str(tmp_path / "tidelog.db"), clock=SystemClock()) as node:
+            owner = await ChannelsOwner.open(node.committer, node.store, SETTINGS, SystemClock())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        work = [each for each in (owner.erasing._task, owner.streams._task) if each is not None]
+        await asyncio.wait(work, timeout=20)
+    assert caplog.text == ""

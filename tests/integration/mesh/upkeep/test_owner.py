@@ -14,6 +14,7 @@ from support.mesh.peer import Broker, Member, envelope, running_broker, unique
 from tidelog.base.errors import QueueFull
 from tidelog.link.message import Failed
 from tidelog.mesh import messages
+from tidelog.mesh.decide.webhook_posts import BATCH
 from tidelog.mesh.messages import (
     VOCABULARY,
     Arrive,
@@ -29,6 +30,7 @@ from tidelog.mesh.messages import (
     Wake,
     Welcome,
 )
+from tidelog.mesh.upkeep import webhooks as webhooks_module
 from tidelog.mesh.upkeep.owner import MeshOwner
 
 
@@ -232,8 +234,58 @@ async def test_what_a_front_gives_back_wakes_the_others(tmp_path: Path) -> None:
         assert (await scene.other.end.reply(claim, Leased)).messages[0][0] == message
 
 
-async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
-    """Each has one endpoint at a time; a front that is lost has its posts made after the lease."""
+async def test_what_a_lost_front_had_leased_waits_again_at_once(tmp_path: Path) -> None:
+    """Also what was leased to it after that; not what arrived, nor what a queue's consumer has."""
+    async with fronts(tmp_path, clone_concurrency_policy="allow_concurrent") as scene:
+        ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
+        sent = [(await ana.post(unique(), envelope("dm", ben.address))).json() for _ in range(3)]
+        arrived, pushed, late = [each["broker_message_id"] for each in sent]
+        await ana.request("POST", "/queues", {"queue": "jobs"})
+        assert (await ana.post(unique(), envelope("queue", "jobs"))).status_code == 201
+        await scene.arrive(scene.other, 1, ben, "b")
+        await scene.other.one()
+        claim = await scene.claim(ben)
+        first = await scene.one.end.reply(claim, Leased)
+        acknowledged = messages.Acknowledgement(claim.mesh_id, ben.address, arrived, first.claim_id)
+        scene.one.end.tell(messages.Acknowledge([acknowledged]))
+        assert (await scene.one.end.reply(claim, Leased)).messages[0][0] == pushed
+        job = msgspec.structs.replace(claim, queue_id="jobs")
+        assert len((await scene.one.end.reply(job, Leased)).messages) == 1
+        scene.one.at_owner.received(0, claim)  # decided when the front is lost
+        scene.one.at_owner.lost()
+        assert await scene.other.one() == Wake([(claim.mesh_id, ben.address)], [])
+        assert await scene.other.one() == Wake([(claim.mesh_id, ben.address)], [])
+        again = [(await scene.other.end.reply(claim, Leased)).messages[0][0] for _ in range(2)]
+        assert again == [pushed, late]
+        assert (await scene.other.end.reply(job, Leased)).messages == ()
+
+
+async def test_a_front_that_hangs_keeps_no_endpoint_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than its lease: then the next front has its turn."""
+    async with fronts(tmp_path) as scene:
+        broker = scene.broker
+        monkeypatch.setattr(
+            webhooks_module,
+            "LEASE_MARGIN_MS",
+            1 - BATCH * broker.owner.webhooks._settings.webhook_timeout_ms,
+        )
+        monkeypatch.setattr(broker.owner, "_fronts", broker.owner._fronts[1:2])
+        ana = await broker.member(scene.slug)
+        await ana.topic("alerts")
+        hook = {"url": "http://127.0.0.1:9/", "topic": "alerts"}
+        await broker.admin("POST", f"/mesh/{scene.slug}/webhooks", hook)
+        await ana.post(unique(), envelope())
+        assert isinstance(await scene.one.one(), messages.Post)
+        async with asyncio.timeout(20):
+            await broker.owner.webhooks.settled()
+
+
+async def test_webhooks_are_posted_by_fronts_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has one endpoint at a time; what a lost front had to post another one does at once."""
     async with fronts(tmp_path) as scene:
         broker, webhooks = scene.broker, scene.broker.owner.webhooks
         ana = await broker.member(scene.slug)
@@ -255,12 +307,13 @@ async def test_webhooks_are_posted_by_fronts_in_turn(tmp_path: Path) -> None:
         name = "tidelog_broker_deliveries_total"
         assert [broker.metric(name, step=step) for step in steps] == [1, 1]
         scene.one.end.tell(messages.PostsEnded(posts[0].leased.claim_id))
+        monkeypatch.setattr(broker.owner, "_fronts", (scene.one.at_owner, scene.other.at_owner))
         scene.other.at_owner.lost()
+        again = await scene.one.one()
+        assert again.endpoint_id == posts[1].endpoint_id
+        assert again.leased.messages == posts[1].leased.messages
+        scene.one.end.tell(messages.PostsEnded(again.leased.claim_id))
         await webhooks.settled()
-        rows = await broker.rows(
-            "SELECT status FROM {} WHERE channel = 'webhook'", "delivery_queue"
-        )
-        assert sorted(rows) == [("claimed",), ("delivered",)]
 
 
 async def test_nothing_is_leased_for_a_webhook_while_there_is_no_front(
