@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -400,18 +401,26 @@ async def raw_connection(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection after its handshake whose peer replies to nothing."""
     address = urlsplit(node.server.url)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that little fills it
+    narrow.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(narrow, (address.hostname, address.port))
+    reader, writer = await asyncio.open_connection(sock=narrow)
     writer.write(
         b"GET /sync HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     await reader.readuntil(b"\r\n\r\n")
     payload = {"token": token(client_id), "clientId": client_id, "projectId": "p"}
-    message = {"type": "connect", "protocolVersion": "1.0", "payload": payload}
-    text = json.dumps(message).encode()
-    size = len(text).to_bytes(2, "big")
-    writer.write(b"\x81\xfe" + size + bytes(4) + text)
+    say(writer, "connect", payload)
     return reader, writer
+
+
+def say(writer: asyncio.StreamWriter, kind: str, payload: Json) -> None:
+    """Send a message, in a frame of 126 to 65,535 bytes."""
+    message = {"type": kind, "protocolVersion": "1.0", "payload": payload}
+    text = json.dumps(message).ljust(126).encode()
+    writer.write(b"\x81\xfe" + len(text).to_bytes(2, "big") + bytes(4) + text)
 
 
 async def test_a_slow_consumer_is_dropped_and_catches_up(tmp_path: Path) -> None:
@@ -420,11 +429,14 @@ async def test_a_slow_consumer_is_dropped_and_catches_up(tmp_path: Path) -> None
     async with sync_server(tmp_path, limits=limits) as node:
         reader, writer = await raw_connection(node, "slow")
         assert b'"connected"' in await reader.read(1000)
+        say(writer, "sync", {"projectId": "p", "sinceCommittedId": 0})
+        assert b'"sync_response"' in await reader.read(1000)
         async with connected(node.ws_url, "fast") as fast:
             number = 0
             while any(each.client_id == "slow" for each in node.service.active()):
                 number += 1
                 await fast.submit(task(f"n{number}", payload={"text": "x" * 50_000}))
+            assert node.server.metrics.slow_consumers._value.get() == 1
             assert len(await fast.whole()) == number
         writer.close()
 
