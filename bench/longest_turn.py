@@ -38,10 +38,10 @@ from tidelog.channels.surface import ChannelsSurface
 from tidelog.config.settings import Settings
 from tidelog.mesh.protocol.fingerprint import RequestRefused, read_envelope
 from tidelog.mesh.protocol.wire import SendRequest, max_frame_bytes, read_daemon_frame
+from tidelog.serve.server import Node, Server
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import SyncSurface
 from tidelog.testing.server import running_server
-from tidelog.web.server import Node, Server
 
 SECRET = "a secret of at least thirty-two bytes"
 APP = App(id="bench", key="bench-key", secret=SECRET)

@@ -42,11 +42,11 @@ from size_parts.store import CONFIG
 from tidelog.channels.settings import AiTransport, App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.config.settings import Settings
+from tidelog.serve.server import Node
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
 from tidelog.testing.process import CREDENTIALS, ServerProcess
 from tidelog.testing.server import running_server
-from tidelog.web.server import Node
 
 CHANNELS = 64
 WINDOW_SECONDS = 3600

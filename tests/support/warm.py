@@ -62,7 +62,7 @@ PRELOADED = (
     "tidelog.sync.surface",
     "support.probe.__main__",
     "tidelog.web.search",
-    "tidelog.web.server",
+    "tidelog.serve.server",
     "tidelog.web.watchdog",
     "typer._adapters",
     "uvicorn.lifespan",

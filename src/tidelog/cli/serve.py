@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tidelog.base.serving.surface import Surface
     from tidelog.channels.settings import App
     from tidelog.config.settings import Settings
+    from tidelog.serve.server import Mount, Node, Server
     from tidelog.store.schema import Extension
-    from tidelog.web.server import Mount, Node, Server
 
 RETRY_SECONDS = 1.0
 
@@ -96,12 +96,13 @@ def serve(
 
     require_credentials(settings)
     fronts = counted(settings.workers)
+    settings = structs.replace(settings, workers=fronts)
     name = SUPERVISOR if fronts > 1 else ""
     logs.configure(settings.log_level, settings.log_format, secrets_of(settings), name)
     if settings.dev:
         _warn_of_development(settings)
     if fronts > 1:
-        _run_processes(structs.replace(settings, workers=fronts), listener, as_json=as_json)
+        _run_processes(settings, listener, as_json=as_json)
         return
     import uvloop
 
@@ -154,7 +155,7 @@ def _run_processes(settings: "Settings", listener: socket.socket | None, *, as_j
             "--workers 1, or serve them beside tidelog."
         )
     tls_context(settings)
-    _has_lake(settings)
+    _ = settings.has_lake  # whether the data directory may be looked into
     with listener or listen(settings.host, settings.port) as port:
 
         def ready(said: str) -> None:
@@ -225,7 +226,7 @@ async def _open(settings: "Settings", listener: socket.socket | None) -> "Server
     import logging
 
     from tidelog.base.errors import StoreUnavailable
-    from tidelog.web.server import Server
+    from tidelog.serve.server import Server
 
     while True:
         mounts, extensions = _surfaces(settings)
@@ -245,13 +246,6 @@ async def _open(settings: "Settings", listener: socket.socket | None) -> "Server
             return server
 
 
-def _has_lake(settings: "Settings") -> bool:
-    try:
-        return settings.lake_path.is_dir()
-    except PermissionError as error:  # nobody asked for a lake: it is the directory that is closed
-        raise PermissionError(error.errno, error.strerror, settings.data_dir) from None
-
-
 def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extension]]":
     """The surfaces to mount, and what they add to the store."""
     from tidelog.dashboard.schema import EXTENSION as DASHBOARD
@@ -264,7 +258,7 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
         mounts.append(_mount_sync)
     if settings.administration_token:
         mounts.append(_mount_mesh)
-    if settings.pipeline.lake or _has_lake(settings):
+    if settings.has_lake:
         mounts.append(_mount_search)
     if settings.dev:
         mounts.append(_mount_playground)
@@ -276,7 +270,10 @@ def _surfaces(settings: "Settings") -> "tuple[Sequence[Mount], Sequence[Extensio
 
 def _with_dashboard(mounts: "Sequence[Mount]") -> "Sequence[Mount]":
     """The same and, last, the dashboard, which is told what was mounted before it."""
+    from tidelog.dashboard.messages import VOCABULARY
+    from tidelog.dashboard.owner import DashboardOwner
     from tidelog.dashboard.surface import DashboardSurface
+    from tidelog.link.choice import connect
 
     mounted: list[Surface] = []
 
@@ -288,7 +285,9 @@ def _with_dashboard(mounts: "Sequence[Mount]") -> "Sequence[Mount]":
         return mount_and_note
 
     async def mount_dashboard(node: "Node") -> "Surface":
-        return await DashboardSurface.open(node, mounted)
+        link = connect(DashboardOwner(node.committer, node.clock), VOCABULARY)
+        metrics = node.committer.metrics
+        return await DashboardSurface.open(link, node.store, node.settings, metrics, mounted)
 
     return (*map(noted, mounts), mount_dashboard)
 

@@ -225,6 +225,14 @@ class Settings(Section, frozen=True, kw_only=True):
         return self.lake.root
 
     @property
+    def has_lake(self) -> bool:
+        """Whether there is one to be searched, or was asked for."""
+        try:
+            return bool(self.pipeline.lake) or self.lake_path.is_dir()
+        except PermissionError as error:  # nobody asked: it is the directory that is closed
+            raise PermissionError(error.errno, error.strerror, self.data_dir) from None
+
+    @property
     def lake_cache(self) -> Path:
         """Directory for copies of files of lakes on object stores."""
         return Path(self.pipeline.cache or Path(self.data_dir) / "lake-cache")

@@ -1,8 +1,8 @@
 """What is pushed to open pages: entries as the tail delivers them, and when a view is out of date.
 
-Nothing here asks the store whether something is new. The tail brings entries; they are gathered for
-a tenth of a second, so that a log of any speed costs a page ten messages a second. Figures and what
-other views show are looked at once a second, in memory, and only told when they changed.
+Nothing here asks the store whether something is new. The owner's half tells entries, ten times a
+second at most, and a sample each second. What other views show is looked at once a second, in
+memory, and only told when it changed.
 """
 
 import asyncio
@@ -14,24 +14,29 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tidelog.base.clock import Clock
 from tidelog.base.errors import TidelogError
+from tidelog.base.metrics import Metrics
 from tidelog.base.net.frame import text_frame
 from tidelog.base.serving.surface import Outlet
 from tidelog.dashboard.access import Access
 from tidelog.dashboard.entries import Filter, listed, shown
-from tidelog.dashboard.samples import Sample, Samples
-from tidelog.log.committer import Committer
+from tidelog.dashboard.messages import (
+    Counted,
+    Hello,
+    LoggedOut,
+    LogOut,
+    Sampled,
+    Watching,
+    Welcome,
+    Written,
+)
+from tidelog.dashboard.messages import Done as ToldAll
+from tidelog.dashboard.messages import Watch as WatchSurfaces
+from tidelog.dashboard.samples import KEPT, NOTHING, Sample, counts_of
+from tidelog.dashboard.sessions import Ended
+from tidelog.link.ends import FrontEnd
 from tidelog.store.engine import Store
 from tidelog.store.rows import Entry
-
-GATHER_SECONDS = 0.1
-"""How long entries are gathered; ten changes a second are as many as an eye can follow."""
-
-SAMPLE_SECONDS = 1.0
-
-MAX_GATHERED = 5000
-"""Entries kept while they are gathered; older ones are counted and let go."""
 
 MAX_PUSHED = 100
 """Entries one message lists; older ones are counted, and the page can ask for them."""
@@ -44,7 +49,10 @@ MAX_HELD = 50
 """Messages kept while the past is read: five seconds, and longer no healthy store takes."""
 
 MAX_PAGES = 32
-"""Open pages; each costs the event loop something for every entry."""
+"""Open pages of one process; each costs its event loop something for every entry."""
+
+MAX_EARLY = 8
+"""Messages kept of a page that has not been greeted yet; ours sends two."""
 
 MAX_MESSAGE_BYTES = 8192
 """A page says little; whatever is longer does not come from ours."""
@@ -94,40 +102,57 @@ _decode = msgspec.json.Decoder(Follow | Rest | Watch | Show).decode
 
 
 class Feed:
-    """All open pages of one server."""
+    """All open pages of one front."""
 
     def __init__(
         self,
-        committer: Committer,
+        link: FrontEnd,
         store: Store,
-        clock: Clock,
+        metrics: Metrics,
         access: Access,
         signatures: Mapping[str, Signature],
         surfaces: Iterable[str] = (),
     ) -> None:
-        """A feed without pages; it samples from now on.
+        """A feed without pages.
 
         Args:
-            committer: Whose tail is followed.
+            link: To the owner's half, which is asked nothing before `open`.
             store: For what was committed before a page came.
-            clock: For the samples.
+            metrics: Of this process.
             access: Whose sessions must still hold.
-            signatures: Of the views that the tail alone does not keep up to date.
+            signatures: Of the views that entries alone do not keep up to date.
             surfaces: More that have entries than `SURFACES`.
         """
-        self.committer = committer
         self.store = store
         self.access = access
-        self._clock = clock
+        self.position = 0
+        """The log has come so far, as far as is known here."""
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.commits = 0.0
+        """Transactions since the start."""
+        self.ticks = 0
+        """Seconds that were told."""
+        self._link = link
+        self._metrics = metrics
+        self._counts = NOTHING
         self._signatures = signatures
-        self._surfaces = SURFACES.union(surfaces)
-        self.samples = Samples(committer.metrics, committer.tail, clock.now_ms())
+        self._surfaces = tuple(SURFACES.union(surfaces))
         self._pages: set[Page] = set()
-        self._leave: list[Callable[[], None]] = []
-        self._gathered: deque[Entry] = deque(maxlen=MAX_GATHERED)
-        self._is_gathering = False
-        self._loop = asyncio.get_running_loop()
-        self._sample_later()
+        self._is_watching = False
+        link.hear = self._hear
+
+    async def open(self) -> None:
+        """Learn what was so before; from now on it is told what is new."""
+        await self._link.reply(Hello(), Welcome, at_once=self._welcomed)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self.samples.extend(welcome.samples)
+        for ended in welcome.ended:
+            self.access.logged_out_elsewhere(ended)
+
+    async def log_out(self, ended: Ended) -> None:
+        """A login is over; returns when all other fronts and nodes are told."""
+        await self._link.reply(LogOut(ended), ToldAll)
 
     @property
     def is_full(self) -> bool:
@@ -135,54 +160,62 @@ class Feed:
         return len(self._pages) >= MAX_PAGES
 
     def join(self, page: "Page") -> None:
-        """Keep a page up to date."""
+        """Keep a page up to date; it is greeted when it is known from where on."""
         self._pages.add(page)
-        if not self._leave:
-            tail = self.committer.tail
-            self._leave = [tail.subscribe(surface, self._sink) for surface in self._surfaces]
+        if self._is_watching:
+            page.greet(self.position)
+        elif len(self._pages) == 1:
+            self._link.ask(WatchSurfaces(self._surfaces), self._watching)
 
     def leave(self, page: "Page") -> None:
-        """A page is gone; with the last one the tail costs nothing more."""
+        """A page is gone; with the last one entries cost nothing more."""
         self._pages.discard(page)
-        if not self._pages:
-            for leave in self._leave:
-                leave()
-            self._leave = []
-            self._gathered.clear()
+        if not self._pages and self._is_watching:
+            self._is_watching = False
+            self._link.ask(WatchSurfaces(()), lambda _: None)
 
     def signature(self, view: str) -> Hashable:
-        """What changes when a view is out of date; None if the tail says it all."""
+        """What changes when a view is out of date; None if entries say it all."""
         signature = self._signatures.get(view)
         return None if signature is None else signature()
 
-    def _sink(self, entries: Sequence[Entry]) -> None:
-        self._gathered.extend(entries)
-        if not self._is_gathering:
-            self._is_gathering = True
-            self._loop.call_later(GATHER_SECONDS, self._push)
-
-    def _push(self) -> None:
-        self._is_gathering = False
-        entries = tuple(self._gathered)
-        self._gathered.clear()
-        if entries:
+    def _watching(self, answer: Any) -> None:
+        if not isinstance(answer, Watching):
             for page in tuple(self._pages):
-                page.deliver(entries)
-
-    def _sample_later(self) -> None:
-        self._loop.call_later(SAMPLE_SECONDS, self._sample)
-
-    def _sample(self) -> None:
-        if self.committer.ended.is_set():
+                page.end(INTERNAL_ERROR, "the owner of the log is away")
             return
-        self._sample_later()
-        sample, is_new = self.samples.take(self._clock.now_ms())
+        self.position = answer.position
+        self._is_watching = bool(self._pages)
+        if not self._is_watching:  # all gone meanwhile
+            self._link.ask(WatchSurfaces(()), lambda _: None)
+        for page in tuple(self._pages):
+            page.greet(self.position)
+
+    def _hear(self, message: Any) -> None:
+        match message:
+            case Written(entries):
+                self.position = max(self.position, entries[-1].committed_id)
+                for page in tuple(self._pages):
+                    page.deliver(entries)
+            case Sampled():
+                self._sample(message)
+            case LoggedOut(ended):
+                self.access.logged_out_elsewhere(ended)
+
+    def _sample(self, sampled: Sampled) -> None:
+        self.samples.append(sampled.sample)
+        self.commits = sampled.commits
+        self.ticks += 1
+        counts = counts_of(self._metrics)
+        if counts != self._counts:
+            self._counts = counts
+            self._link.tell(Counted(counts))
         if self._pages:
             signatures = {
                 view: self.signature(view) for view in {page.view for page in self._pages}
             }
             for page in tuple(self._pages):
-                page.second(sample, is_new=is_new, signatures=signatures)
+                page.second(sampled.sample, is_new=sampled.is_new, signatures=signatures)
 
 
 class Page:
@@ -198,8 +231,10 @@ class Page:
         self._filter: Filter | None = None
         """None while it lists no entries."""
         self._watched = ""
-        self._position = 0
-        """It has been told of every entry up to here."""
+        self._position = -1
+        """It has been told of every entry up to here; below 0 before it is greeted."""
+        self._early: list[bytes] = []
+        """What it said before that."""
         self._held: list[bytes] | None = None
         """What is to be told after the past, while that is being read."""
         self._reading: asyncio.Task[None] | None = None
@@ -207,22 +242,25 @@ class Page:
     # The web room calls these.
 
     def opened(self, outlet: Outlet) -> None:
-        """Tell where the log is and what the last minutes were like."""
+        """Take the page in, if there is room."""
         if self._feed.is_full:
             outlet.close(TOO_MANY_PAGES, "too many dashboards are open")
             return
         self._outlet = outlet
         self._feed.join(self)
-        self._position = self._feed.committer.tail.position
-        self._tell("hello", position=self._position, samples=list(self._feed.samples.kept))
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         """Do what the page asks."""
         del is_text
+        if self._position < 0:
+            if len(self._early) >= MAX_EARLY:
+                self.end(POLICY_VIOLATION, "too many messages at once")
+            self._early.append(payload)
+            return
         try:
             asked = _decode(payload)
         except msgspec.MsgspecError:
-            self._end(POLICY_VIOLATION, "not a message of the dashboard")
+            self.end(POLICY_VIOLATION, "not a message of the dashboard")
             return
         match asked:
             case Follow():
@@ -245,8 +283,19 @@ class Page:
 
     # The feed calls these.
 
+    def greet(self, position: int) -> None:
+        """Tell where the log is and what the last minutes were like."""
+        if self._position < 0:
+            self._position = position
+            self._tell("hello", position=position, samples=list(self._feed.samples))
+            early, self._early = self._early, []
+            for payload in early:
+                self.received(payload, is_text=True)
+
     def deliver(self, entries: Sequence[Entry]) -> None:
         """Take what was committed since the last time; some of it may have been let go."""
+        if self._position < 0:
+            return
         fresh = [entry for entry in entries if entry.committed_id > self._position]
         if not fresh:
             return
@@ -271,14 +320,16 @@ class Page:
         else:
             self._held.append(told)
             if len(self._held) > MAX_HELD:
-                self._end(INTERNAL_ERROR, "the store does not answer")
+                self.end(INTERNAL_ERROR, "the store does not answer")
         if self._watched:
             self._tell_watched(fresh, lost)
 
     def second(self, sample: Sample, *, is_new: bool, signatures: Mapping[str, Hashable]) -> None:
         """A second has passed."""
+        if self._position < 0:
+            return
         if not self._feed.access.holds(self._session):
-            self._end(SESSION_ENDED, "the session is over")
+            self.end(SESSION_ENDED, "the session is over")
             return
         if is_new or self.view == "overview":
             self._tell("sample", sample=sample)
@@ -313,7 +364,7 @@ class Page:
             page = await listed(self._feed.store, asked.filter, after, through, MAX_PUSHED)
         except TidelogError as error:
             _log.warning("the dashboard could not read the log: %s", error)
-            self._end(INTERNAL_ERROR, "the store does not answer")
+            self.end(INTERNAL_ERROR, "the store does not answer")
             return
         held, self._held = self._held or [], None
         self._tell(
@@ -340,7 +391,8 @@ class Page:
         if self._outlet is not None:
             self._outlet.push(frame)
 
-    def _end(self, code: int, reason: str) -> None:
+    def end(self, code: int, reason: str) -> None:
+        """Close the conversation."""
         if self._outlet is not None:
             self._outlet.close(code, reason)
 

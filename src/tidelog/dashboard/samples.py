@@ -9,7 +9,6 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.quantile import quantile
-from tidelog.log.tail import Tail
 
 KEPT = 300
 """Samples kept: the five minutes that a chart shows."""
@@ -40,6 +39,33 @@ class Sample(Struct, frozen=True):
     """Connections dropped since the start because they did not read fast enough."""
 
 
+class Counts(Struct, frozen=True, array_like=True):
+    """What each process has of its own."""
+
+    connections: float
+    refusals: float
+    slow: float
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.connections + other.connections,
+            self.refusals + other.refusals,
+            self.slow + other.slow,
+        )
+
+    def left(self) -> "Counts":
+        """What stays of a process that is gone: it has no connection."""
+        return Counts(0, self.refusals, self.slow)
+
+
+NOTHING = Counts(0, 0, 0)
+
+
+def counts_of(metrics: Metrics) -> Counts:
+    """Those of a process."""
+    return Counts(*map(_sum, (metrics.connections, metrics.refusals, metrics.slow_consumers)))
+
+
 class _Counts(NamedTuple):
     at: int
     head: int
@@ -50,21 +76,24 @@ class _Counts(NamedTuple):
 class Samples:
     """The last five minutes."""
 
-    def __init__(self, metrics: Metrics, tail: Tail, now_ms: int) -> None:
+    def __init__(self, metrics: Metrics, position: int, now_ms: int) -> None:
+        """`metrics` are the committer's, `position` is the tail's."""
         self._metrics = metrics
-        self._tail = tail
         self._bounds = [bound for bound, _ in _buckets(metrics)]
         self.kept: deque[Sample] = deque(maxlen=KEPT)
-        self._before = self._counts(now_ms)
+        self._before = self._counts(now_ms, position)
 
     @property
     def commits(self) -> float:
         """Transactions since the start; it grows with everything that is written."""
         return self._before.commits
 
-    def take(self, now_ms: int) -> tuple[Sample, bool]:
-        """A sample of the time since the last one, and whether it says anything new."""
-        before, after = self._before, self._counts(now_ms)
+    def take(self, now_ms: int, position: int, counts: Counts) -> tuple[Sample, bool]:
+        """A sample of the time since the last one, and whether it says anything new.
+
+        `counts` are those of all processes together.
+        """
+        before, after = self._before, self._counts(now_ms, position)
         self._before = after
         seconds = max(0.001, (after.at - before.at) / 1000)
         in_buckets = [b - a for a, b in zip(before.buckets, after.buckets, strict=True)]
@@ -78,20 +107,20 @@ class Samples:
             p99_ms=_quantile_ms(self._bounds, in_buckets, 0.99),
             queue=int(_sum(metrics.queue_depth)),
             lag=int(_sum(metrics.tail_lag)),
-            connections=int(_sum(metrics.connections)),
-            refusals=_sum(metrics.refusals),
-            slow=_sum(metrics.slow_consumers),
+            connections=int(counts.connections),
+            refusals=counts.refusals,
+            slow=counts.slow,
         )
         is_new = not self.kept or _without_time(sample) != _without_time(self.kept[-1])
         self.kept.append(sample)
         return sample, is_new
 
-    def _counts(self, now_ms: int) -> _Counts:
+    def _counts(self, now_ms: int, position: int) -> _Counts:
         cumulative = [value for _, value in _buckets(self._metrics)]
         buckets = tuple(
             value - before for before, value in zip([0.0, *cumulative], cumulative, strict=False)
         )
-        return _Counts(now_ms, self._tail.position, cumulative[-1], buckets)
+        return _Counts(now_ms, position, cumulative[-1], buckets)
 
 
 def _buckets(metrics: Metrics) -> list[tuple[float, float]]:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tidelog import __version__
+from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import (
     Admit,
     Conversation,
@@ -22,6 +23,7 @@ from tidelog.base.serving.surface import (
     Upgrade,
     guarded,
 )
+from tidelog.config.settings import Settings
 from tidelog.dashboard.access import (
     PATH,
     Access,
@@ -34,19 +36,19 @@ from tidelog.dashboard.assets import NOT_KEPT, SAFE, Assets
 from tidelog.dashboard.entries import MAX_LISTED, Filter, detail, listed
 from tidelog.dashboard.feed import MAX_MESSAGE_BYTES, Feed, Page
 from tidelog.dashboard.openapi import API, OPERATIONS
-from tidelog.dashboard.sessions import Ended
 from tidelog.dashboard.views.channels import ChannelView
-from tidelog.dashboard.views.mesh import MeshView
+from tidelog.dashboard.views.mesh import MESH_PRESENT, MeshView
 from tidelog.dashboard.views.outboxes import NoDaemon, OutboxView
 from tidelog.dashboard.views.pipeline import PipelineView
-from tidelog.dashboard.views.sync import SyncView
-from tidelog.web.server import Node
+from tidelog.dashboard.views.sync import SYNC_CLIENTS, SyncView
+from tidelog.link.ends import FrontEnd
+from tidelog.store.engine import Store
 
 if TYPE_CHECKING:
-    from tidelog.channels.surface import ChannelsSurface
+    from tidelog.channels.surface import ChannelsFront
     from tidelog.client.mesh.http import Reply
-    from tidelog.mesh.surface import MeshSurface
-    from tidelog.sync.surface import SyncSurface
+    from tidelog.mesh.surface import MeshFront
+    from tidelog.sync.surface import SyncFront
 
 HOW_TO_OPEN = (
     "The dashboard is off: no admin token is set.\n\n"
@@ -54,12 +56,13 @@ HOW_TO_OPEN = (
     "  TIDELOG_ADMIN_TOKEN=<a long random text> tidelog serve\n"
     'or admin_token = "..." in tidelog.toml. Or try tidelog on this machine: tidelog serve --dev\n'
 )
-LOGGED_OUT = "dashboard.logged_out"
-"""What nodes tell each other: a login is over."""
-
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 _POSITION = re.compile(r"[0-9]{1,18}")
+
+Topics = Mapping[str, Callable[[], bytes]]
+Gather = Callable[[str], Awaitable[Sequence[bytes]]]
+"""What every process of the server says of a topic."""
 
 Query = Mapping[str, str]
 Handler = Callable[[HttpRequest, Query], Awaitable[object]]
@@ -80,44 +83,56 @@ class RowAction(msgspec.Struct, frozen=True):
 
 
 class DashboardSurface:
-    """What `tidelog serve` mounts after the others."""
+    """What `tidelog serve` mounts after the others: the front's half, with its routes."""
 
     name = "dashboard"
 
-    def __init__(self, node: Node, log_id: str, surfaces: Sequence[Surface]) -> None:
-        """`surfaces` are those that are mounted already: it shows what they know."""
+    def __init__(
+        self,
+        link: FrontEnd,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        log_id: str,
+        surfaces: Sequence[Surface],
+        gather: Gather | None = None,
+    ) -> None:
+        """`surfaces` are those that are mounted already: it shows what they know.
+
+        Other processes have the same, and `gather` asks them; None if there are none.
+        """
         # By name: to import a surface that is not served would cost a third of the start.
         named = {surface.name: surface for surface in surfaces}
-        channels = cast("ChannelsSurface | None", named.get("channels"))
-        sync = cast("SyncSurface | None", named.get("sync"))
-        mesh = cast("MeshSurface | None", named.get("mesh"))
-        self._node = node
+        channels = cast("ChannelsFront | None", named.get("channels"))
+        sync = cast("SyncFront | None", named.get("sync"))
+        mesh = cast("MeshFront | None", named.get("mesh"))
+        self._store = store
         self._log_id = log_id
         self._has_playground = "playground" in named
         self._served = sorted(named.keys() - {"playground"})
-        self._access = Access(node.settings, log_id)
-        self._announcements = node.committer.announcements
-        self._announcements.subscribe(
-            LOGGED_OUT,
-            lambda told: self._access.logged_out_elsewhere(
-                msgspec.msgpack.decode(told.payload, type=Ended)
-            ),
-        )
+        self._access = Access(settings, log_id)
         self._assets = Assets()
-        self._channels = ChannelView(node.store, node.settings, log_id, channels)
+        self._gather = gather or self._own
+        self._channels = ChannelView(store, settings, log_id, channels)
         self._sync = SyncView(sync)
-        self._mesh = MeshView(node.store, mesh)
+        self._mesh = MeshView(store, mesh)
         self._outbox = OutboxView()
-        self._pipeline = PipelineView(*node.settings.lake)
-        self._feed = Feed(
-            node.committer,
-            node.store,
-            node.clock,
+        self._pipeline = PipelineView(*settings.lake)
+        # What other processes have may change without anything that is seen here.
+        has_others = gather is not None
+
+        def others() -> int:
+            return self._feed.ticks if has_others else 0
+
+        self._feed: Feed = Feed(
+            link,
+            store,
+            metrics,
             self._access,
             {
-                "channels": lambda: self._channels.signature(node.committer.tail),
-                "sync": self._sync.signature,
-                "mesh": lambda: self._mesh.signature(self._feed.samples.commits),
+                "channels": lambda: (self._channels.signature(self._feed.position), others()),
+                "sync": lambda: (self._sync.signature(), others()),
+                "mesh": lambda: (self._mesh.signature(self._feed.commits), others()),
                 "outbox": self._outbox.signature,
                 "pipeline": self._pipeline.signature,
             },
@@ -125,9 +140,27 @@ class DashboardSurface:
         )
 
     @classmethod
-    async def open(cls, node: Node, surfaces: Sequence[Surface]) -> "DashboardSurface":
-        """The dashboard of a node."""
-        return cls(node, (await node.store.head()).log_id, surfaces)
+    async def open(
+        cls,
+        link: FrontEnd,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        surfaces: Sequence[Surface],
+        gather: Gather | None = None,
+    ) -> "DashboardSurface":
+        """The dashboard of a front; as of its constructor."""
+        log_id = (await store.head()).log_id
+        dashboard = cls(link, store, settings, metrics, log_id, surfaces, gather)
+        await dashboard._feed.open()
+        return dashboard
+
+    def topics(self) -> Topics:
+        """What this process says of itself to whichever is asked."""
+        return {SYNC_CLIENTS: self._sync.own, MESH_PRESENT: self._mesh.own}
+
+    async def _own(self, topic: str) -> Sequence[bytes]:
+        return [self.topics()[topic]()]
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
@@ -242,7 +275,7 @@ class DashboardSurface:
             return _json(403, {"error": "only the dashboard's own page may log out"})
         forget, ended = self._access.log_out(request.headers)
         if ended is not None:
-            await self._announcements.announce(LOGGED_OUT, msgspec.msgpack.encode(ended))
+            await self._feed.log_out(ended)
         return _json(200, {}, (b"set-cookie", forget))
 
     # What is asked.
@@ -254,20 +287,20 @@ class DashboardSurface:
             "log_id": self._log_id,
             "surfaces": self._served,
             "is_open": self._access.mode is Mode.OPEN,
-            "position": self._node.committer.tail.position,
+            "position": (await self._store.head()).committed_id,
         }
 
     async def _get_log(self, request: HttpRequest, query: Query) -> object:
         del request
         wanted = Filter(*(query.get(name, "") for name in ("surface", "stream", "kind", "actor")))
-        before = _position(query, "before") or self._node.committer.tail.position + 1
-        page = await listed(self._node.store, wanted, 0, before - 1, MAX_LISTED)
+        before = _position(query, "before") or (await self._store.head()).committed_id + 1
+        page = await listed(self._store, wanted, 0, before - 1, MAX_LISTED)
         return {"entries": page.entries, "low": page.low}
 
     async def _get_entry(self, request: HttpRequest, query: Query) -> object:
         del query
         position = _position(request.params, "id") or 0
-        found = await detail(self._node.store, position) if position else None
+        found = await detail(self._store, position) if position else None
         if found is None:
             raise Refused(404, "there is no such entry")
         return found
@@ -286,7 +319,7 @@ class DashboardSurface:
 
     async def _get_sync(self, request: HttpRequest, query: Query) -> object:
         del request, query
-        return self._sync.clients()
+        return self._sync.clients(await self._gather(SYNC_CLIENTS))
 
     async def _get_meshes(self, request: HttpRequest, query: Query) -> object:
         del request, query
@@ -294,7 +327,7 @@ class DashboardSurface:
 
     async def _get_mesh(self, request: HttpRequest, query: Query) -> object:
         del query
-        return await self._mesh.mesh(request.params["id"])
+        return await self._mesh.mesh(request.params["id"], await self._gather(MESH_PRESENT))
 
     async def _get_daemons(self, request: HttpRequest, query: Query) -> object:
         del request, query

@@ -5,16 +5,15 @@ here is how long things took, how many there were and their positions in the log
 actor, a stream's name or a key.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from opentelemetry.trace import Link, Span, StatusCode, Tracer, get_tracer, set_span_in_context
+from opentelemetry.trace import Link, Span, StatusCode, get_tracer, set_span_in_context
 
 from tidelog.base.clock import ServerClock
 from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.errors import TidelogError
 from tidelog.base.metrics import Metrics
+from tidelog.base.quiet_span import quiet_span
 from tidelog.base.settings.limits import Limits
 from tidelog.log.committer import Committer, _Decided
 from tidelog.log.decision import Answer, Failure, Item, Request, View
@@ -23,19 +22,6 @@ from tidelog.store.engine import Store
 from tidelog.store.rows import Effects, Entry
 
 FIRST, LAST, ENTRIES = "tidelog.committed_id.first", "tidelog.committed_id", "tidelog.entries"
-
-
-@contextmanager
-def quiet_span(tracer: Tracer, name: str, **options: Any) -> Iterator[Span]:
-    """A span that keeps only the kind of an error: an error's text may quote what was sent."""
-    with tracer.start_as_current_span(
-        name, record_exception=False, set_status_on_exception=False, **options
-    ) as span:
-        try:
-            yield span
-        except Exception as error:
-            span.set_status(StatusCode.ERROR, type(error).__name__)
-            raise
 
 
 class TracedCommitter(Committer):

@@ -65,8 +65,8 @@ class PlaygroundSurface:
         has_app = DEVELOPMENT_APP in settings.served_apps
         self._app: App | None = DEVELOPMENT_APP if has_app else None
         self._answers = Answers(DEVELOPMENT_APP)
-        has_own_token = bool(settings.admin_token)  # which no page may use, not even this one
-        self._daemons = None if has_own_token else Daemons(settings.administration_token)
+        self._no_mesh = _why_no_mesh(settings)
+        self._daemons = None if self._no_mesh else Daemons(settings.administration_token)
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
@@ -123,7 +123,7 @@ class PlaygroundSurface:
                 "sync": {"secret": DEVELOPMENT_JWT_SECRET} if has_sync else None,
                 "partition": PARTITION,
                 "members": MEMBERS,
-                "has_mesh": self._daemons is not None,
+                "no_mesh": self._no_mesh,
             },
         )
 
@@ -160,7 +160,7 @@ class PlaygroundSurface:
 
     async def _start_daemons(self, request: HttpRequest) -> HttpResponse:
         if self._daemons is None:
-            return _json(404, {"error": "this server has an admin token of its own"})
+            return _json(404, {"error": self._no_mesh})
         await self._daemons.start(self._url(request))
         return _json(200, await self._daemons.shown())
 
@@ -178,6 +178,14 @@ class PlaygroundSurface:
         scheme = "https" if self._settings.tls_certificate else "http"
         host, port = request.local or (self._settings.host, self._settings.port)
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _why_no_mesh(settings: Settings) -> str:
+    if settings.admin_token:
+        return "This server has an admin token of its own, which no page may use."
+    if settings.workers != 1:
+        return "The page's daemons are run by a server of one process: tidelog serve --dev"
+    return ""
 
 
 def _from_our_page(handle: Handle) -> Callable[[HttpRequest], Awaitable[Handle | HttpResponse]]:

@@ -23,6 +23,7 @@ from tidelog.link.unix import SocketLink, front_link, repeating_link
 from tidelog.serve import gathering, program
 from tidelog.serve.gathering import GatheringFront
 from tidelog.serve.program import Arguments
+from tidelog.serve.server import tracing_of
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
 from tidelog.web.certificate import tls_context
 from tidelog.web.served_store import open_served
@@ -136,16 +137,17 @@ async def _open(
     listener: socket.socket,
 ) -> Serving:
     clock, metrics, tls = SystemClock(), all_metrics(), tls_context(settings)
+    tracing = tracing_of(settings)
     processes = GatheringFront(owner.all_processes, name, gathering.metrics_topic(metrics))
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
     try:
-        node = FrontNode(settings, clock, store, metrics)
-        mounted = [
-            await surface.open_front(node, end)
-            for surface, end in zip(surfaces, owner.of_surfaces, strict=True)
-        ]
+        node = FrontNode(settings, clock, store, metrics, processes, [])
+        for surface, end in zip(surfaces, owner.of_surfaces, strict=True):
+            node.mounted.append(await surface.open_front(node, end))
         backing = Apart(owner.ends, processes)
-        return Serving(settings, metrics, store, backing, mounted, listener, tls=tls)
+        return Serving(
+            settings, metrics, store, backing, node.mounted, listener, tracing=tracing, tls=tls
+        )
     except BaseException:
         await store.close()  # this process goes on
         raise

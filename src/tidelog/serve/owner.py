@@ -17,13 +17,12 @@ from tidelog.base.supervisor import say_ready
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.link.unix import Served, owner_link
-from tidelog.log.committer import Committer
 from tidelog.serve import gathering, program
 from tidelog.serve.gathering import GatheringOwner, metrics_topic
 from tidelog.serve.program import Arguments
+from tidelog.serve.server import Node, traced
 from tidelog.serve.surfaces import EXTENSIONS, halved
 from tidelog.web.served_store import open_served
-from tidelog.web.server import Node
 from tidelog.web.watchdog import Watchdog
 
 
@@ -35,15 +34,18 @@ async def own(settings: Settings, given: Arguments) -> None:
         HistoryReplaced: the store has another log than before; a new owner continues with that.
     """
     clock = SystemClock()
+    tracing, committer_class = traced(settings)
     store = await open_served(settings, EXTENSIONS, clock)
     try:
-        committer = await Committer.start(store, clock, all_metrics(), settings.limits)
+        committer = await committer_class.start(store, clock, all_metrics(), settings.limits)
         try:
             await _serve(Node(settings, clock, store, committer), given.socket)
         finally:
             await committer.abandon()  # over already, unless something failed
     finally:
         await store.close()
+        if tracing is not None:
+            await tracing.close()
 
 
 async def _serve(node: Node, path: str) -> None:

@@ -12,8 +12,9 @@ from tidelog.config.settings import Settings
 from tidelog.dashboard.schema import EXTENSION as DASHBOARD
 from tidelog.link.ends import FrontEnd, OwnerHalf
 from tidelog.link.message import Vocabulary
+from tidelog.serve.gathering import GatheringFront
+from tidelog.serve.server import Node
 from tidelog.store.engine import Store
-from tidelog.web.server import Node
 
 EXTENSIONS = (DASHBOARD,)
 """What is in the store beside the surfaces below, in every process alike."""
@@ -27,6 +28,9 @@ class FrontNode(NamedTuple):
     store: Store
     """Only to be read."""
     metrics: Metrics
+    processes: GatheringFront
+    mounted: list[Surface]
+    """What was opened before."""
 
 
 class Halved(NamedTuple):
@@ -38,12 +42,30 @@ class Halved(NamedTuple):
 
 
 def halved(settings: Settings) -> Sequence[Halved]:
-    """Those that are served, in the order in which they are numbered on a link."""
+    """Those that are served, in the order in which they are numbered on a link.
+
+    The last is the dashboard, which shows what was mounted before it.
+    """
     return [
         *([_channels()] if settings.served_apps else ()),
         *([_sync()] if settings.served_sync.is_served else ()),
         *([_mesh()] if settings.administration_token else ()),
+        _dashboard(),
     ]
+
+
+def whole(node: FrontNode) -> Sequence[Surface]:
+    """Those that need no owner: they read, or ask the others."""
+    settings, found = node.settings, list[Surface]()
+    if settings.has_lake:
+        from tidelog.web.search import SearchSurface
+
+        found.append(SearchSurface(settings, settings.lake_path, node.store))
+    if settings.dev:
+        from tidelog.playground.surface import PlaygroundSurface
+
+        found.append(PlaygroundSurface(settings))
+    return found
 
 
 def _channels() -> Halved:
@@ -59,7 +81,7 @@ def _channels() -> Halved:
         )
 
     async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
-        settings, clock, store, _ = node
+        settings, clock, store = node[:3]
         service = await ChannelsService.open(link, store, settings, clock)
         return surface.ChannelsFront(service, settings, clock)
 
@@ -79,7 +101,7 @@ def _sync() -> Halved:
         return await SyncOwner.open(committer, store, sync, *rules)
 
     async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
-        settings, clock, store, metrics = node
+        settings, clock, store, metrics = node[:4]
         settings = structs.replace(settings, sync=settings.served_sync)
         rules = surface.Rules.of(settings.sync, metrics)
         service = await SyncService.open(link, store, settings.sync, clock, *rules)
@@ -104,5 +126,26 @@ def _mesh() -> Halved:
             link, node.store, node.settings, node.clock, node.metrics
         )
         return surface.MeshFront(service, node.settings.administration_token)
+
+    return Halved(VOCABULARY, open_owner, open_front)
+
+
+def _dashboard() -> Halved:
+    from tidelog.dashboard.messages import VOCABULARY
+    from tidelog.dashboard.owner import DashboardOwner
+    from tidelog.dashboard.surface import DashboardSurface
+
+    async def open_owner(node: Node) -> OwnerHalf:
+        return DashboardOwner(node.committer, node.clock, has_many_fronts=True)
+
+    async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
+        async def gather(topic: str) -> Sequence[bytes]:
+            return [each.payload for each in await node.processes.gather(topic)]
+
+        settings, _, store, metrics, processes, mounted = node
+        mounted.extend(whole(node))
+        dashboard = await DashboardSurface.open(link, store, settings, metrics, mounted, gather)
+        processes.add(dashboard.topics())
+        return dashboard
 
     return Halved(VOCABULARY, open_owner, open_front)

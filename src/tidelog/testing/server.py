@@ -10,8 +10,8 @@ import msgspec
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
+from tidelog.serve.server import Mount, Server
 from tidelog.store.schema import Extension
-from tidelog.web.server import Mount, Server
 
 __all__ = ["running_server"]
 

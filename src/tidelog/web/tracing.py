@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tidelog import __version__
+from tidelog.base.quiet_span import quiet_span
 from tidelog.base.serving.surface import (
     Conversation,
     Endpoint,
@@ -32,7 +33,6 @@ from tidelog.base.serving.surface import (
     Upgrade,
 )
 from tidelog.config.settings import Tracing as TracingSettings
-from tidelog.log.traced import quiet_span
 
 EXPORT_SECONDS = 5.0
 """How long one export may take; also about how long the end of a server waits for a dead
@@ -56,8 +56,11 @@ class Tracing:
             endpoint=_traces_url(settings.endpoint), timeout=int(EXPORT_SECONDS)
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("tidelog")
+
+    def share(self) -> None:
+        """Let the committer of this process tell of itself in the same way; once in a process."""
         trace.set_tracer_provider(self._provider)
-        self._tracer = trace.get_tracer("tidelog")
 
     async def close(self) -> None:
         """Send what has not been sent."""

@@ -11,9 +11,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from support.channels import peer as channels
-from support.mesh.peer import BrokerAt, Json, Member, Wire, envelope, unique
+from support.dashboard.feed_peer import FeedPeer
+from support.mesh.peer import ADMIN_TOKEN, BrokerAt, Json, Member, Wire, envelope, unique
 from support.serve.processes import WAIT_SECONDS, Processes, kill, pause
 from support.sync.peer import EVENT, Peer, connected, note, open_peer, outcome, token
+from tidelog.dashboard.access import CHANGE_HEADER, COOKIE
+from tidelog.dashboard.feed import SESSION_ENDED
 
 FRONTS = 3
 KEPT = 20
@@ -134,6 +137,57 @@ async def test_channels_of_different_fronts(server: Processes) -> None:
             async with asyncio.timeout(WAIT_SECONDS):
                 while await present(other, lobby) != {"ana", "ben"}:  # noqa: ASYNC110 - told later
                     await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def dashboard(server: Processes) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser with its cookies, on a connection that is made with the first request and kept."""
+    async with httpx.AsyncClient(base_url=server.url, verify=False, timeout=WAIT_SECONDS) as http:
+        yield http
+
+
+async def test_the_dashboard_of_every_front_shows_the_whole_server(server: Processes) -> None:
+    """A login holds at all of them; each shows the clients and the entries of the others."""
+    first, second, third = await server.fronts()
+    api = "/dashboard/api"
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            here = await stack.enter_async_context(dashboard(server))
+            answer = await here.post("/dashboard/login", data={"token": ADMIN_TOKEN})
+            assert answer.headers["location"] == "/dashboard"
+        async with server.only(second):
+            dora = await stack.enter_async_context(connected(f"{server.ws_url}/sync", "dora"))
+            there = await stack.enter_async_context(dashboard(server))
+            there.cookies = here.cookies
+            state = (await there.get(f"{api}/state")).json()
+            assert {"channels", "sync", "mesh"} <= set(state["surfaces"])
+            headers = {
+                "origin": server.url,
+                "cookie": f"{COOKIE}={here.cookies[COOKIE]}",
+            }
+            url = f"{server.ws_url}/dashboard/feed"
+            feed = FeedPeer(
+                await stack.enter_async_context(connect(url, additional_headers=headers))
+            )
+            hello = await feed.heard("hello")
+        assert hello["position"] >= state["position"]
+        await feed.say("follow", filter={"stream": "sync"})
+        await feed.heard("page")
+        assert outcome(await dora.submit(note("seen", "shown"))) == ["committed"]
+        assert [each["entity"] for each in await feed.entries(1)] == ["seen"]
+        async with server.only(third):
+            elsewhere = await stack.enter_async_context(dashboard(server))
+            elsewhere.cookies = here.cookies
+            assert (await elsewhere.get("/metrics")).status_code == 200, "the connection is made"
+        clients = (await elsewhere.get(f"{api}/sync")).json()["clients"]
+        assert "dora" in {each["client"] for each in clients}
+        change = {CHANGE_HEADER.decode(): "1", "origin": server.url}
+        answer = await elsewhere.post("/dashboard/logout", headers=change)
+        assert answer.status_code == 200
+        assert await feed.ended() == SESSION_ENDED
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (await here.get(f"{api}/state")).status_code != 401:
+                pass
 
 
 async def test_the_owner_is_lost(server: Processes, broker: BrokerAt) -> None:

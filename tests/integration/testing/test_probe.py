@@ -11,8 +11,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from support.probe.server import running_server
 from tidelog.base.settings.limits import Limits
+from tidelog.serve.server import Server
 from tidelog.testing.process import ServerProcess
-from tidelog.web.server import Server
 
 
 def put(key: str, **fields: Any) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from tidelog.base.settings.limits import PerAddress
 from tidelog.channels.settings import Channels
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Pipeline, Settings
+from tidelog.serve.server import Server
 from tidelog.sync.settings import SyncSettings as Sync
-from tidelog.web.server import Server
 
 ADMIN = "a token of an administrator"
 WRONG = {"authorization": "Bearer wrong"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.probe.server import running_server
+from tidelog.serve.server import Server
 from tidelog.web.http import MAX_PIPELINED
-from tidelog.web.server import Server
 
 
 async def answers_to(server: Server, request: bytes) -> bytes:

@@ -20,8 +20,8 @@ from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Ro
 from tidelog.base.settings.limits import Limits
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
+from tidelog.serve.server import Node, Server
 from tidelog.testing.process import ServerProcess
-from tidelog.web.server import Node, Server
 
 PUT = b'{"op":"put","stream":"s","key":"k%d","value":1}'
 

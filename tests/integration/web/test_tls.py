@@ -16,8 +16,8 @@ from support.web.certificate import make_certificate
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings.limits import Limits, PerAddress
 from tidelog.config.settings import Settings
+from tidelog.serve.server import Server
 from tidelog.web import tls
-from tidelog.web.server import Server
 
 WAIT_SECONDS = 60.0
 

@@ -26,10 +26,10 @@ from tidelog.channels.front.sockets.subscribing import Subscribing
 from tidelog.cli.serve import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.mesh.front.service import MeshService
+from tidelog.serve.server import Server
 from tidelog.store.rows import Head
 from tidelog.sync.settings import SyncSettings as Sync
 from tidelog.web.http import LimitedHttp
-from tidelog.web.server import Server
 
 ADMIN = "a token of an administrator"
 

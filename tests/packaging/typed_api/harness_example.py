@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import assert_type
 
+from tidelog.serve.server import Server
 from tidelog.testing.clock import FakeClock
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
 from tidelog.testing.process import ServerProcess
 from tidelog.testing.server import running_server
-from tidelog.web.server import Server
 
 
 async def servers(folder: Path) -> None:

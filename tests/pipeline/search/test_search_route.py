@@ -28,10 +28,10 @@ from tidelog.pipeline.search.index import (
     read_manifest,
 )
 from tidelog.pipeline.search.index_build import sweep_index
+from tidelog.serve.server import Node
 from tidelog.testing.process import CREDENTIALS
 from tidelog.web import search as route
 from tidelog.web.search import SearchSurface
-from tidelog.web.server import Node
 
 TOKEN = "only for the tests"
 ADMIN = {"authorization": f"Bearer {TOKEN}"}

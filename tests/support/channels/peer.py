@@ -36,7 +36,7 @@ from tidelog.channels.settings import (
 )
 from tidelog.channels.surface import ChannelsSurface
 from tidelog.config.settings import Settings
-from tidelog.web.server import Node, Server
+from tidelog.serve.server import Node, Server
 
 WAIT_SECONDS = 60.0
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

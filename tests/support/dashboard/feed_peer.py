@@ -17,7 +17,7 @@ from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, View
 from tidelog.log.draft import Draft
 from tidelog.log.request import submit_and_wait
-from tidelog.web.server import Server
+from tidelog.serve.server import Server
 
 WAIT_SECONDS = 60.0
 TOKEN = "the admin token of these tests"

@@ -23,7 +23,7 @@ from tidelog.mesh.protocol.fingerprint import read_envelope
 from tidelog.mesh.protocol.identity import MemberKey, from_base64url
 from tidelog.mesh.settings import MeshSettings
 from tidelog.mesh.surface import MeshSurface
-from tidelog.web.server import Node, Server
+from tidelog.serve.server import Node, Server
 
 ADMIN_TOKEN = "an administrator's token"
 WAIT_SECONDS = 60.0

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from support.probe.service import EXTENSION, ProbeService
+from tidelog.serve.server import Mount, Node, Server
 from tidelog.store.schema import Extension
 from tidelog.testing import server
-from tidelog.web.server import Mount, Node, Server
 
 
 async def mount_probe(node: Node) -> ProbeService:

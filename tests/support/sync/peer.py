@@ -18,10 +18,10 @@ from support.web import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
 from tidelog.config.settings import Settings
+from tidelog.serve.server import Node, Server
 from tidelog.sync.protocol.profiles import TREE_ACTIONS
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import SyncSurface
-from tidelog.web.server import Node, Server
 
 SECRET = "a secret of more than thirty-two bytes"
 ADMIN_TOKEN = "only for the tests"

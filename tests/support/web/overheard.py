@@ -15,7 +15,7 @@ from tidelog.base.serving.surface import (
     Surface,
     Upgrade,
 )
-from tidelog.web.server import Mount, Node
+from tidelog.serve.server import Mount, Node
 
 if TYPE_CHECKING:
     from support.web.wire_schema import Sender

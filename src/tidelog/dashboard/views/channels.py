@@ -12,11 +12,10 @@ from tidelog.channels.protocol.names import split_stream, stream_name
 from tidelog.channels.protocol.query import MAX_INTEGER
 from tidelog.channels.protocol.version import Projector, Version, position_of
 from tidelog.config.settings import Settings
-from tidelog.log.tail import Tail
 from tidelog.store.engine import Store
 
 if TYPE_CHECKING:
-    from tidelog.channels.surface import ChannelsSurface
+    from tidelog.channels.surface import ChannelsFront
 
 LOOKED_AT = 2000
 """Newest messages whose channels are listed."""
@@ -36,7 +35,7 @@ class ChannelView:
     """Reads what is committed."""
 
     def __init__(
-        self, store: Store, settings: Settings, log_id: str, surface: "ChannelsSurface | None"
+        self, store: Store, settings: Settings, log_id: str, surface: "ChannelsFront | None"
     ) -> None:
         """`surface` knows who is subscribed; None if channels are not served here."""
         self._store = store
@@ -45,10 +44,10 @@ class ChannelView:
         self._surface = surface
         self._history = HistoryReader(store, Projector(self._tag), settings.channels.history)
 
-    def signature(self, tail: Tail) -> Hashable:
+    def signature(self, position: int) -> Hashable:
         """Changes with the log and with subscriptions."""
         counts = () if self._surface is None else tuple(self._surface.service.hub.counts())
-        return tail.position, counts
+        return position, counts
 
     async def channels(self, prefix: str) -> dict[str, Any]:
         """Channels with the newest messages, or those whose names begin so."""

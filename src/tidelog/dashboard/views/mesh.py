@@ -2,13 +2,15 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tidelog.store.engine import Store
 
 if TYPE_CHECKING:
-    from tidelog.mesh.surface import MeshSurface
+    from tidelog.mesh.surface import MeshFront
 
 MAX_MESHES = 100
 MAX_MEMBERS = 500
@@ -23,10 +25,16 @@ SHOWN_DELIVERIES = 20
 """Deliveries of one message shown one by one; of all others only the states."""
 
 
-class MeshView:
-    """Reads what is stored, and who is connected to this node."""
+MESH_PRESENT = "mesh.present"
+"""What processes tell each other: who is connected."""
 
-    def __init__(self, store: Store, surface: "MeshSurface | None") -> None:
+_decode = msgspec.msgpack.Decoder(list[tuple[str, str]]).decode
+
+
+class MeshView:
+    """Reads what is stored, and who is connected."""
+
+    def __init__(self, store: Store, surface: "MeshFront | None") -> None:
         self._store = store
         self._surface = surface
 
@@ -47,14 +55,20 @@ class MeshView:
             "meshes": [{"id": row[0], "slug": row[1], "created_at": row[2]} for row in rows],
         }
 
-    async def mesh(self, mesh_id: str) -> dict[str, Any]:
-        """Members, what waits for whom, and the newest sends."""
+    def own(self) -> bytes:
+        """Who is connected to this process."""
+        return msgspec.msgpack.encode(sorted(self._present()))
+
+    async def mesh(self, mesh_id: str, connected: Iterable[bytes]) -> dict[str, Any]:
+        """Members, what waits for whom, and the newest sends; `connected` is of all processes."""
         members = await self._store.rows("dashboard_members", (mesh_id, MAX_MEMBERS))
         waiting = await self._store.rows("dashboard_waiting", (mesh_id, LOOKED_AT))
         key = (mesh_id, MAX_SENDS, MAX_DELIVERIES)
         sends = await self._store.rows("dashboard_sends", key)
         names = {row[0]: row[1] for row in members}
-        present = {key for in_mesh, key in self._present() if in_mesh == mesh_id}
+        present = {
+            key for part in connected for in_mesh, key in _decode(part) if in_mesh == mesh_id
+        }
         waits: Counter[str] = Counter()
         states: Counter[str] = Counter()
         for recipient, _, status, count, _ in waiting:

@@ -1,11 +1,15 @@
 """Sync clients for the page: who is connected, and how far each was sent what is there."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from tidelog.sync.surface import SyncSurface
+import msgspec
 
+if TYPE_CHECKING:
+    from tidelog.sync.surface import SyncFront
+
+SYNC_CLIENTS = "sync.clients"
+"""What processes tell each other: their connections."""
 
 MAX_CLIENTS = 500
 MAX_PARTITIONS = 20
@@ -13,9 +17,9 @@ MAX_PARTITIONS = 20
 
 
 class SyncView:
-    """Looks at the connections of this node; None if sync is not served here."""
+    """Looks at connections; without a surface if sync is not served here."""
 
-    def __init__(self, surface: "SyncSurface | None") -> None:
+    def __init__(self, surface: "SyncFront | None") -> None:
         self._surface = surface
 
     def signature(self) -> Hashable:
@@ -28,14 +32,34 @@ class SyncView:
         )
         return service.last_event, clients
 
-    def clients(self) -> dict[str, Any]:
-        """Every client, the one that is furthest behind first.
+    def own(self) -> bytes:
+        """The connections of this process, those that are furthest behind first."""
+        rows = self._rows()
+        return msgspec.msgpack.encode({"count": len(rows), "rows": rows[:MAX_CLIENTS]})
 
-        The cursor is the end of the last page it was sent. Positions are those of the log, which
-        other surfaces share: a lag counts at most as many events.
-        """
+    def clients(self, connected: Iterable[bytes]) -> dict[str, Any]:
+        """Every client, the one that is furthest behind first; `connected` is of all processes."""
         if self._surface is None:
             return {"is_served": False, "clients": []}
+        service = self._surface.service
+        parts = [msgspec.msgpack.decode(part) for part in connected]
+        rows = sorted((row for part in parts for row in part["rows"]), key=_order)
+        return {
+            "is_served": True,
+            "last_event": service.last_event,
+            "model_version": service.model_version,
+            "count": sum(part["count"] for part in parts),
+            "clients": rows[:MAX_CLIENTS],
+        }
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The cursor is the end of the last page that a client was sent.
+
+        Positions are those of the log, which other surfaces share: a lag counts at most as many
+        events.
+        """
+        if self._surface is None:
+            return []
         service = self._surface.service
         rows: list[dict[str, Any]] = []
         for connection in service.active():
@@ -58,11 +82,8 @@ class SyncView:
                     "waiting": len(connection.unanswered),
                 }
             )
-        rows.sort(key=lambda row: (-row["lag"], row["client"]))
-        return {
-            "is_served": True,
-            "last_event": service.last_event,
-            "model_version": service.model_version,
-            "count": len(rows),
-            "clients": rows[:MAX_CLIENTS],
-        }
+        return sorted(rows, key=_order)
+
+
+def _order(row: dict[str, Any]) -> tuple[int, str]:
+    return -row["lag"], row["client"]

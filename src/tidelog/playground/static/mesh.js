@@ -8,9 +8,9 @@ import { meshSamples } from "./samples.js";
 const LOOK_MS = 700;
 
 export function meshCard(server) {
-  if (!server.has_mesh) {
+  if (server.no_mesh) {
     return h("section", { class: "card panel", id: "mesh" }, h("h2", {}, "Mesh"),
-      h("p", {}, "This server has an admin token of its own, which no page may use."));
+      h("p", {}, server.no_mesh));
   }
   const [sender, receiver] = server.members;
   const text = h("input", { id: "mesh-text", value: "The tide is coming in", maxlength: "500", autocomplete: "off" });

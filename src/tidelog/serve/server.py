@@ -92,7 +92,7 @@ class Server(Serving):
         """
         clock = clock or SystemClock()
         tls = tls_context(settings)
-        tracing, committer_class = _tracing(settings)
+        tracing, committer_class = traced(settings)
         listener = listener or listen(settings.host, settings.port)
         try:
             store = await open_served(settings, extensions, clock)
@@ -134,16 +134,26 @@ class Server(Serving):
             raise self.committer.failed.result()
 
 
-def _tracing(settings: Settings) -> "tuple[Tracing | None, type[Committer]]":
-    """What tells of every request and every commit; nothing is imported unless it is wanted."""
-    if not settings.tracing.endpoint:
+def traced(settings: Settings) -> "tuple[Tracing | None, type[Committer]]":
+    """What tells of every request and every commit."""
+    tracing = tracing_of(settings)
+    if tracing is None:
         return None, Committer
+    from tidelog.log.traced import TracedCommitter
+
+    tracing.share()
+    return tracing, TracedCommitter
+
+
+def tracing_of(settings: Settings) -> "Tracing | None":
+    """What tells of every request; nothing is imported unless it is wanted."""
+    if not settings.tracing.endpoint:
+        return None
     try:
-        from tidelog.log.traced import TracedCommitter
         from tidelog.web.tracing import Tracing
     except ImportError as error:
         raise ConfigError(
             f"tracing.endpoint is set and {error.name} is not installed. Install: "
             "pip install 'tidelog[otel]', or leave tracing.endpoint empty."
         ) from error
-    return Tracing(settings.tracing), TracedCommitter
+    return Tracing(settings.tracing)
