@@ -148,8 +148,11 @@ class ConnectionRecovery(Section, frozen=True, kw_only=True):
     takes them, and read from the store a page at a time."""
 
     buffer_ttl_seconds: Seconds = 120
-    """How long operations stay in memory for this, 32 MiB of all channels; others are read from the
-    store."""
+    """How long operations stay in memory for this; older ones are read from the store."""
+
+    buffer_bytes: Bytes = 33_554_432
+    """Of the operations of all channels that stay in memory; what is beyond is read from the store,
+    which is only slower."""
 
 
 class Channels(Section, frozen=True, kw_only=True):

@@ -24,7 +24,9 @@ from tidelog.serve import gathering, program
 from tidelog.serve.gathering import GatheringFront
 from tidelog.serve.program import Arguments
 from tidelog.serve.server import tracing_of
+from tidelog.serve.shares import share_of_front
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
+from tidelog.serve.workers import counted
 from tidelog.web.certificate import tls_context
 from tidelog.web.served_store import open_served
 from tidelog.web.serving import Serving
@@ -94,6 +96,7 @@ class Apart:
 
 async def serve(settings: Settings, given: Arguments, listener: socket.socket) -> bool:
     """Serve until SIGTERM; returns whether the owner was lost before that."""
+    settings = share_of_front(settings, counted(settings.workers))
     surfaces = halved(settings)
     owner = OwnerLink(given.socket, surfaces)
     await owner.connect()

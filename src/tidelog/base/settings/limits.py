@@ -39,8 +39,8 @@ class Limits(Section, frozen=True, kw_only=True):
     """Number of headers. Many tiny headers cost more than their bytes: each is an object."""
 
     max_connections: Count = 10_000
-    """Open connections of the process, HTTP and WebSocket. Beyond it new ones are refused rather
-    than all of them starved; the open-file limit of the process must be higher."""
+    """Open connections of a process, HTTP and WebSocket; with `workers` of each. Beyond it new ones
+    are refused rather than all of them starved; the process's open-file limit must be higher."""
 
     idle_timeout_ms: Milliseconds = 120_000
     """A WebSocket peer silent for so long is pinged: a vanished peer sends no end of connection.
@@ -123,7 +123,10 @@ def networks(setting: str, given: list[str] | str) -> tuple[Network, ...]:
 
 
 class PerAddress(Section, frozen=True, kw_only=True):
-    """`[per_address]`: what one address may have of a server; IPv6 counts by its first 64 bits."""
+    """`[per_address]`: what one address may have of a server; IPv6 counts by its first 64 bits.
+
+    With `workers` each of them has its share.
+    """
 
     max_connections: Count = 200
     """Open connections, HTTP and WebSocket, TLS handshakes among them; one more gets 429, or is

@@ -120,7 +120,9 @@ class ChannelsService:
         self.hub = Hub(OtherNodes(), Frames(MessageIds(os.urandom)))
         self._occupancy = Occupancy(self.hub)
         recovery = self.settings.connection_recovery
-        hot = HotBuffer(recovery.max_buffer_size, recovery.buffer_ttl_seconds)
+        hot = HotBuffer(
+            recovery.max_buffer_size, recovery.buffer_ttl_seconds, recovery.buffer_bytes
+        )
         incarnations = Incarnations(welcome.incarnations)
         self._stream_ids = StreamIds(
             welcome.log_id, incarnations, lambda app_id: self._apps_by_id[app_id].secret

@@ -7,9 +7,6 @@ from itertools import islice
 from tidelog.channels.messages import Entry
 from tidelog.channels.protocol.version import Version
 
-HOT_BYTES = 33_554_432
-"""Of all hot buffers together; what is beyond is read from the store, which is only slower."""
-
 ENTRY_BYTES = 1000
 """What an entry weighs in memory besides its content."""
 
@@ -20,8 +17,10 @@ class HotBuffer:
     They are kept as they came: most are never asked for.
     """
 
-    def __init__(self, max_versions: int, ttl_seconds: float) -> None:
+    def __init__(self, max_versions: int, ttl_seconds: float, max_bytes: int) -> None:
+        """`max_versions` of one channel; `max_bytes` of all: beyond it the store is read."""
         self._max_versions = max_versions
+        self._max_bytes = max_bytes
         self._ttl_ms = ttl_seconds * 1000
         self._channels: OrderedDict[str, deque[Entry]] = OrderedDict()
         """The oldest first; the channel last written to comes last."""
@@ -41,7 +40,7 @@ class HotBuffer:
             if self._channels[oldest][-1].committed_at >= too_old:
                 break
             self.forget(oldest)  # most channels are written to for a while and never again
-        while self._bytes > HOT_BYTES:
+        while self._bytes > self._max_bytes:
             oldest, entries = next(iter(self._channels.items()))
             self._bytes -= _size(entries.popleft())
             if not entries:

@@ -41,7 +41,7 @@ def test_nothing_stays_in_memory_that_may_have_been_erased() -> None:
     nobody = SimpleNamespace(subscriptions={}, state=None)
     hub = SimpleNamespace(channel=lambda _: nobody)
     nothing: Any = None
-    texts, hot = Texts(nothing, 10**6, is_followed=lambda _: True), HotBuffer(10, 60)
+    texts, hot = Texts(nothing, 10**6, is_followed=lambda _: True), HotBuffer(10, 60, 2**25)
     delivery = Delivery(cast("Any", hub), texts, nothing, nothing, hot)
     delivery.deliver([entry(created())])
     delivery._keep_made(("id", 1), b"frame")
@@ -77,7 +77,7 @@ def test_what_nobody_is_here_for_is_kept_and_not_read(caplog: pytest.LogCaptureF
     """A front may follow every channel of a log, for whoever comes back, and has few of them."""
     nothing: Any = None
     hub = SimpleNamespace(channel=lambda _: None)
-    hot = HotBuffer(max_versions=4, ttl_seconds=10)
+    hot = HotBuffer(max_versions=4, ttl_seconds=10, max_bytes=2**25)
     texts = Texts(nothing, 1000, is_followed=lambda _: True)
     delivery = Delivery(cast("Any", hub), texts, nothing, nothing, hot)
     delivery.deliver([entry(b"not json")])

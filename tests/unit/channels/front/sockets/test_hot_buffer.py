@@ -14,7 +14,7 @@ def entry(stream: str, serial: int) -> Entry:
 
 def test_what_a_position_missed_is_there_as_a_whole_or_not_at_all() -> None:
     """Not if the oldest of it is gone, too old or has a gap after it; nothing missed is nothing."""
-    hot = HotBuffer(max_versions=4, ttl_seconds=10)
+    hot = HotBuffer(max_versions=4, ttl_seconds=10, max_bytes=2**25)
     assert hot.after("s", 7, 7, 0) == ()
     assert hot.after("s", 6, 7, 0) is None
     for serial in (3, 4, 5, 6, 7):
@@ -39,7 +39,7 @@ def test_what_a_position_missed_is_there_as_a_whole_or_not_at_all() -> None:
 
 def test_a_version_is_found_by_its_serial_while_it_is_kept() -> None:
     """The oldest go first; what is not there, or not where it would be, is not found."""
-    hot = HotBuffer(max_versions=3, ttl_seconds=10)
+    hot = HotBuffer(max_versions=3, ttl_seconds=10, max_bytes=2**25)
     assert hot.at("s", 1) is None
     for serial in (4, 5, 6, 7):
         hot.add(entry("s", serial))
@@ -53,7 +53,7 @@ def test_a_version_is_found_by_its_serial_while_it_is_kept() -> None:
 
 def test_what_is_too_old_is_not_kept() -> None:
     """Neither of a channel that is still written to, nor of the many that never will be again."""
-    hot = HotBuffer(max_versions=100, ttl_seconds=10)
+    hot = HotBuffer(max_versions=100, ttl_seconds=10, max_bytes=2**25)
     for serial in (1, 2, 3):
         hot.add(entry("quiet", serial))
         hot.add(entry("busy", serial))
@@ -68,7 +68,7 @@ def test_what_is_too_old_is_not_kept() -> None:
 
 def test_many_channels_that_were_written_to_once_take_no_room() -> None:
     """What is kept is what came within the time, however many came before."""
-    hot = HotBuffer(max_versions=100, ttl_seconds=10)
+    hot = HotBuffer(max_versions=100, ttl_seconds=10, max_bytes=2**25)
     for serial in range(1, 1001):
         hot.add(entry(f"channel-{serial}", serial))
     kept = [serial for serial in range(1, 1001) if hot.at(f"channel-{serial}", serial)]
