@@ -21,6 +21,7 @@ from tidelog.channels.protocol.requests import (
 )
 from tidelog.channels.protocol.revocations import Revocation
 from tidelog.channels.protocol.version import Version, stored_version
+from tidelog.channels.protocol.wire import ProtocolVersion
 from tidelog.link.message import Failed, Message, Vocabulary
 
 
@@ -51,20 +52,43 @@ class Refused(Message, frozen=True):
         )
 
 
+class SocketFacts(Struct, frozen=True):
+    """What a request in the name of a socket is judged by, wherever that is connected."""
+
+    version: ProtocolVersion
+    actor: Actor
+
+
 # From a front.
 
 
 class Hello(Message, frozen=True):
-    """The first message of a front. Answered by `Welcome`, after all that is revoked."""
+    """The first message of a front, which has no connection yet.
+
+    Answered by `Welcome`, after all that is revoked.
+    """
 
     follows_all: bool
     """Whether it is to be told the entries of all channels, else of those that it attaches."""
+
+
+class Join(Message, frozen=True):
+    """One more socket of a user joins a presence channel. Answered by `Admitted` or `Full`.
+
+    The front hears of the channel's members from then on. Whoever is admitted must `Leave`.
+    """
+
+    stream: str
+    user_id: str
+    user_info: bytes | None
 
 
 class Attach(Message, frozen=True):
     """Follow a channel, from now on. Answered by `Attached` when the tail is where the log ends."""
 
     stream: str
+    join: Join | None = None
+    """Who joins it in the same step, if it is a presence channel."""
 
 
 class Detach(Message, frozen=True):
@@ -88,8 +112,6 @@ class Target(Struct, frozen=True, array_like=True):
 
     channel: str
     mode: Mode
-    counts: dict[str, int]
-    """What the response says about the channel, counted beforehand."""
     is_limited: bool
     """Whether the limits on streamed content apply (channels D14)."""
     versions_off: str | None = None
@@ -186,10 +208,68 @@ class Revoke(Message, frozen=True):
     named: tuple[tuple[str, str], ...]
 
 
-class Say(Message, frozen=True):
-    """Something for all other fronts of the log. Answered by `Done` when they are told."""
+class Leave(Message, frozen=True):
+    """A socket of a user that was admitted to a channel has left it."""
 
-    payload: bytes
+    stream: str
+    user_id: str
+
+
+class UpdateMember(Message, frozen=True):
+    """A user who is on a channel has another `user_info`."""
+
+    stream: str
+    user_id: str
+    user_info: bytes
+
+
+class Recount(Message, frozen=True):
+    """So many are subscribed on this front to a channel without members."""
+
+    stream: str
+    count: int
+
+
+class Count(Message, frozen=True):
+    """How many are there? Answered by `Counts`."""
+
+    streams: tuple[str, ...]
+
+
+class Occupied(Message, frozen=True):
+    """Which channels have subscribers? Answered by `Counts`."""
+
+    prefix: str
+    """Of their streams."""
+    with_users: bool
+
+
+class ListMembers(Message, frozen=True):
+    """Who is on a channel? Answered by `Present`."""
+
+    stream: str
+
+
+class Identify(Message, frozen=True):
+    """Who is a socket that is not connected to this front? Answered by `Identified` or `Failed`."""
+
+    app_id: str
+    socket_id: str
+
+
+class Known(Message, frozen=True):
+    """What a front that was asked `WhoHas` knows of the socket; nothing if it has it not."""
+
+    question: int
+    socket: SocketFacts | None
+
+
+class Disconnect(Message, frozen=True):
+    """Close a user's connections on all other fronts. Answered by `Done` when they are told."""
+
+    app_id: str
+    user_id: str
+    code: int
 
 
 ToOwner = (
@@ -205,7 +285,16 @@ ToOwner = (
     | EraseHistory
     | CloseStream
     | Revoke
-    | Say
+    | Join
+    | Leave
+    | UpdateMember
+    | Recount
+    | Count
+    | Occupied
+    | ListMembers
+    | Identify
+    | Known
+    | Disconnect
 )
 
 # To a front.
@@ -219,12 +308,21 @@ class Welcome(Message, frozen=True):
     log_id: str
     incarnations: tuple[Incarnation, ...]
     """They do not change while the owner lives."""
-    has_others: bool
-    """Whether there may be other fronts, on this node or on others."""
 
 
 class Done(Message, frozen=True):
     """What was asked for is done."""
+
+
+class Admitted(Message, frozen=True):
+    """A socket has joined a presence channel."""
+
+    members: dict[str, bytes | None]
+    """All users who are there, and their `user_info`; what changes later comes later."""
+
+
+class Full(Message, frozen=True):
+    """A presence channel has as many members as it may have."""
 
 
 class Attached(Message, frozen=True):
@@ -245,6 +343,8 @@ class Attached(Message, frozen=True):
     """The last serials at that position."""
     history_serial: int
     """The newest one, which may be after it."""
+    joined: Admitted | Full | None = None
+    """What became of the `Join`."""
 
 
 class CaughtUp(Message, frozen=True):
@@ -378,14 +478,62 @@ class Distrust(Message, frozen=True):
     """Something may have been erased without anybody being told: keep no event in memory."""
 
 
-class Heard(Message, frozen=True):
-    """What another front has said."""
+class MemberAdded(Message, frozen=True):
+    """A user is on a channel that the front has members of."""
 
-    payload: bytes
+    stream: str
+    user_id: str
+    user_info: bytes | None
 
 
-class Missed(Message, frozen=True):
-    """Other fronts may have said something that was not heard."""
+class MemberRemoved(Message, frozen=True):
+    """A user is on such a channel no more, wherever it was."""
+
+    stream: str
+    user_id: str
+
+
+class MemberUpdated(Message, frozen=True):
+    """A user on such a channel has another `user_info`."""
+
+    stream: str
+    user_id: str
+    user_info: bytes
+
+
+class Present(Message, frozen=True):
+    """Who is on a channel."""
+
+    stream: str
+    members: dict[str, bytes | None]
+
+
+class Counts(Message, frozen=True):
+    """Streams with their subscriptions and, if that was asked for, their users."""
+
+    counts: tuple[tuple[str, int, int], ...]
+
+
+class WhoHas(Message, frozen=True):
+    """Has the front this socket? It says so with `Known`."""
+
+    question: int
+    app_id: str
+    socket_id: str
+
+
+class CloseUser(Message, frozen=True):
+    """Close the connections of a user."""
+
+    app_id: str
+    user_id: str
+    code: int
+
+
+class Identified(Message, frozen=True):
+    """Who a socket is; nothing if nobody has it."""
+
+    socket: SocketFacts | None
 
 
 ToFront = (
@@ -407,8 +555,16 @@ ToFront = (
     | Summary
     | Erased
     | Distrust
-    | Heard
-    | Missed
+    | Admitted
+    | Full
+    | MemberAdded
+    | MemberRemoved
+    | MemberUpdated
+    | Present
+    | Counts
+    | WhoHas
+    | Identified
+    | CloseUser
 )
 
 VOCABULARY = Vocabulary(ToOwner, ToFront)

@@ -14,6 +14,7 @@ from tidelog.link.ends import FrontEnd, OwnerHalf
 from tidelog.link.message import Vocabulary
 from tidelog.serve.gathering import GatheringFront
 from tidelog.serve.server import Node
+from tidelog.serve.workers import counted
 from tidelog.store.engine import Store
 
 EXTENSIONS = (DASHBOARD,)
@@ -76,9 +77,8 @@ def _channels() -> Halved:
 
     async def open_owner(node: Node) -> OwnerHalf:
         settings, clock, store, committer = node
-        return await ChannelsOwner.open(
-            committer, store, settings.channels, clock, has_many_fronts=True
-        )
+        fronts = counted(settings.workers)
+        return await ChannelsOwner.open(committer, store, settings.channels, clock, fronts=fronts)
 
     async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
         settings, clock, store = node[:3]

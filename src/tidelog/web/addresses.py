@@ -164,10 +164,14 @@ class _Counted(AddressQuota):
         self._addresses.note(self._address, record)
         return wait
 
-    def subscribe(self) -> bool:
+    def may_subscribe(self) -> bool:
         record = self._addresses.record(self._address)
-        if record.subscriptions >= self._addresses.limits.max_subscriptions:
+        return record.subscriptions < self._addresses.limits.max_subscriptions
+
+    def subscribe(self) -> bool:
+        if not self.may_subscribe():
             return False
+        record = self._addresses.record(self._address)
         record.subscriptions += 1
         self._addresses.note(self._address, record)
         return True

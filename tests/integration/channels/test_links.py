@@ -1,12 +1,14 @@
 """Channels are the same to their clients whatever connects their halves."""
 
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.channels.peer import (
+    ChannelsNode,
     Peer,
     channel_path,
     channels_server,
@@ -16,6 +18,7 @@ from support.channels.peer import (
     token,
     until,
 )
+from tidelog.channels.decide.registry import Departure, Registry
 from tidelog.link import bounds
 from tidelog.link.choice import VARIABLE
 
@@ -112,6 +115,72 @@ async def test_everything_that_channels_do_crosses_the_link(link: str, tmp_path:
         while (frame := await peer.receive()).get("data") != "last":
             pass
         assert frame["stream_id"] == answer["new_stream_id"]
+
+
+def misregistered(node: ChannelsNode) -> dict[str, Any]:
+    """Channels of which the owner's registry says something else than the front has."""
+    registry, hub = node.surface.owner.registrar.registry, node.surface.service.hub
+    wrong: dict[str, Any] = {}
+    for stream in {*registry.streams(""), *(stream for stream, _ in hub.counts())}:
+        channel = hub.channel(stream)
+        subscriptions = {} if channel is None else channel.subscriptions
+        members = {} if channel is None else channel.members
+        users = {each.member.user_id for each in subscriptions.values() if each.member is not None}
+        here = len(subscriptions), members
+        known = registry.count(stream), registry.members(stream)
+        if here != known or users != set(members):
+            wrong[stream] = here, known, users
+    return wrong
+
+
+async def come_and_go(node: ChannelsNode) -> None:
+    """Sockets of three users on channels with members and without, and all of them leave."""
+    rooms = [("room", False), ("private-room", False), ("presence-a", True), ("presence-b", True)]
+    async with AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(node.v2()) for _ in range(6)]
+        for round_ in range(3):
+            for number, peer in enumerate(peers):
+                for room, has_members in rooms[number % 2 :]:
+                    user = {"user_id": f"u{number % 3}", "user_info": round_}
+                    await peer.attach(room, user if has_members else None)
+            for room, has_members in rooms:
+                info = {"user_info": f"of {round_}"}
+                if has_members:
+                    await peers[1].send("presence_update", info, channel=room)
+                await peers[round_].send("unsubscribe", {"channel": room})
+            for peer in peers:
+                await peer.send("ping", {})
+                while (await peer.receive())["event"] != "sockudo:pong":
+                    pass
+    await until(lambda: not node.surface.service.hub.counts())
+    ok(await node.api.get("/channels"))  # the owner has heard all of it before this
+
+
+@pytest.mark.parametrize("link", ["", "encoded", "apart"])
+async def test_the_owner_knows_who_is_there(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are there, and when all have left; a stale registry is found out."""
+    monkeypatch.setenv(VARIABLE, link)
+    async with channels_server(tmp_path) as node:
+        await come_and_go(node)
+        assert misregistered(node) == {}
+        async with node.v2() as ana, node.v2() as bo:
+            for peer, user in ((ana, "ana"), (bo, "bo")):
+                await peer.subscribe("presence-a", {"user_id": user})
+                await peer.subscribe("room")
+            await until(lambda: not misregistered(node))
+        await until(lambda: not misregistered(node))
+        leave = Registry.leave
+
+        def forgetful(registry: Registry[Any], front: Any, stream: str, user_id: str) -> Departure:
+            if user_id == "u0":
+                return Departure(is_last=False, is_last_here=False)
+            return leave(registry, front, stream, user_id)
+
+        monkeypatch.setattr(Registry, "leave", forgetful)
+        await come_and_go(node)
+        assert misregistered(node)
 
 
 async def test_a_channel_that_nobody_is_subscribed_to_is_not_followed(

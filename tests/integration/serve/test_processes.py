@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,12 +14,15 @@ from websockets.exceptions import WebSocketException
 from support.channels import peer as channels
 from support.dashboard.feed_peer import FeedPeer
 from support.mesh.peer import ADMIN_TOKEN, BrokerAt, Json, Member, Wire, envelope, unique
+from support.serve import processes
 from support.serve.processes import WAIT_SECONDS, Processes, kill, pause
 from support.sync.peer import EVENT, Peer, connected, note, open_peer, outcome, token
 from tidelog.dashboard.access import CHANGE_HEADER, COOKIE
 from tidelog.dashboard.feed import SESSION_ENDED
 
 FRONTS = 3
+MAX_MEMBERS = 4
+STALE = {"PYTHONPATH": str(Path(processes.__file__).with_name("stale"))}
 KEPT = 20
 """What each client has acknowledged between two kills."""
 
@@ -28,8 +32,9 @@ LOST = (OSError, EOFError, WebSocketException, httpx.TransportError)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One for all tests."""
-    with Processes(tmp_path_factory.mktemp("serve") / "data", FRONTS) as processes:
-        yield processes
+    data = tmp_path_factory.mktemp("serve") / "data"
+    with Processes(data, FRONTS, TIDELOG_CHANNELS_MAX_PRESENCE_MEMBERS=str(MAX_MEMBERS)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -134,9 +139,88 @@ async def test_channels_of_different_fronts(server: Processes) -> None:
         joined = await ana.expect("_member_added", lobby)
         assert '"ben"' in joined["data"]
         async with server.only(third), channels_api(server) as other:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while await present(other, lobby) != {"ana", "ben"}:  # noqa: ASYNC110 - told later
-                    await asyncio.sleep(0.02)
+            assert await present(other, lobby) == {"ana", "ben"}
+
+
+async def members_left_by_a_killed_front(server: Processes) -> set[str]:
+    """Who is present, of ana and ben, when ben's front was killed and another is in its place."""
+    first, second, *_ = former = await server.fronts()
+    lobby = channels.unique("presence-lobby")
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            ana = await stack.enter_async_context(channels_peer(server))
+        async with server.only(second):
+            ben = await stack.enter_async_context(channels_peer(server))
+        await ana.subscribe(lobby, {"user_id": "ana"})
+        await ben.subscribe(lobby, {"user_id": "ben"})
+        await ana.expect("_member_added", lobby)
+        kill(second)
+        [new] = {*await server.fronts()} - {*former}
+        async with server.only(new), channels_api(server) as api:
+            there = await present(api, lobby)
+        if there == {"ana"}:
+            assert '"ben"' in (await ana.expect("_member_removed", lobby))["data"]
+        return there
+
+
+async def test_the_members_of_a_killed_front_leave(server: Processes) -> None:
+    """The others are told, and whoever asks any front."""
+    assert await members_left_by_a_killed_front(server) == {"ana"}
+
+
+async def test_an_owner_with_a_stale_registry_is_found_out(tmp_path: Path) -> None:
+    """The same check, of an owner that keeps the members of a lost front."""
+    with Processes(tmp_path / "data", 2, **STALE) as server, pytest.raises(AssertionError):
+        assert await members_left_by_a_killed_front(server) == {"ana"}
+
+
+async def test_members_of_different_fronts_do_not_exceed_the_limit(server: Processes) -> None:
+    """All join at once; those that are refused are told so, and the others see each other."""
+    lobby = channels.unique("presence-full")
+    async with contextlib.AsyncExitStack() as stack:
+        peers: list[channels.Peer] = []
+        for front in await server.fronts():
+            async with server.only(front):
+                peers += [await stack.enter_async_context(channels_peer(server)) for _ in range(3)]
+        for number, peer in enumerate(peers):
+            await peer.attach(lobby, {"user_id": f"u{number}"})
+        joined = [(await peer.receive())["event"].endswith("_succeeded") for peer in peers]
+        assert joined.count(True) == MAX_MEMBERS
+        users = {f"u{number}" for number, is_in in enumerate(joined) if is_in}
+        async with channels_api(server) as api:
+            assert await present(api, lobby) == users
+
+
+async def back_in(
+    server: Processes, stack: contextlib.AsyncExitStack, lobby: str, user: str
+) -> channels.Peer:
+    """A member that has come back, to a front that has an owner."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            with contextlib.suppress(*LOST):
+                peer = await stack.enter_async_context(channels_peer(server))
+                await peer.attach(lobby, {"user_id": user})
+                if (await peer.receive())["event"].endswith("_succeeded"):
+                    return peer
+
+
+async def test_nobody_is_said_to_have_left_when_the_owner_is_lost(server: Processes) -> None:
+    """Members come back to the next one, and see each other once."""
+    lobby = channels.unique("presence-lobby")
+    first, second, *_ = await server.fronts()
+    async with contextlib.AsyncExitStack() as stack:
+        async with server.only(first):
+            ana = await stack.enter_async_context(channels_peer(server))
+        async with server.only(second):
+            ben = await stack.enter_async_context(channels_peer(server))
+        await ben.subscribe(lobby, {"user_id": "ben"})
+        await ana.subscribe(lobby, {"user_id": "ana"})
+        kill(await server.owner())
+        await ana.expect_close(4200)
+        ana = await back_in(server, stack, lobby, "ana")
+        await back_in(server, stack, lobby, "ben")
+        assert '"ben"' in (await ana.expect("_member_added", lobby))["data"]
+        await ana.quiet()
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import pytest
 from support.link.said_messages import all_have_examples, comes_as_said
 from tidelog.base.data.incarnation import Incarnation
 from tidelog.channels import messages
-from tidelog.channels.messages import VOCABULARY, Event, Refused, Target
+from tidelog.channels.messages import VOCABULARY, Event, Refused, SocketFacts, Target
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.capabilities import Actor, Capabilities
 from tidelog.channels.protocol.requests import (
@@ -44,6 +44,7 @@ UPDATE = parse_mutation(
 )
 APPEND = parse_mutation("append", "a", "m", b'{"data":"x","extras":{"k":1},"client_id":"c"}')
 ACTOR = Actor("c", Capabilities(is_token=True, grants={"message_append_own": ("a*",)}))
+JOIN = messages.Join("channels/a/b", "u", b'{"n":1}')
 REFUSED = Refused.of(fault.backpressure().at(3))
 
 EXAMPLES: tuple[Message, ...] = (
@@ -56,8 +57,8 @@ EXAMPLES: tuple[Message, ...] = (
     messages.Publish(
         "a",
         (
-            Event(FULL, (Target("a", "versioned", {"user_count": 1}, is_limited=True),), "c"),
-            Event(BARE, (Target("a", "live", {}, False, "setting"),), None, "u", True, "run"),
+            Event(FULL, (Target("a", "versioned", is_limited=True),), "c"),
+            Event(BARE, (Target("a", "live", False, "setting"),), None, "u", True, "run"),
         ),
         True,
         "key",
@@ -71,9 +72,20 @@ EXAMPLES: tuple[Message, ...] = (
     messages.EraseHistory("channels/a/b", 2**63 - 1, Asked("why")),
     messages.CloseStream("a", "b", "m", 60_000),
     messages.Revoke("a", (("jti", "t"), ("client_id", "c"))),
-    messages.Say(b"\xff"),
+    JOIN,
+    messages.Attach("channels/a/b", JOIN),
+    messages.Leave("channels/a/b", "u"),
+    messages.UpdateMember("channels/a/b", "u", b"2"),
+    messages.Recount("channels/a/b", 3),
+    messages.Count(("channels/a/b",)),
+    messages.Occupied("channels/a/", with_users=True),
+    messages.ListMembers("channels/a/b"),
+    messages.Identify("a", "1.2"),
+    messages.Known(7, SocketFacts(2, ACTOR)),
+    messages.Known(7, None),
+    messages.Disconnect("a", "u", 4009),
     Failed("StoreUnavailable", "no"),
-    messages.Welcome(9, "LOG", (Incarnation("a", 0, 1, 1), Incarnation("b", 5, 2, 2)), True),
+    messages.Welcome(9, "LOG", (Incarnation("a", 0, 1, 1), Incarnation("b", 5, 2, 2))),
     messages.Done(),
     messages.Attached(9, 1, 2, 3, 4, 5, 6),
     messages.CaughtUp(9),
@@ -95,8 +107,19 @@ EXAMPLES: tuple[Message, ...] = (
     messages.Summary("channels/a/b", b"{}"),
     messages.Erased(("channels/a/b",), (1, 2), 3, "channels/a/", "c"),
     messages.Distrust(),
-    messages.Heard(b"\xff"),
-    messages.Missed(),
+    messages.Admitted({"u": b"1", "v": None}),
+    messages.Full(),
+    messages.Attached(9, 1, 2, 3, 4, 5, 6, messages.Admitted({"u": None})),
+    messages.Attached(9, 1, 2, 3, 4, 5, 6, messages.Full()),
+    messages.MemberAdded("channels/a/b", "u", None),
+    messages.MemberRemoved("channels/a/b", "u"),
+    messages.MemberUpdated("channels/a/b", "u", b"2"),
+    messages.Present("channels/a/b", {"u": b"1"}),
+    messages.Counts((("channels/a/b", 3, 2),)),
+    messages.WhoHas(7, "a", "1.2"),
+    messages.Identified(SocketFacts(1, ACTOR)),
+    messages.Identified(None),
+    messages.CloseUser("a", "u", 4009),
 )
 
 

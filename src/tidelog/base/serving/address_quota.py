@@ -28,6 +28,10 @@ class AddressQuota:
         """Count a try to become a member, or say how long to wait until there may be one."""
         return 0
 
+    def may_subscribe(self) -> bool:
+        """Whether one more subscription is not too many."""
+        return True
+
     def subscribe(self) -> bool:
         """Count a subscription in; False if it is one too many."""
         return True

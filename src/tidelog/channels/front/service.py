@@ -19,9 +19,6 @@ from tidelog.base.serving.address_quota import AddressQuota
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.channels import messages
 from tidelog.channels.front.api.history import HistoryApi
-from tidelog.channels.front.cluster.messages import EndUser
-from tidelog.channels.front.cluster.nodes import Nodes
-from tidelog.channels.front.cluster.other_nodes import OtherNodes
 from tidelog.channels.front.reads.history_reader import HistoryReader
 from tidelog.channels.front.reads.message_reader import MessageReader
 from tidelog.channels.front.sockets.connection import Connection
@@ -36,6 +33,8 @@ from tidelog.channels.front.sockets.subscribing import Subscribing
 from tidelog.channels.front.sockets.texts import Texts
 from tidelog.channels.messages import (
     CloseStream,
+    CloseUser,
+    Disconnect,
     Distrust,
     Done,
     Entries,
@@ -44,18 +43,24 @@ from tidelog.channels.messages import (
     Floors,
     Forget,
     Forgotten,
-    Heard,
     Hello,
+    Identified,
+    Identify,
+    Known,
     Live,
-    Missed,
+    MemberAdded,
+    MemberRemoved,
+    MemberUpdated,
     Refused,
     Revoke,
     Revoked,
+    SocketFacts,
     StreamClosed,
     Summarize,
     Summary,
     Target,
     Welcome,
+    WhoHas,
 )
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import ClientEvent, PublishEvent, Subscribe
@@ -117,8 +122,8 @@ class ChannelsService:
         self.log_tag = welcome.log_id.lower()
         self._revoked = Revocations()
         self._projector = Projector(self.log_tag)
-        self.hub = Hub(OtherNodes(), Frames(MessageIds(os.urandom)))
-        self._occupancy = Occupancy(self.hub)
+        self.hub = Hub(Frames(MessageIds(os.urandom)), link.tell)
+        self.occupancy = Occupancy(link)
         recovery = self.settings.connection_recovery
         hot = HotBuffer(
             recovery.max_buffer_size, recovery.buffer_ttl_seconds, recovery.buffer_bytes
@@ -156,7 +161,6 @@ class ChannelsService:
             hot=hot if recovery.enabled else None,
         )
         self._leaving = Leaving(self.subscribing.unsubscribe)
-        self.nodes = Nodes(link, self.hub)
         self.history_api = HistoryApi(
             link=link,
             store=store,
@@ -188,8 +192,7 @@ class ChannelsService:
                 service._heard(message)
 
         hello = Hello(follows_all=settings.channels.connection_recovery.enabled)
-        welcome = await link.reply(hello, Welcome, at_once=welcomed)
-        await service.nodes.start(has_others=welcome.has_others)
+        await link.reply(hello, Welcome, at_once=welcomed)
         return service
 
     def _heard(self, message: Message) -> None:
@@ -209,8 +212,6 @@ class ChannelsService:
                 self._delivery.live(message.stream, live_version(message))
             case Summary(stream, summary):
                 self._delivery.summary(stream, summary)
-            case Heard(payload):
-                self.nodes.hear(payload)
             case Floors(stream):
                 channel = self.hub.channel(stream)
                 if channel is not None and channel.state is not None:
@@ -221,8 +222,24 @@ class ChannelsService:
                 self._close_revoked(revocations)
             case Distrust():
                 self._delivery.distrust()
-            case Missed():
-                self.nodes.missed()
+            case CloseUser(app_id, user_id, code):
+                self.hub.end_user(app_id, user_id, code)
+            case WhoHas(question, app_id, socket_id):
+                self.link.tell(Known(question, self.hub.facts(app_id, socket_id)))
+            case MemberAdded() | MemberRemoved() | MemberUpdated():
+                self._take_presence(message)
+
+    def _take_presence(self, message: MemberAdded | MemberRemoved | MemberUpdated) -> None:
+        channel = self.hub.channel(message.stream)
+        if channel is None:
+            return  # its last member here has left meanwhile
+        match message:
+            case MemberAdded(_, user_id, user_info):
+                channel.added(user_id, user_info)
+            case MemberRemoved(_, user_id):
+                channel.removed(user_id)
+            case MemberUpdated(_, user_id, user_info):
+                channel.updated(user_id, user_info)
 
     @property
     def apps(self) -> Mapping[str, App]:
@@ -333,7 +350,19 @@ class ChannelsService:
 
     async def _end_user(self, app: App, user_id: str, code: int) -> None:
         self.hub.end_user(app.id, user_id, code)
-        await self.nodes.tell(EndUser(app.id, user_id, code))
+        await self.link.reply(Disconnect(app.id, user_id, code), Done)
+
+    async def socket(self, app_id: str, socket_id: str) -> SocketFacts | None:
+        """Who a socket is; None if it is connected nowhere.
+
+        Raises:
+            QueueFull: nobody knows.
+            StoreError: other nodes cannot be asked.
+        """
+        here = self.hub.facts(app_id, socket_id)
+        if here is not None:
+            return here
+        return (await self.link.reply(Identify(app_id, socket_id), Identified)).socket
 
     async def revoke(self, app: App, jti: str | None, client_id: str | None) -> bytes:
         """Revoke tokens, on every node: one, or all that a client has now.
@@ -388,13 +417,12 @@ class ChannelsService:
         return "versioned" if self.settings.versioned_messages.enabled else "history"
 
     def _targets(self, app: App, publication: Publication) -> tuple[Target, ...]:
-        settings, info = self.settings, publication.info
+        settings = self.settings
         return tuple(
             [
                 Target(
                     name,
                     self._mode(name, publication),
-                    self._occupancy.counts(stream_name(app.id, name), info) if info else {},
                     is_covered(settings.ai_transport.channels, name),
                     versions_off(settings, name),
                 )
@@ -415,7 +443,7 @@ class ChannelsService:
         for publication in publications:
             publisher = None
             if publication.socket_id is not None:
-                publisher = await self.nodes.socket(app.id, publication.socket_id)
+                publisher = await self.socket(app.id, publication.socket_id)
             client_id = None if publisher is None else publisher.actor.client_id
             events.append(Event(publication, self._targets(app, publication), client_id))
         key = request_key if is_batch and request_key else None
@@ -491,7 +519,7 @@ class ChannelsService:
         """Who a request acts for: points 1 to 3 of channels 7.3; None for the app's own server."""
         if socket_id is None:
             return None
-        socket = await self.nodes.socket(app.id, socket_id)
+        socket = await self.socket(app.id, socket_id)
         if socket is None:
             raise fault.auth_failed(f"Mutation actor socket '{socket_id}' is not connected")
         if socket.version != wire.V2:
@@ -544,17 +572,17 @@ class ChannelsService:
 
     # Who is there.
 
-    def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes:
+    async def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes:
         """The occupied channels."""
-        return self._occupancy.channels(app.id, prefix, info)
+        return await self.occupancy.channels(app.id, prefix, info)
 
-    def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes:
+    async def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes:
         """One channel."""
-        return self._occupancy.channel(stream_name(app.id, channel), info)
+        return await self.occupancy.channel(stream_name(app.id, channel), info)
 
-    def channel_users(self, app: App, channel: str) -> bytes:
+    async def channel_users(self, app: App, channel: str) -> bytes:
         """The members of a presence channel."""
-        return self._occupancy.users(stream_name(app.id, channel))
+        return await self.occupancy.users(stream_name(app.id, channel))
 
 
 def _refusal(answer: Message) -> Fault:

@@ -5,7 +5,7 @@ of a history, go as announcements (`tidelog.log.announcements`): heard in one or
 of an entry that was committed before them. Every node numbers what it tells; a number that does not
 follow the one before means that something was not heard.
 
-What fronts say to each other has a topic of its own, and passes through here unread.
+What registrars tell each other has a topic of its own, and passes through here unread.
 
 Where only one process can use the store, nothing here has a timer, a task or an announcement.
 """
@@ -24,7 +24,7 @@ from tidelog.link.message import Message
 from tidelog.log.announcements import Announcements
 from tidelog.store.rows import Announcement
 
-FRONTS = "channels"
+REGISTRARS = "channels"
 OWNERS = "channels_owners"
 """Topics: who speaks."""
 
@@ -72,7 +72,7 @@ class OtherNodes:
         *,
         is_shared: bool,
         hear: Callable[[Told], None],
-        hear_front: Callable[[bytes], None],
+        hear_registrar: Callable[[bytes], None],
         doubt: Callable[[], None],
         missed: Callable[[], None],
         beat: Callable[[], None],
@@ -85,7 +85,7 @@ class OtherNodes:
         self._announcements = announcements
         self._is_shared = is_shared
         self._hear = hear
-        self._hear_front = hear_front
+        self._hear_registrar = hear_registrar
         self._doubt = doubt
         self._missed = missed
         self._beat = beat
@@ -99,7 +99,7 @@ class OtherNodes:
         """Begin to hear."""
         if self._is_shared:
             self._announcements.subscribe(OWNERS, self._on_owner, missed=self._missed)
-            self._announcements.subscribe(FRONTS, self._on_front)
+            self._announcements.subscribe(REGISTRARS, self._on_registrar)
             self._beating = asyncio.create_task(self._keep_beating(), name="tidelog-channels-beat")
 
     def tell(self, message: Told) -> "asyncio.Future[int]":
@@ -113,9 +113,9 @@ class OtherNodes:
         told = _Numbered(self._name, self._number, message)
         return self._announcements.announce(OWNERS, _encode(told))
 
-    def tell_fronts(self, payload: bytes) -> "asyncio.Future[int]":
-        """Tell the fronts on all other nodes what one of this node says."""
-        return self._announcements.announce(FRONTS, payload)
+    def tell_registrars(self, payload: bytes) -> "asyncio.Future[int]":
+        """Tell the registrars of all other nodes."""
+        return self._announcements.announce(REGISTRARS, payload)
 
     def _on_owner(self, announcement: Announcement) -> None:
         node, number, message = msgspec.structs.astuple(_decode(announcement.payload))
@@ -128,8 +128,8 @@ class OtherNodes:
             self._doubt()
         self._hear(message)
 
-    def _on_front(self, announcement: Announcement) -> None:
-        self._hear_front(announcement.payload)
+    def _on_registrar(self, announcement: Announcement) -> None:
+        self._hear_registrar(announcement.payload)
 
     async def _keep_beating(self) -> None:
         while True:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from tidelog.base.clock import Clock
 from tidelog.channels import messages
 from tidelog.channels.decide.state import ChannelState
@@ -22,9 +24,9 @@ from tidelog.channels.messages import (
     Erased,
     Floors,
     Forgotten,
-    Heard,
+    Identified,
     Live,
-    Missed,
+    Present,
     Refused,
     Revoked,
     StreamClosed,
@@ -44,6 +46,7 @@ from tidelog.channels.upkeep.other_nodes import (
     RevocationsChanged,
     Told,
 )
+from tidelog.channels.upkeep.registrar import Registrar
 from tidelog.channels.upkeep.retention import Retention
 from tidelog.channels.upkeep.revoking import Revoking
 from tidelog.channels.upkeep.stale_states import StaleStates
@@ -80,10 +83,9 @@ class ChannelsOwner:
         clock: Clock,
         log_id: str,
         *,
-        has_many_fronts: bool = False,
+        fronts: int,
     ) -> None:
         self._committer = committer
-        self._has_other_fronts = has_many_fronts or store.is_shared
         self._store = store
         self._log_id = log_id
         tag = log_id.lower()
@@ -95,10 +97,16 @@ class ChannelsOwner:
             committer.announcements,
             is_shared=store.is_shared,
             hear=self._hear,
-            hear_front=self._hear_front,
+            hear_registrar=self._hear_registrar,
             doubt=self._distrust,
             missed=self._missed,
             beat=self.revoking.read_soon,
+        )
+        self.registrar = Registrar(
+            settings.max_presence_members,
+            self.others.tell_registrars,
+            fronts=fronts,
+            is_shared=store.is_shared,
         )
         self.erasing = Erasing(
             committer, store, self.states, log_tag=tag, tell=self._erased, settled=self._tell_floors
@@ -122,6 +130,7 @@ class ChannelsOwner:
             ids=ids,
             is_shared=store.is_shared,
             spread=self._spread,
+            counted=self.registrar.counted,
         )
         self.streams = Streams(
             committer,
@@ -145,25 +154,25 @@ class ChannelsOwner:
         settings: Channels,
         clock: Clock,
         *,
-        has_many_fronts: bool = False,
+        fronts: int = 1,
     ) -> "ChannelsOwner":
-        """On a running committer, with all that it does by itself.
-
-        One that `has_many_fronts` has them tell each other who is present.
-        """
+        """On a running committer, with all that it does by itself, for so many fronts."""
         log_id = (await store.head()).log_id
-        owner = cls(committer, store, settings, clock, log_id, has_many_fronts=has_many_fronts)
+        owner = cls(committer, store, settings, clock, log_id, fronts=fronts)
         await owner.revoking.read()
         await owner.retention.open()
         if settings.versioned_messages.enabled:
             owner.streams.start()
         owner.erasing.start()
         owner.others.start()
+        await owner.registrar.start()
         return owner
 
     def accept(self, send: Send) -> "_Front":
         """See `OwnerHalf.accept`."""
-        return _Front(self, send)
+        front = _Front(self, send)
+        self.registrar.enter(front)
+        return front
 
     def welcome(self, front: "_Front") -> Message:
         """Let a front in, which is told everything that comes from now on."""
@@ -176,12 +185,12 @@ class ChannelsOwner:
             self._committer.tail.position,
             self._log_id,
             (*incarnations.former, incarnations.current),
-            self._has_other_fronts,
         )
 
     def lost(self, front: "_Front") -> None:
         """A front is gone; what it asked for is done all the same."""
         self._fronts = tuple(each for each in self._fronts if each is not front)
+        self.registrar.lost(front)
 
     def _tell(self, message: Message, besides: "_Front | None" = None) -> None:
         for front in self._fronts:
@@ -190,7 +199,7 @@ class ChannelsOwner:
 
     # Following.
 
-    async def attached(self, stream: str) -> tuple[ChannelState, Message]:
+    async def attached(self, stream: str) -> tuple[ChannelState, Attached]:
         """Hold the state of a channel; returns it, and where the channel is.
 
         The tail catches up first: what any node has acknowledged must not be missing here.
@@ -270,11 +279,6 @@ class ChannelsOwner:
         self._tell(message)
         return self.others.tell(message)
 
-    def say(self, front: "_Front", payload: bytes) -> "asyncio.Future[int]":
-        """Let all other fronts hear what one says."""
-        self._tell(Heard(payload), besides=front)
-        return self.others.tell_fronts(payload)
-
     def _erased(self, erased: Erased) -> "asyncio.Future[int]":
         self._forget(erased)
         return self.others.tell(erased)
@@ -318,8 +322,8 @@ class ChannelsOwner:
             case RevocationsChanged():
                 self.revoking.read_soon()
 
-    def _hear_front(self, payload: bytes) -> None:
-        self._tell(Heard(payload))
+    def _hear_registrar(self, payload: bytes) -> None:
+        self.registrar.hear(payload)
 
     def _distrust(self) -> None:
         """A change of some history may not have been heard of."""
@@ -329,7 +333,7 @@ class ChannelsOwner:
 
     def _missed(self) -> None:
         self._distrust()
-        self._tell(Missed())
+        self.registrar.missed()
 
 
 class _Front(OwnerEnd):
@@ -338,6 +342,8 @@ class _Front(OwnerEnd):
     def __init__(self, owner: ChannelsOwner, send: Send) -> None:
         super().__init__(send)
         self._owner = owner
+        self._registrar = owner.registrar
+        self._is_lost = False
         self._follows_all = False
         self._wanted: set[str] = set()
         """Streams that it has attached."""
@@ -356,7 +362,16 @@ class _Front(OwnerEnd):
             messages.EraseHistory: self._erase_history,
             messages.CloseStream: self._close_stream,
             messages.Revoke: self._revoke,
-            messages.Say: self._say,
+            messages.Join: self._join,
+            messages.Leave: self._leave,
+            messages.UpdateMember: self._update_member,
+            messages.Recount: self._recount,
+            messages.Count: self._count,
+            messages.Occupied: self._occupied,
+            messages.ListMembers: self._list_members,
+            messages.Identify: self._identify,
+            messages.Known: self._known,
+            messages.Disconnect: self._disconnect,
         }
 
     def received(self, number: int, message: Any) -> None:
@@ -370,6 +385,7 @@ class _Front(OwnerEnd):
 
     def lost(self) -> None:
         """See `AtOwner.lost`."""
+        self._is_lost = True
         self._owner.lost(self)
         self._drop(tuple(self._wanted))
 
@@ -390,18 +406,21 @@ class _Front(OwnerEnd):
     def _hello(self, number: int, hello: messages.Hello) -> None:
         self._follows_all = hello.follows_all
         self.send(number, self._owner.welcome(self))
+        self._registrar.greeted(self)
 
     def _attach(self, number: int, attach: messages.Attach) -> None:
         self._wanted.add(attach.stream)  # at once: what comes while it is loaded must not be missed
-        self.answer_later(number, self._attached(attach.stream))
+        self.answer_later(number, self._attached(attach.stream, attach.join))
 
-    async def _attached(self, stream: str) -> Message:
+    async def _attached(self, stream: str, join: messages.Join | None) -> Message:
         states = self._owner.states
         state, answer = await self._owner.attached(stream)
         if stream in self._wanted and stream not in self._held:
             self._held[stream] = state
         else:
             states.release(state)
+        if join is not None and not self._is_lost:  # in the step in which it is answered
+            answer = structs.replace(answer, joined=self._registrar.join(self, join))
         return answer
 
     def _detach(self, number: int, detach: messages.Detach) -> None:
@@ -463,8 +482,49 @@ class _Front(OwnerEnd):
     def _revoke(self, number: int, wanted: messages.Revoke) -> None:
         self.answer_later(number, _or_refused(self._owner.revoke(self, wanted)))
 
-    def _say(self, number: int, said: messages.Say) -> None:
-        told = self._owner.say(self, said.payload)
+    # Who is there.
+
+    def _join(self, number: int, join: messages.Join) -> None:
+        self.send(number, self._registrar.join(self, join))
+
+    def _leave(self, number: int, leave: messages.Leave) -> None:
+        del number
+        self._registrar.leave(self, leave)
+
+    def _update_member(self, number: int, update: messages.UpdateMember) -> None:
+        del number
+        self._registrar.update(update)
+
+    def _recount(self, number: int, recount: messages.Recount) -> None:
+        del number
+        self._registrar.recount(self, recount)
+
+    def _count(self, number: int, count: messages.Count) -> None:
+        self.send(number, self._registrar.count(count.streams))
+
+    def _occupied(self, number: int, wanted: messages.Occupied) -> None:
+        streams = self._registrar.registry.streams(wanted.prefix)
+        self.send(number, self._registrar.count(streams, with_users=wanted.with_users))
+
+    def _list_members(self, number: int, wanted: messages.ListMembers) -> None:
+        members = self._registrar.registry.members(wanted.stream)
+        self.send(number, Present(wanted.stream, members))
+
+    def _identify(self, number: int, wanted: messages.Identify) -> None:
+        if self._registrar.is_alone(self):
+            self.send(number, Identified(None))
+        else:
+            self.answer_later(number, self._identified(wanted))
+
+    async def _identified(self, wanted: messages.Identify) -> Message:
+        return Identified(await self._registrar.socket(self, wanted.app_id, wanted.socket_id))
+
+    def _known(self, number: int, known: messages.Known) -> None:
+        del number
+        self._registrar.known(self, known)
+
+    def _disconnect(self, number: int, wanted: messages.Disconnect) -> None:
+        told = self._registrar.disconnect(self, wanted)
         if told.done() and not told.exception():
             self.send(number, Done())
         else:

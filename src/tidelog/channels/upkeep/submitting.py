@@ -53,6 +53,9 @@ MAX_LOADING_BYTES = 32 * 1024**2
 """Requests that wait until the states they are decided by are read, and about what they hold. They
 are not in the committer's queue yet, whose bounds are for those that are."""
 
+Counted = Callable[[str, frozenset[str]], dict[str, int]]
+"""Returns what the response to a publish is to say of a channel."""
+
 ChannelStates = dict[str, ChannelState | None]
 """By channel; None where it has yet to be loaded."""
 
@@ -182,6 +185,7 @@ class Submitting:
         ids: MessageIds,
         is_shared: bool,
         spread: Spread,
+        counted: Counted,
     ) -> None:
         """`is_shared`: whether other nodes write to the store."""
         self._committer = committer
@@ -194,6 +198,7 @@ class Submitting:
         self._ids = ids
         self._is_shared = is_shared
         self._spread = spread
+        self._counted = counted
         self._work: set[asyncio.Task[None]] = set()
         self._loading = self._loading_bytes = 0
         """Requests that wait for their states, and what they hold."""
@@ -271,13 +276,15 @@ class Submitting:
         self, app_id: str, event: Event, target: Target, channels: ChannelStates
     ) -> PublishTarget:
         state = channels.get(target.channel) if target.mode != "live" else None
+        stream = stream_name(app_id, target.channel) if state is None else state.stream
+        info = event.publication.info
         return PublishTarget(
             target.channel,
-            stream_name(app_id, target.channel) if state is None else state.stream,
+            stream,
             target.mode,
             state,
             event.publication.message_id or self._ids.message(),
-            target.counts,
+            self._counted(stream, info) if info else {},
             target.is_limited,
             target.versions_off,
         )

@@ -1,6 +1,6 @@
 """Channels for the page: which there are, their messages as they look now, and what led there."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,22 +60,10 @@ class ChannelView:
             rows = [row for of_app in found for row in of_app][:MAX_CHANNELS]
         else:
             rows = list(await self._store.rows("dashboard_channels", (LOOKED_AT, MAX_CHANNELS)))
-        return {"channels": [self._channel(*row[:4]) for row in rows]}
-
-    def _channel(
-        self, stream: str, messages: int, newest_at: int | None, open_streams: int
-    ) -> dict[str, Any]:
-        app_id, channel = split_stream(stream)
-        surface = self._surface
-        return {
-            "stream": stream,
-            "app": app_id,
-            "channel": channel,
-            "messages": messages,
-            "newest_at": newest_at,
-            "open": open_streams,
-            "subscribers": 0 if surface is None else surface.service.hub.subscription_count(stream),
-        }
+        surface, subscribers = self._surface, dict[str, int]()
+        if surface is not None:
+            subscribers = await surface.service.occupancy.subscriptions(row[0] for row in rows)
+        return {"channels": [_channel(row, subscribers.get(row[0], 0)) for row in rows]}
 
     async def messages(self, stream: str, before: int | None) -> dict[str, Any]:
         """The newest messages of a channel before a place in its history, newest first."""
@@ -119,6 +107,20 @@ class ChannelView:
         if any(version.message_serial != message_serial for version in versions):
             versions, has_more = (), False
         return {"versions": [_content(version) for version in versions], "has_more": has_more}
+
+
+def _channel(row: Sequence[Any], subscribers: int) -> dict[str, Any]:
+    stream, messages, newest_at, open_streams = row[:4]
+    app_id, channel = split_stream(stream)
+    return {
+        "stream": stream,
+        "app": app_id,
+        "channel": channel,
+        "messages": messages,
+        "newest_at": newest_at,
+        "open": open_streams,
+        "subscribers": subscribers,
+    }
 
 
 def _content(version: Version) -> dict[str, Any]:

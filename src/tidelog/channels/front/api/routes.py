@@ -83,13 +83,13 @@ class Service(Protocol):
     ) -> bytes | Fault:
         """Send the figures to the subscribers, on behalf of a socket or of the server."""
 
-    def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes | Fault:
+    async def channels(self, app: App, prefix: str, info: frozenset[str]) -> bytes | Fault:
         """Occupied channels."""
 
-    def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes | Fault:
+    async def channel(self, app: App, channel: str, info: frozenset[str]) -> bytes | Fault:
         """One channel."""
 
-    def channel_users(self, app: App, channel: str) -> bytes | Fault:
+    async def channel_users(self, app: App, channel: str) -> bytes | Fault:
         """Members of a presence channel."""
 
     async def terminate(self, app: App, user_id: str) -> None:
@@ -228,21 +228,21 @@ class ChannelsHttp:
         info = requests.parse_info(query)
         if "user_count" in info and not prefix.startswith("presence-"):
             raise fault.invalid_input("user_count needs filter_by_prefix to begin with presence-")
-        return self._service.channels(app, prefix, info)
+        return await self._service.channels(app, prefix, info)
 
     async def _get_channel(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         channel = self._channel(request)
         info = requests.parse_info(query)
         if "user_count" in info and kind_of(channel) is not ChannelKind.PRESENCE:
             raise fault.invalid_input("user_count is only known of presence channels")
-        return self._service.channel(app, channel, info)
+        return await self._service.channel(app, channel, info)
 
     async def _get_users(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del query
         channel = self._channel(request)
         if kind_of(channel) is not ChannelKind.PRESENCE:
             raise fault.invalid_input("users are only known of presence channels")
-        return self._service.channel_users(app, channel)
+        return await self._service.channel_users(app, channel)
 
     async def _terminate(self, app: App, request: HttpRequest, query: Query) -> bytes:
         del query

@@ -1,24 +1,25 @@
 """Who is there: connections, their subscriptions, and who is present on which channel.
 
-All of it lives on the event loop of one node and is gone with it; nothing here is durable. What
-other nodes have is in `other_nodes`; a user is a member of a channel wherever it is connected.
+All of it lives on the event loop of one front and is gone with it; nothing here is durable. The
+owner has the registry of all fronts and nodes: what changes here is told to it, and it says who is
+a member of the channels that have members here, wherever those are connected.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from tidelog.base.net.frame import text_frame
-from tidelog.channels.front.cluster.other_nodes import OtherNodes, Presence
+from tidelog.channels.messages import Leave, Recount, SocketFacts, UpdateMember
 from tidelog.channels.protocol import wire
 from tidelog.channels.protocol.actions import Member
-from tidelog.channels.protocol.capabilities import Actor
 from tidelog.channels.protocol.frames import Frames
-from tidelog.channels.protocol.names import ChannelKind, kind_of, split_stream, stream_name
+from tidelog.channels.protocol.names import ChannelKind, kind_of, split_stream
 from tidelog.channels.protocol.revocations import Revocations
 from tidelog.channels.protocol.version import Version
+from tidelog.link.message import Message
 
 if TYPE_CHECKING:
     from tidelog.channels.front.sockets.connection import Connection
@@ -118,41 +119,8 @@ class Subscription:
             self.connection.end(wire.OVER_CAPACITY)
 
 
-class Watcher(Protocol):
-    """Whoever tells other nodes what changes here."""
-
-    def joined(self, user: Presence) -> None:
-        """A user's first socket on this node joined a channel."""
-
-    def left(self, stream: str, user_id: str) -> None:
-        """A user's last socket on this node left a channel."""
-
-    def updated(self, user: Presence) -> None:
-        """A user on this node changed its info."""
-
-    def counted(self, stream: str) -> None:
-        """A channel has one subscription more, or one less."""
-
-
-class SocketFacts(Struct, frozen=True):
-    """What a request in the name of a socket is judged by, wherever that is connected."""
-
-    version: wire.ProtocolVersion
-    actor: Actor
-
-
-class Present:
-    """A user on a presence channel, and the sockets of this node that are there for it."""
-
-    __slots__ = ("sockets", "user_info")
-
-    def __init__(self, user_info: bytes | None) -> None:
-        self.user_info = user_info
-        self.sockets: set[Connection] = set()
-
-
 class Channel:
-    """The subscribers of one channel on this node."""
+    """The subscribers of one channel on this front."""
 
     __slots__ = ("_hub", "kind", "members", "name", "state", "stream", "subscriptions")
 
@@ -162,8 +130,9 @@ class Channel:
         self.stream = stream
         self.kind = kind_of(name)
         self.subscriptions: dict[Connection, Subscription] = {}
-        self.members: dict[str, Present] = {}
-        """By user id, in the order they joined; presence channels and users of this node only."""
+        self.members: dict[str, bytes | None] = {}
+        """User id to `user_info` over all fronts and nodes, as the owner has told; of presence
+        channels only."""
         self.state: Standing | None = None
         """Where it is; None if nothing of the channel is stored."""
 
@@ -172,99 +141,65 @@ class Channel:
         """Whether members are told of each other."""
         return self.kind is ChannelKind.PRESENCE
 
-    def infos(self) -> dict[str, bytes | None]:
-        """User id to `user_info` over all nodes, for the snapshot."""
-        here = {user_id: present.user_info for user_id, present in self.members.items()}
-        return {**self._hub.other_nodes.members(self.stream), **here}
-
-    def has_member(self, user_id: str) -> bool:
-        """Whether a user is there, on any node."""
-        return user_id in self.members or self._hub.other_nodes.has(self.stream, user_id)
-
-    def join(self, subscription: Subscription) -> None:
-        """Add a subscriber; the others are told of a user's first socket."""
-        connection, member = subscription.connection, subscription.member
+    def join(self, subscription: Subscription, members: Mapping[str, bytes | None]) -> None:
+        """Add a subscriber, who was admitted to these members if it is one of them."""
+        connection = subscription.connection
+        for user_id, user_info in members.items():
+            self.added(user_id, user_info, besides=connection)
         self.subscriptions[connection] = subscription
-        watcher = self._hub.watcher
-        if watcher is not None:
-            watcher.counted(self.stream)
-        if member is None:
-            return
-        present = self.members.get(member.user_id)
-        if present is None:
-            user_info = member.user_info
-            if self._hub.other_nodes.has(self.stream, member.user_id):
-                user_info = self._hub.other_nodes.members(self.stream)[member.user_id]
-            else:
-                self._tell_added(member.user_id, user_info, besides=connection)
-            present = self.members[member.user_id] = Present(user_info)
-            if watcher is not None:
-                watcher.joined(Presence(self.stream, member.user_id, user_info))
-        present.sockets.add(connection)
+        if subscription.member is None:
+            self._hub.tell(Recount(self.stream, len(self.subscriptions)))
 
     def leave(self, connection: "Connection") -> Subscription | None:
-        """Take a subscriber out; the others are told when it was a user's last socket."""
+        """Take a subscriber out; the owner tells the others when it was a user's last socket."""
         subscription = self.subscriptions.pop(connection, None)
         if subscription is None:
             return None
-        watcher = self._hub.watcher
-        if watcher is not None:
-            watcher.counted(self.stream)
-        if subscription.member is not None:
-            user_id = subscription.member.user_id
-            present = self.members[user_id]
-            present.sockets.discard(connection)
-            if not present.sockets:
-                del self.members[user_id]
-                if not self._hub.other_nodes.has(self.stream, user_id):
-                    self._tell_removed(user_id)
-                if watcher is not None:
-                    watcher.left(self.stream, user_id)
+        if subscription.member is None:
+            self._hub.tell(Recount(self.stream, len(self.subscriptions)))
+        else:
+            self._hub.tell(Leave(self.stream, subscription.member.user_id))
         return subscription
 
     def update(self, connection: "Connection", user_id: str, user_info: bytes) -> None:
-        """A member's info changed here: V2 subscribers are told."""
-        present = self.members.get(user_id)
-        if present is None or connection not in present.sockets:
-            return
-        user = Presence(self.stream, user_id, user_info)
-        self._hub.other_nodes.updated(user)
-        self.updated(user_id, user_info)
-        if self._hub.watcher is not None:
-            self._hub.watcher.updated(user)
+        """A member's info is to be changed by one of its sockets."""
+        subscription = self.subscriptions.get(connection)
+        member = None if subscription is None else subscription.member
+        if member is not None and member.user_id == user_id:
+            self._hub.tell(UpdateMember(self.stream, user_id, user_info))
 
-    # What happens on other nodes.
+    # What the owner says; what is known already is not told again.
 
-    def came(self, user_id: str, user_info: bytes | None) -> None:
-        """A user joined on another node, and was on no other."""
+    def added(
+        self, user_id: str, user_info: bytes | None, *, besides: "Connection | None" = None
+    ) -> None:
+        """A user is there, on whichever front."""
+        if self.members.get(user_id, user_info) != user_info:
+            self.removed(user_id)  # it is back before anybody was told that it had left
         if user_id not in self.members:
-            self._tell_added(user_id, user_info)
+            self.members[user_id] = user_info
+            self.tell(
+                lambda version: self._hub.frames.member_added(
+                    version, self.name, user_id, user_info
+                ),
+                besides=besides,
+            )
 
-    def went(self, user_id: str) -> None:
-        """A user left another node, and is on no other."""
-        if user_id not in self.members:
-            self._tell_removed(user_id)
+    def removed(self, user_id: str) -> None:
+        """A user is there no more, on no front."""
+        if user_id in self.members:
+            del self.members[user_id]
+            self.tell(lambda version: self._hub.frames.member_removed(version, self.name, user_id))
 
     def updated(self, user_id: str, user_info: bytes) -> None:
-        """A member's info changed, on whichever node."""
-        present = self.members.get(user_id)
-        if present is not None:
-            present.user_info = user_info
+        """A member's info changed: V2 subscribers are told."""
+        if user_id not in self.members:
+            return
+        self.members[user_id] = user_info
         frame = text_frame(self._hub.frames.presence_update(self.name, user_id, user_info))
         for subscription in self.subscriptions.values():
             if subscription.connection.version == wire.V2:
                 subscription.deliver(frame)
-
-    def _tell_added(
-        self, user_id: str, user_info: bytes | None, *, besides: "Connection | None" = None
-    ) -> None:
-        self.tell(
-            lambda version: self._hub.frames.member_added(version, self.name, user_id, user_info),
-            besides=besides,
-        )
-
-    def _tell_removed(self, user_id: str) -> None:
-        self.tell(lambda version: self._hub.frames.member_removed(version, self.name, user_id))
 
     def tell(
         self,
@@ -284,14 +219,12 @@ class Channel:
 
 
 class Hub:
-    """All connections and channels of one node."""
+    """All connections and channels of one front."""
 
-    def __init__(self, other_nodes: OtherNodes, frames: Frames) -> None:
+    def __init__(self, frames: Frames, tell: Callable[[Message], None]) -> None:
+        """`tell` lets the owner know what changes."""
         self.frames = frames
-        self.other_nodes = other_nodes
-        """What the other nodes have told."""
-        self.watcher: Watcher | None = None
-        """Told of every change; None if there cannot be other nodes."""
+        self.tell = tell
         self._channels: dict[str, Channel] = {}
         """By stream; only those with subscribers."""
         self._sockets: dict[tuple[str, str], Connection] = {}
@@ -387,36 +320,5 @@ class Hub:
         return self._channel_counts[app_id]
 
     def counts(self) -> list[tuple[str, int]]:
-        """Every channel and its subscriptions on this node."""
+        """Every channel and its subscriptions on this front."""
         return [(stream, len(channel.subscriptions)) for stream, channel in self._channels.items()]
-
-    def members(self) -> Iterator[Presence]:
-        """Every user on every channel of this node."""
-        for stream, channel in self._channels.items():
-            for user_id, present in channel.members.items():
-                yield Presence(stream, user_id, present.user_info)
-
-    # Over all nodes.
-
-    def subscription_count(self, stream: str) -> int:
-        """Subscriptions to a channel."""
-        channel = self._channels.get(stream)
-        here = 0 if channel is None else len(channel.subscriptions)
-        return here + self.other_nodes.count(stream)
-
-    def member_ids(self, stream: str) -> list[str]:
-        """The members of a channel."""
-        channel = self._channels.get(stream)
-        return list(self.other_nodes.members(stream) if channel is None else channel.infos())
-
-    def occupied(self, app_id: str, prefix: str) -> list[str]:
-        """The channels of an app that have subscribers, by name."""
-        start = stream_name(app_id, prefix)
-        found = {
-            stream
-            for stream, channel in self._channels.items()
-            if channel.subscriptions and stream.startswith(start)
-        }
-        return sorted(
-            split_stream(stream)[1] for stream in found | {*self.other_nodes.streams(start)}
-        )

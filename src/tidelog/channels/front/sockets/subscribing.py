@@ -21,7 +21,18 @@ from tidelog.channels.front.sockets.delivery import Delivery
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import Channel, Hub, Subscription
 from tidelog.channels.front.sockets.standing import Standing
-from tidelog.channels.messages import Attach, Attached, CatchUp, CaughtUp, Detach, Look
+from tidelog.channels.messages import (
+    Admitted,
+    Attach,
+    Attached,
+    CatchUp,
+    CaughtUp,
+    Detach,
+    Full,
+    Join,
+    Leave,
+    Look,
+)
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.actions import Position, ReadHistory, Resume, Rewind, Subscribe
 from tidelog.channels.protocol.capabilities import keeps_history
@@ -45,6 +56,14 @@ class _Refusal(NamedTuple):
     setting: str
     kind: str = "ChannelError"
     status: int = 400
+
+
+_FULL = _Refusal(
+    "channel '{}' has as many members as it may have",
+    "channels.max_presence_members",
+    "PresenceFull",
+    403,
+)
 
 
 class _Joined(NamedTuple):
@@ -93,23 +112,42 @@ class Subscribing:
         self, connection: Connection, wanted: Subscribe, *, is_silent: bool = False
     ) -> None:
         """Subscribe and say so; `is_silent` for a channel the client has not asked for."""
+        stream = stream_name(connection.app.id, wanted.channel)
         joined: _Joined | None = None
-        if not keeps_history(self._settings.history, wanted.channel):
-            joined = self._join(connection, wanted, None, is_silent=is_silent)
-        else:
-            stream = stream_name(connection.app.id, wanted.channel)
-            self._followed.want((stream,))
+        join: Join | None = None
+        if wanted.member is not None and wanted.channel not in connection.subscriptions:
+            # Before the owner lets it in: the others would see a member come and go.
+            if (refused := self._refused(connection, stream)) is not None:
+                self._abandon(connection, wanted.channel, refused)
+                return
+            join = Join(stream, wanted.member.user_id, wanted.member.user_info)
 
-            def attached(answer: Attached) -> None:
-                nonlocal joined
-                self._link.passed(answer.position)
-                joined = self._join(connection, wanted, answer, is_silent=is_silent)
-
+        def admitted(answer: Admitted | Full | None, attached: Attached | None) -> None:
+            """In the step in which the owner has let it in: nobody comes or goes in between."""
+            nonlocal joined
             try:
-                await self._link.reply(Attach(stream), Attached, at_once=attached)
+                joined = self._join(connection, wanted, attached, answer, is_silent=is_silent)
+            finally:
+                if joined is None and isinstance(answer, Admitted) and join is not None:
+                    self._link.tell(Leave(stream, join.user_id))
+
+        def attached(answer: Attached) -> None:
+            self._link.passed(answer.position)
+            admitted(answer.joined, answer)
+
+        if keeps_history(self._settings.history, wanted.channel):
+            self._followed.want((stream,))
+            try:
+                await self._link.reply(Attach(stream, join), Attached, at_once=attached)
             finally:
                 if joined is None:
                     self._leave(stream)
+        elif join is not None:
+            await self._link.reply(
+                join, Admitted, Full, at_once=lambda answer: admitted(answer, None)
+            )
+        else:
+            admitted(None, None)
         if joined is not None and joined.subscription.held is not None:
             try:
                 await self._send_past(joined.subscription, joined.resumed, wanted.rewind)
@@ -127,6 +165,7 @@ class Subscribing:
         connection: Connection,
         wanted: Subscribe,
         attached: Attached | None,
+        admitted: Admitted | Full | None,
         *,
         is_silent: bool,
     ) -> "_Joined | None":
@@ -140,12 +179,13 @@ class Subscribing:
                 connection.session.joined(name, known.member)
                 self._succeeded(connection, known, None)
             return None
-        is_new = self._hub.channel(stream) is None
+        if not is_silent:
+            refused = _FULL if isinstance(admitted, Full) else self._refused(connection, stream)
+            if refused is not None:
+                self._abandon(connection, name, refused)
+                return None
+            connection.quota.subscribe()
         channel = self._hub.open_channel(name, stream)
-        refused = None if is_silent else self._refused(connection, channel, wanted, is_new=is_new)
-        if refused is not None:
-            self._abandon(connection, channel, refused)
-            return None
         subscription = Subscription(connection, channel, wanted.member)
         subscription.is_counted = not is_silent
         if attached is not None:
@@ -160,7 +200,7 @@ class Subscribing:
         if is_cache(name) or resumed is not None or wanted.rewind is not None:
             subscription.wait()
         connection.subscriptions[name] = subscription
-        channel.join(subscription)
+        channel.join(subscription, admitted.members if isinstance(admitted, Admitted) else {})
         connection.session.joined(name, wanted.member)
         if not is_silent:
             self._succeeded(connection, subscription, resumed)
@@ -192,38 +232,26 @@ class Subscribing:
             )
         return None
 
-    def _refused(
-        self, connection: Connection, channel: Channel, wanted: Subscribe, *, is_new: bool
-    ) -> _Refusal | None:
-        """Why a subscribe is one too many, if it is; else it counts for its address."""
-        settings = self._settings
+    def _refused(self, connection: Connection, stream: str) -> _Refusal | None:
+        """Why a subscribe is one too many for this front, if it is."""
+        settings, hub = self._settings, self._hub
         if (
-            wanted.member is not None
-            and not channel.has_member(wanted.member.user_id)
-            and len(channel.infos()) >= settings.max_presence_members
+            hub.channel(stream) is None
+            and hub.channel_count(connection.app.id) >= settings.max_channels_per_app
         ):
-            text = f"channel '{channel.name}' has as many members as it may have"
-            return _Refusal(text, "channels.max_presence_members", "PresenceFull", 403)
-        if is_new and self._hub.channel_count(connection.app.id) > settings.max_channels_per_app:
             text = "the app has as many channels as it may have"
             return _Refusal(text, "channels.max_channels_per_app")
-        if not connection.quota.subscribe():
+        if not connection.quota.may_subscribe():
             text = "too many subscriptions from your address"
             return _Refusal(text, "per_address.max_subscriptions")
         return None
 
-    def _abandon(
-        self,
-        connection: Connection,
-        channel: Channel,
-        refused: _Refusal,
-    ) -> None:
-        self._hub.close_channel(channel)
-        connection.session.left(channel.name)
-        text = refused.text + set_by(refused.setting)
+    def _abandon(self, connection: Connection, name: str, refused: _Refusal) -> None:
+        connection.session.left(name)
+        text = refused.text.format(name) + set_by(refused.setting)
         connection.send(self._frames.error(connection.version, wire.CHANNEL_ERROR, text))
         error = self._frames.subscription_error(
-            connection.version, channel.name, text, kind=refused.kind, status=refused.status
+            connection.version, name, text, kind=refused.kind, status=refused.status
         )
         connection.send(error)
 
@@ -241,7 +269,7 @@ class Subscribing:
             self._frames.subscription_succeeded(
                 connection.version,
                 channel.name,
-                members=channel.infos() if channel.is_presence else None,
+                members=channel.members if channel.is_presence else None,
                 attach_serial=subscription.attach_serial,
                 stream_id=stream_id,
                 serial=serial,

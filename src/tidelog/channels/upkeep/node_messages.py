@@ -1,10 +1,10 @@
-"""What a front tells the others, on this node and on others, and how that is written."""
+"""What a node tells the others of who is there, and how that is written."""
 
 import msgspec
 from msgspec import Struct
 
-from tidelog.channels.front.cluster.other_nodes import Part, Presence
-from tidelog.channels.front.sockets.hub import SocketFacts
+from tidelog.channels.decide.registry import Part, Presence
+from tidelog.channels.messages import SocketFacts
 
 
 class Alive(Struct, tag=True, frozen=True):

@@ -25,12 +25,13 @@ from support.channels.peer import (
 )
 from support.log.nodes import Witness
 from tidelog.base.errors import QueueFull, StoreUnavailable
-from tidelog.channels.front.cluster import nodes as module
-from tidelog.channels.front.cluster.messages import Counted
-from tidelog.channels.front.cluster.nodes import Nodes
-from tidelog.channels.front.cluster.other_nodes import OtherNodes
+from tidelog.channels.decide.registry import Registry
 from tidelog.channels.front.sockets.standing import Standing
 from tidelog.channels.upkeep import other_nodes
+from tidelog.channels.upkeep import registrar as module
+from tidelog.channels.upkeep.node_messages import Counted
+from tidelog.channels.upkeep.registrar import Registrar
+from tidelog.link.ends import OwnerEnd
 from tidelog.store.rows import Announcement
 from tidelog.testing.postgresql import create_database
 
@@ -77,18 +78,18 @@ async def pair(
             )
             for name in "ab"
         ]
-        await until(lambda: elsewhere(a).nodes and elsewhere(b).nodes)
+        await until(lambda: known(a).nodes and known(b).nodes)
         yield Pair(a, b, store)
 
 
-def elsewhere(node: ChannelsNode) -> OtherNodes:
-    """What a node knows of the others."""
-    return node.surface.service.hub.other_nodes
+def known(node: ChannelsNode) -> Registry[OwnerEnd]:
+    """What a node knows of itself and the others."""
+    return node.surface.owner.registrar.registry
 
 
-def others(node: ChannelsNode) -> Nodes:
+def registrar(node: ChannelsNode) -> Registrar:
     """A node's mouth and ear."""
-    return node.surface.service.nodes
+    return node.surface.owner.registrar
 
 
 def standing(node: ChannelsNode, channel: str) -> Standing:
@@ -106,13 +107,10 @@ def stream(channel: str) -> str:
 
 async def heard(speaker: ChannelsNode, listener: ChannelsNode) -> None:
     """The listener has heard all that the speaker has told up to now."""
-    number = others(speaker)._number
-    name = others(speaker).name
+    number = registrar(speaker)._number
+    name = registrar(speaker).name
     await until(
-        lambda: (
-            name in elsewhere(listener)._nodes
-            and (elsewhere(listener)._nodes[name].number >= number)
-        )
+        lambda: name in known(listener)._nodes and (known(listener)._nodes[name].number >= number)
     )
 
 
@@ -264,8 +262,8 @@ async def test_counts_are_those_of_all_nodes(pair: Pair) -> None:
         async with b.v2() as three:
             for peer, user in ((one, "ana"), (two, "ana"), (three, "bo")):
                 await peer.subscribe(channel, {"user_id": user})
-            await until(lambda: elsewhere(a).count(stream(channel)) == 2)
-            await until(lambda: elsewhere(b).count(stream(channel)) == 1)
+            await until(lambda: known(a).count(stream(channel)) == 3)
+            await until(lambda: known(b).count(stream(channel)) == 3)
             for node in (a, b):
                 assert await of(node.api) == [
                     {"channels": {channel: counts}},
@@ -275,12 +273,12 @@ async def test_counts_are_those_of_all_nodes(pair: Pair) -> None:
                 answer = ok(await node.api.events(channel, info=info, **EPHEMERAL))
                 assert answer["channels"][channel].items() >= counts.items()
         await two.send("unsubscribe", {"channel": channel})
-        await until(lambda: elsewhere(a).count(stream(channel)) == 0)
+        await until(lambda: known(a).count(stream(channel)) == 1)
         assert (await of(a.api))[1:] == [
             {"occupied": True, "subscription_count": 1, "user_count": 1},
             ["ana"],
         ]
-    await until(lambda: elsewhere(b).count(stream(channel)) == 0)
+    await until(lambda: known(b).count(stream(channel)) == 0)
     assert await of(b.api) == [
         {"channels": {}},
         {"occupied": False, "subscription_count": 0, "user_count": 0},
@@ -291,20 +289,20 @@ async def test_counts_are_those_of_all_nodes(pair: Pair) -> None:
 async def test_counts_are_told_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many subscriptions change in a moment."""
     announced: list[Any] = []
-    announce = others(pair.a)._announce
+    announce = registrar(pair.a)._announce
 
     def noted(message: Any) -> Any:
         announced.append(message)
         return announce(message)
 
-    monkeypatch.setattr(others(pair.a), "_announce", noted)
+    monkeypatch.setattr(registrar(pair.a), "_announce", noted)
     async with pair.a.v2() as peer:
         names = [unique() for _ in range(50)]
         for name in names:
             await peer.attach(name)
         for name in names:
             await peer.expect("_subscription_succeeded", name)
-        await until(lambda: all(elsewhere(pair.b).count(stream(name)) == 1 for name in names))
+        await until(lambda: all(known(pair.b).count(stream(name)) == 1 for name in names))
         assert sum(isinstance(each, Counted) for each in announced) < 25
 
 
@@ -346,14 +344,14 @@ async def test_when_a_node_does_not_answer_nobody_knows_whose_socket_it_is(
 ) -> None:
     """The request is refused for now; a socket that is connected here needs no answer."""
     monkeypatch.setattr(module, "QUESTION_SECONDS", 0.1)
-    name = others(pair.b).name
+    name = registrar(pair.b).name
     monkeypatch.setattr(pair.b.surface.service.hub, "facts", lambda *_: 1 / 0)
     with pytest.raises(QueueFull):
-        await others(pair.a).socket("tide", "1.1")
-    assert name in elsewhere(pair.a).nodes
+        await pair.a.surface.service.socket("tide", "1.1")
+    assert name in known(pair.a).nodes
     async with pair.a.v2() as peer:
-        assert await others(pair.a).socket("tide", peer.socket_id) is not None
-    assert not others(pair.a)._questions
+        assert await pair.a.surface.service.socket("tide", peer.socket_id) is not None
+    assert not registrar(pair.a)._questions
 
 
 async def test_a_user_is_disconnected_on_every_node(pair: Pair) -> None:
@@ -569,7 +567,7 @@ async def test_resets_on_two_nodes_at_once_are_two_resets(pair: Pair) -> None:
     assert len({ok(answer)["new_stream_id"] for answer in answers}) == 6
 
 
-async def test_retention_on_one_node_counts_on_the_others(pair: Pair) -> None:
+async def test_retention_on_one_node_counts_on_the_registrar(pair: Pair) -> None:
     """They replay nothing from before its floor, and do not change a message that is gone."""
     channel, filler = unique(), unique()
     a, b, _ = pair
@@ -608,23 +606,23 @@ async def test_a_node_that_starts_learns_and_one_that_ends_is_forgotten(
         await both.subscribe(channel, {"user_id": "both"})
         await ana.expect("_member_added", channel)
         async with channels_server(tmp_path, pair.store) as c:
-            name = others(c).name
-            await until(lambda: len(elsewhere(c).members(stream(channel))) == 2)
-            await until(lambda: elsewhere(c).count(stream(channel)) == 2)
+            name = registrar(c).name
+            await until(lambda: len(known(c).members(stream(channel))) == 2)
+            await until(lambda: known(c).count(stream(channel)) == 2)
             async with c.v2() as cy, c.v2() as both_too:
                 snapshot = presence(await cy.subscribe(channel, {"user_id": "cy"}))
                 assert snapshot["hash"] == {"ana": 1, "both": None, "cy": None}
                 await both_too.subscribe(channel, {"user_id": "both"})
                 for peer in (ana, both):
                     assert member(await peer.expect("_member_added", channel)) == ("cy", None)
-                await until(lambda: elsewhere(a).count(stream(channel)) == 3)
+                await until(lambda: known(a).count(stream(channel)) == 4)
                 c.server.stop()
                 assert await cy.closed() >= 1000
         for peer in (ana, both):
             assert member(await peer.expect("_member_removed", channel)) == ("cy", None)
             await peer.quiet()
-        assert name not in elsewhere(a).nodes | elsewhere(b).nodes
-        assert elsewhere(a).count(stream(channel)) == 1
+        assert name not in known(a).nodes | known(b).nodes
+        assert known(a).count(stream(channel)) == 2
 
 
 async def test_a_node_that_missed_announcements_asks_again(
@@ -650,14 +648,17 @@ async def test_a_node_that_missed_announcements_asks_again(
         assert member(await bo.expect("_member_added", channel)) == ("ana", None)
         assert lost
 
-        elsewhere(b).left(others(a).name, stream(channel), "ana")
-        elsewhere(b).counted(others(a).name, [(stream(channel), 7)])
+        known(b).left(registrar(a).name, stream(channel), "ana")
+        there = b.surface.service.hub.channel(stream(channel))
+        assert there is not None
+        del there.members["ana"]
+        known(b).counted(registrar(a).name, [(stream(channel), 7)])
         state = b.surface.owner.states._channels[stream(channel)]
         state.epoch = -1
         for missed in b.server.committer.announcements._missed:
             missed()
         assert member(await bo.expect("_member_added", channel)) == ("ana", None)
-        assert elsewhere(b).count(stream(channel)) == 1
+        assert known(b).count(stream(channel)) == 2
         await until(lambda: state.epoch == 0)
 
 
@@ -687,12 +688,12 @@ async def test_a_node_that_was_not_told_of_a_changed_history_notices_soon(
 
 
 async def test_alone_on_sqlite_nothing_is_told_and_nothing_ticks(tmp_path: Path) -> None:
-    """No announcement, no task, no timer, no watcher."""
+    """No announcement, no task, no timer."""
     async with channels_server(tmp_path) as node, node.v2() as peer:
         await peer.subscribe("presence-x", {"user_id": "ana"})
         ok(await node.api.events("presence-x", **EPHEMERAL))
-        assert await others(node).socket("tide", "1.1") is None
-        nodes = others(node)
-        assert (nodes._number, nodes._tick, nodes._beating) == (0, None, None)
-        assert node.surface.service.hub.watcher is None
+        assert await node.surface.service.socket("tide", "1.1") is None
+        alone = registrar(node)
+        assert (alone._number, alone._tick, alone._beating) == (0, None, None)
+        assert (alone.is_provisional, alone._provisional_until) == (False, None)
         assert not node.server.committer.announcements._sinks

@@ -1,1 +1,0 @@
-"""What the nodes of one log know of each other."""
