@@ -76,6 +76,8 @@ async def test_charts_and_figures_move_with_the_log(page: Page, stage: Stage) ->
     drawn = page.locator(".chart path.line.first").first
     await expect(drawn).to_have_attribute("d", re.compile("L"))
     await expect(page.locator(".tiles dd").first).to_have_text(re.compile(r"\d"))
+    process = page.get_by_role("table", name="What each process").locator("tbody tr")
+    await expect(process).to_contain_text(["server"])
 
 
 async def test_log_follows_filters_and_shows_an_entry(page: Page, stage: Stage) -> None:

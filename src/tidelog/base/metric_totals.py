@@ -10,6 +10,9 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
+TOPIC = "metrics"
+"""What processes ask each other for."""
+
 OF_A_PROCESS = "process_"
 """Beginning of the names of what is no sum: memory, processor time and files of each process, which
 are told apart by the label `process`."""

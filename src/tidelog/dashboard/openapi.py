@@ -57,6 +57,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "A script, style or picture of the page.", media_type="*/*"
     ),
     ("GET", f"{API}/state"): _asked("What is served, and the position of the tail."),
+    ("GET", f"{API}/processes"): _asked("What each process of the server takes."),
     ("GET", f"{API}/log"): _asked(
         "Entries of the log, newest first.",
         *(

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tidelog import __version__
+from tidelog.base.metric_totals import TOPIC as METRICS
 from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import (
     Admit,
@@ -40,6 +41,7 @@ from tidelog.dashboard.views.channels import ChannelView
 from tidelog.dashboard.views.mesh import MESH_PRESENT, MeshView
 from tidelog.dashboard.views.outboxes import NoDaemon, OutboxView
 from tidelog.dashboard.views.pipeline import PipelineView
+from tidelog.dashboard.views.processes import ProcessView
 from tidelog.dashboard.views.sync import SYNC_CLIENTS, SyncView
 from tidelog.link.ends import FrontEnd
 from tidelog.store.engine import Store
@@ -61,8 +63,8 @@ _encode = msgspec.json.Encoder().encode
 _POSITION = re.compile(r"[0-9]{1,18}")
 
 Topics = Mapping[str, Callable[[], bytes]]
-Gather = Callable[[str], Awaitable[Sequence[bytes]]]
-"""What every process of the server says of a topic."""
+Gather = Callable[[str], Awaitable[Sequence[tuple[str, bytes]]]]
+"""What every process of the server says of a topic, each with its name."""
 
 Query = Mapping[str, str]
 Handler = Callable[[HttpRequest, Query], Awaitable[object]]
@@ -116,6 +118,7 @@ class DashboardSurface:
         self._channels = ChannelView(store, settings, log_id, channels)
         self._sync = SyncView(sync)
         self._mesh = MeshView(store, mesh)
+        self._processes = ProcessView(metrics)
         self._outbox = OutboxView()
         self._pipeline = PipelineView(*settings.lake)
         # What other processes have may change without anything that is seen here.
@@ -157,15 +160,23 @@ class DashboardSurface:
 
     def topics(self) -> Topics:
         """What this process says of itself to whichever is asked."""
-        return {SYNC_CLIENTS: self._sync.own, MESH_PRESENT: self._mesh.own}
+        return {
+            SYNC_CLIENTS: self._sync.own,
+            MESH_PRESENT: self._mesh.own,
+            METRICS: self._processes.own,
+        }
 
-    async def _own(self, topic: str) -> Sequence[bytes]:
-        return [self.topics()[topic]()]
+    async def _own(self, topic: str) -> Sequence[tuple[str, bytes]]:
+        return [("server", self.topics()[topic]())]
+
+    async def _of_all(self, topic: str) -> Sequence[bytes]:
+        return [part for _, part in await self._gather(topic)]
 
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         reading: dict[str, Handler] = {
             f"{API}/state": self._get_state,
+            f"{API}/processes": self._get_processes,
             f"{API}/log": self._get_log,
             f"{API}/entry/{{id}}": self._get_entry,
             f"{API}/channels": self._get_channels,
@@ -290,6 +301,10 @@ class DashboardSurface:
             "position": (await self._store.head()).committed_id,
         }
 
+    async def _get_processes(self, request: HttpRequest, query: Query) -> object:
+        del request, query
+        return self._processes.processes(await self._gather(METRICS))
+
     async def _get_log(self, request: HttpRequest, query: Query) -> object:
         del request
         wanted = Filter(*(query.get(name, "") for name in ("surface", "stream", "kind", "actor")))
@@ -319,7 +334,7 @@ class DashboardSurface:
 
     async def _get_sync(self, request: HttpRequest, query: Query) -> object:
         del request, query
-        return self._sync.clients(await self._gather(SYNC_CLIENTS))
+        return self._sync.clients(await self._of_all(SYNC_CLIENTS))
 
     async def _get_meshes(self, request: HttpRequest, query: Query) -> object:
         del request, query
@@ -327,7 +342,7 @@ class DashboardSurface:
 
     async def _get_mesh(self, request: HttpRequest, query: Query) -> object:
         del query
-        return await self._mesh.mesh(request.params["id"], await self._gather(MESH_PRESENT))
+        return await self._mesh.mesh(request.params["id"], await self._of_all(MESH_PRESENT))
 
     async def _get_daemons(self, request: HttpRequest, query: Query) -> object:
         del request, query

@@ -22,6 +22,15 @@ class Latency(Struct, frozen=True):
     p99_ms: float | None
 
 
+class Process(Struct, frozen=True):
+    """What one process of a server takes."""
+
+    resident_bytes: int
+    cpu_percent: float
+    """Of one core."""
+    open_files: int
+
+
 class Sample(Struct, frozen=True, kw_only=True):
     """One interval of one server, as `tidelog top` shows it."""
 
@@ -34,7 +43,8 @@ class Sample(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """How long the interval was."""
     restarted: bool = False
-    """Whether the process was another one at its beginning; rates count from zero then."""
+    """Whether the process that owns the log was another one at its beginning; rates count from zero
+    then."""
     ready: bool = False
     log_id: str = ""
     head: int = 0
@@ -65,9 +75,12 @@ class Sample(Struct, frozen=True, kw_only=True):
     plugin: Latency | None = None
     """Calls of the sync plug-in."""
     resident_bytes: int | None = None
+    """Of all processes together, as the next two are; pages that they share count in each."""
     cpu_percent: float | None = None
     """Of one core; None where the platform does not tell."""
     open_files: int | None = None
+    processes: dict[str, Process] = {}
+    """By name, if there are several."""
     uptime_seconds: float | None = None
 
 
@@ -84,12 +97,13 @@ def measured(
         iso: the same for people.
         url: of the server.
     """
-    began = after.total("process_start_time_seconds")
-    is_other = began != before.total("process_start_time_seconds")
+    began = _began(after)
+    is_other = began != _began(before)
     pair = _Pair(before.after_restart() if is_other else before, after)
     batches = pair.increase("tidelog_commit_batch_requests_count")
     requests = pair.increase("tidelog_commit_batch_requests_sum")
     has_process = bool(after.total("process_resident_memory_bytes"))
+    names = tuple(after.by("process_resident_memory_bytes", "process"))
     return Sample(
         at=iso,
         url=url,
@@ -118,16 +132,29 @@ def measured(
         mesh_orphans=int(after.total("tidelog_broker_dedupe_orphan_found")),
         plugin=pair.latency("tidelog_sync_plugin_seconds"),
         resident_bytes=int(after.total("process_resident_memory_bytes")) if has_process else None,
-        cpu_percent=(
-            round(pair.per_second("process_cpu_seconds_total") * 100, 1) if has_process else None
-        ),
+        cpu_percent=round(sum(map(pair.cpu_percent, names)), 1) if has_process else None,
         open_files=int(after.total("process_open_fds")) if has_process else None,
+        processes={
+            name: Process(
+                int(after.total("process_resident_memory_bytes", process=name)),
+                pair.cpu_percent(name),
+                int(after.total("process_open_fds", process=name)),
+            )
+            for name in names
+            if name
+        },
         uptime_seconds=round(at - began, 1) if has_process else None,
     )
 
 
+def _began(scrape: Scrape) -> float:
+    """When the server's counters began: with the process, or with the owner if there are more."""
+    by_name = scrape.by("process_start_time_seconds", "process")
+    return by_name.get("owner", by_name.get("", 0.0))
+
+
 class _Pair:
-    """Two looks at one process."""
+    """Two looks at one server."""
 
     def __init__(self, before: Scrape, after: Scrape) -> None:
         self._before = before
@@ -144,6 +171,11 @@ class _Pair:
         if self._seconds <= 0:
             return 0.0
         return round(self.increase(name, **labels) / self._seconds, 3)
+
+    def cpu_percent(self, process: str) -> float:
+        """Of one core, by one of several processes, or by the only one, which has no name."""
+        labels = {"process": process} if process else {}
+        return round(self.per_second("process_cpu_seconds_total", **labels) * 100, 1)
 
     def flow(self, name: str, **labels: str) -> Flow:
         return Flow(self._after.total(name, **labels), self.per_second(name, **labels))

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.metric_totals import TOPIC as METRICS
 from tidelog.base.metric_totals import (
     Families,
     decoded,
@@ -23,9 +24,6 @@ from tidelog.base.metric_totals import (
 from tidelog.base.metrics import Metrics
 from tidelog.link.ends import FrontEnd, OwnerEnd, Send
 from tidelog.link.message import Failed, Message, Vocabulary
-
-METRICS = "metrics"
-"""What everybody has."""
 
 WAIT_SECONDS = 1.0
 """How long the owner waits for a front; scrapers wait ten seconds."""
@@ -115,6 +113,13 @@ class GatheringOwner:
         self._next: dict[str, asyncio.Future[Gathered]] = {}
         """By topic, what waits for the one that is asked: whoever asks now hears what is so now."""
         self._number = 0
+        self._left = asyncio.Event()
+
+    async def all_left(self) -> None:
+        """Return when no front is here."""
+        while self.fronts:
+            self._left.clear()
+            await self._left.wait()
 
     def accept(self, send: Send) -> "_AtFront":
         """See `OwnerHalf.accept`."""
@@ -164,6 +169,7 @@ class GatheringOwner:
     def lost(self, front: "_AtFront") -> None:
         """A front is gone; what it has counted is not."""
         self.fronts.pop(front, None)
+        self._left.set()
         if last := front.last.get(METRICS):
             kept = (("", self._gone), ("", growing(decoded(last))))
             self._gone = totals(kept)

@@ -5,6 +5,7 @@ it carries all surfaces: so a front has its owner or has not, and what it hears 
 """
 
 import asyncio
+import contextlib
 import signal
 import socket
 from functools import partial
@@ -74,8 +75,16 @@ async def _serve(node: Node, path: str) -> None:
         raise committer.failed.result()
     if committer.replaced.done():
         raise committer.replaced.result()
+    await _until_fronts_ended(processes, node.settings)
     await committer.stop()
     await asyncio.sleep(0)  # the last answers leave with this turn of the loop
+
+
+async def _until_fronts_ended(processes: GatheringOwner, settings: Settings) -> None:
+    """A supervisor ends them first; a service manager may tell all processes at once."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(settings.limits.shutdown_grace_ms / 1000):
+            await processes.all_left()
 
 
 def _bound(path: str) -> socket.socket:

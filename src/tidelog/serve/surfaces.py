@@ -139,8 +139,8 @@ def _dashboard() -> Halved:
         return DashboardOwner(node.committer, node.clock, has_many_fronts=True)
 
     async def open_front(node: FrontNode, link: FrontEnd) -> Surface:
-        async def gather(topic: str) -> Sequence[bytes]:
-            return [each.payload for each in await node.processes.gather(topic)]
+        async def gather(topic: str) -> Sequence[tuple[str, bytes]]:
+            return [(each.process, each.payload) for each in await node.processes.gather(topic)]
 
         settings, _, store, metrics, processes, mounted = node
         mounted.extend(whole(node))

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.config.metrics import all_metrics
 from tidelog.mesh.metrics import MeshMetrics
-from tidelog.monitoring.sample import Flow, Latency, Sample, measured
+from tidelog.monitoring.sample import Flow, Latency, Process, Sample, measured
 from tidelog.monitoring.scrape import NotMetrics, Scrape
 from tidelog.sync.metrics import SyncMetrics
 
@@ -142,3 +142,33 @@ def test_what_is_no_tidelog_server_is_told_apart(text: str, why: str) -> None:
     """Another program's answer is refused with the reason."""
     with pytest.raises(NotMetrics, match=why):
         Scrape.parse(text, 0)
+
+
+class OfProcesses(Watched):
+    """A server of an owner and a front, each with what a test says it took."""
+
+    def look_at(self, after_seconds: float, **cpu_seconds: float) -> Scrape:
+        """So many seconds later; who comes later in the order began later."""
+        self.at += after_seconds
+        lines = ["tidelog_tail_position 1"]
+        for number, (name, seconds) in enumerate(cpu_seconds.items(), start=1):
+            label = f'{{process="{name}"}}'
+            lines += [
+                f"process_cpu_seconds_total{label} {seconds}",
+                f"process_resident_memory_bytes{label} {number * 1000}",
+                f"process_open_fds{label} {number * 10}",
+                f"process_start_time_seconds{label} {900 + number}",
+            ]
+        return Scrape.parse("\n".join([*lines, ""]), self.at)
+
+
+def test_processes_are_told_apart_and_added() -> None:
+    """A front that was started again is not a server that was."""
+    watched = OfProcesses()
+    before = watched.look_at(0, owner=5.0, front=100.0)
+    got = sample(before, watched.look_at(10, owner=7.0, front=0.5))
+    assert got.processes == {"front": Process(2000, 5.0, 20), "owner": Process(1000, 20.0, 10)}
+    assert (got.resident_bytes, got.cpu_percent, got.open_files) == (3000, 25.0, 30)
+    assert not got.restarted
+    assert got.uptime_seconds == 99.0
+    assert sample(before, watched.look_at(10, front=0.5, owner=7.0)).restarted, "another owner"

@@ -29,7 +29,8 @@ def view(samples: Sequence[Sample]) -> RenderableType:
         _flows("http status", newest.http),
     )
     courses = (_courses(samples), Text()) if len(samples) > 1 else ()
-    return Group(_headline(newest), Text(), panes, Text(), *courses, flows)
+    processes = (_processes(newest), Text()) if newest.processes else ()
+    return Group(_headline(newest), Text(), panes, Text(), *courses, *processes, flows)
 
 
 def _headline(sample: Sample) -> Text:
@@ -76,7 +77,7 @@ def _connections(sample: Sample) -> Table:
 
 
 def _process(sample: Sample) -> Table:
-    table = _pane("process")
+    table = _pane("all processes" if sample.processes else "process")
     table.add_row("memory", "-" if sample.resident_bytes is None else _size(sample.resident_bytes))
     table.add_row("cpu", "-" if sample.cpu_percent is None else f"{sample.cpu_percent:.0f} %")
     table.add_row("open files", "-" if sample.open_files is None else _whole(sample.open_files))
@@ -84,6 +85,19 @@ def _process(sample: Sample) -> Table:
         table.add_row(name, "-" if flow is None else _size(flow.per_second))
     if sample.mesh_orphans:
         table.add_row("mesh orphans", _whole(sample.mesh_orphans, alarming=True))
+    return table
+
+
+def _processes(sample: Sample) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    heads = (Text(head, "dim") for head in ("memory", "cpu", "open files"))
+    table.add_row(Text("processes", "bold"), *heads)
+    for name, each in sample.processes.items():
+        figures = (_size(each.resident_bytes), f"{each.cpu_percent:.0f} %", _whole(each.open_files))
+        table.add_row(Text(printable(name)), *figures)
     return table
 
 

@@ -1,8 +1,9 @@
 // The last five minutes of the committer, and what the server holds right now.
 
+import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { chip, fill, h, table } from "./dom.js";
-import { count, milliseconds, rate } from "./format.js";
+import { bytes, count, milliseconds, rate } from "./format.js";
 
 const TILES = [
   ["entries", "Entries per second", rate],
@@ -14,6 +15,15 @@ const TILES = [
   ["refusals", "Refused", count],
   ["slow", "Slow readers", count],
 ];
+
+const PROCESSES_MS = 5000;
+
+// The share of a processor that a process took between two looks at it; nothing at the first.
+function share(now, before) {
+  const former = before?.processes.find((each) => each.name === now.name && each.began === now.began);
+  const seconds = (now.at - (before?.at ?? now.at)) / 1000;
+  return former && seconds > 0 ? `${count(((now.cpu_seconds - former.cpu_seconds) / seconds) * 100)} %` : "–";
+}
 
 export function overviewView(root, { feed, link }) {
   const values = new Map(TILES.map(([key]) => [key, h("dd", {}, "–")]));
@@ -36,6 +46,7 @@ export function overviewView(root, { feed, link }) {
     least: 1,
   });
   const surfaces = h("section", { class: "panel" });
+  const processes = h("section", { class: "panel" });
   fill(
     root,
     h("h1", {}, "Overview"),
@@ -46,7 +57,35 @@ export function overviewView(root, { feed, link }) {
     ),
     h("div", { class: "charts" }, rates.element, latency.element),
     surfaces,
+    processes,
   );
+
+  let before = null;
+  const showProcesses = async () => {
+    const shown = await get("processes").catch(() => null);
+    if (!shown) {
+      return; // the feed says that there is no answer
+    }
+    const at = Date.now();
+    fill(
+      processes,
+      h("h2", {}, "Processes"),
+      table(
+        "What each process of the server takes",
+        [
+          { name: "Process", cell: (each) => each.name },
+          { name: "Memory", numeric: true, cell: (each) => bytes(each.memory) },
+          { name: "Processor", numeric: true, cell: (each) => share({ ...each, at }, before) },
+          { name: "Open files", numeric: true, cell: (each) => count(each.open_files) },
+          { name: "Connections", numeric: true, cell: (each) => count(each.connections) },
+        ],
+        shown.processes,
+      ),
+    );
+    before = { at, processes: shown.processes };
+  };
+  const looking = setInterval(showProcesses, PROCESSES_MS);
+  showProcesses();
 
   const showSample = () => {
     const sample = feed.samples.at(-1);
@@ -81,6 +120,7 @@ export function overviewView(root, { feed, link }) {
     }),
   ];
   return () => {
+    clearInterval(looking);
     off.forEach((end) => end());
     rates.leave();
     latency.leave();
