@@ -183,6 +183,29 @@ async def test_the_owner_knows_who_is_there(
         assert misregistered(node)
 
 
+@pytest.mark.parametrize("has_history", [True, False])
+async def test_who_cannot_be_told_of_all_members_is_none(
+    link: str, has_history: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message has its bound, and whoever is let in is told of everybody, or is not there."""
+    del link
+    room, info = "presence-a", "x" * 2000
+    async with (
+        channels_server(tmp_path, history={"enabled": has_history}) as node,
+        node.v2() as ana,
+        node.v2() as bo,
+    ):
+        await ana.subscribe(room, {"user_id": "ana", "user_info": info})
+        with monkeypatch.context() as small:
+            small.setattr(bounds, "MAX_MESSAGE_BYTES", 4000)
+            await bo.attach(room, {"user_id": "bo", "user_info": info})
+            await bo.expect_close(4100)
+        users = ok(await node.api.get(f"{channel_path(room)}/users"))["users"]
+        assert users == [{"id": "ana"}]
+        await ana.quiet()
+        assert misregistered(node) == {}
+
+
 async def test_a_channel_that_nobody_is_subscribed_to_is_not_followed(
     link: str, tmp_path: Path
 ) -> None:

@@ -23,10 +23,12 @@ from support.channels.peer import (
     unique,
     until,
 )
+from support.link.listening_front import ListeningFront
 from support.log.nodes import Witness
 from tidelog.base.errors import QueueFull, StoreUnavailable
 from tidelog.channels.decide.registry import Registry
 from tidelog.channels.front.sockets.standing import Standing
+from tidelog.channels.messages import VOCABULARY, Admitted, Hello, Join, Welcome
 from tidelog.channels.upkeep import other_nodes
 from tidelog.channels.upkeep import registrar as module
 from tidelog.channels.upkeep.node_messages import Counted
@@ -623,6 +625,33 @@ async def test_a_node_that_starts_learns_and_one_that_ends_is_forgotten(
             await peer.quiet()
         assert name not in known(a).nodes | known(b).nodes
         assert known(a).count(stream(channel)) == 2
+
+
+async def test_the_members_of_a_lost_front_leave_on_every_node(pair: Pair) -> None:
+    """Without waiting until anybody is silent; those who are on another front of it stay."""
+    channel = unique("presence-front")
+    a, b, _ = pair
+    front = ListeningFront(a.surface.owner, VOCABULARY)
+    await front.end.reply(Hello(follows_all=False), Welcome)
+    async with a.v2() as here, b.v2() as there:
+        await there.subscribe(channel, {"user_id": "ana"})
+        await heard(b, a)
+        await here.subscribe(channel, {"user_id": "bo"})
+        for user in ("bo", "cy"):
+            await front.end.reply(Join(stream(channel), user, None), Admitted)
+        assert [member(await there.expect("_member_added", channel))[0] for _ in "bc"] == [
+            "bo",
+            "cy",
+        ]
+        await until(lambda: known(b).count(stream(channel)) == 4)
+        front.at_owner.lost()
+        for peer in (there, here):
+            while (frame := await peer.receive())["event"].endswith(":member_added"):
+                pass
+            assert frame["event"].endswith(":member_removed")
+            assert member(frame)[0] == "cy"
+            await peer.quiet()
+        await until(lambda: known(b).count(stream(channel)) == 2)
 
 
 async def test_a_node_that_missed_announcements_asks_again(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.base.clock import Clock
-from tidelog.base.errors import StoreError
+from tidelog.base.errors import StoreError, Unsendable
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader, Window, pages_of
 from tidelog.channels.front.reads.version_data import DataFollower
@@ -135,19 +135,24 @@ class Subscribing:
             self._link.passed(answer.position)
             admitted(answer.joined, answer)
 
-        if keeps_history(self._settings.history, wanted.channel):
-            self._followed.want((stream,))
-            try:
-                await self._link.reply(Attach(stream, join), Attached, at_once=attached)
-            finally:
-                if joined is None:
-                    self._leave(stream)
-        elif join is not None:
-            await self._link.reply(
-                join, Admitted, Full, at_once=lambda answer: admitted(answer, None)
-            )
-        else:
-            admitted(None, None)
+        try:
+            if keeps_history(self._settings.history, wanted.channel):
+                self._followed.want((stream,))
+                try:
+                    await self._link.reply(Attach(stream, join), Attached, at_once=attached)
+                finally:
+                    if joined is None:
+                        self._leave(stream)
+            elif join is not None:
+                await self._link.reply(
+                    join, Admitted, Full, at_once=lambda answer: admitted(answer, None)
+                )
+            else:
+                admitted(None, None)
+        except Unsendable:
+            if join is not None:  # it was let in, but its members are too many to be said
+                self._link.tell(Leave(stream, join.user_id))
+            raise
         if joined is not None and joined.subscription.held is not None:
             try:
                 await self._send_past(joined.subscription, joined.resumed, wanted.rewind)
