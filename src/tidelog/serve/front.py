@@ -20,9 +20,10 @@ from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.link.ends import FrontEnd
 from tidelog.link.unix import SocketLink, front_link, repeating_link
-from tidelog.serve import gathering, program
+from tidelog.serve import gathering, program, read_pauses
 from tidelog.serve.gathering import GatheringFront
 from tidelog.serve.program import Arguments
+from tidelog.serve.read_pauses import PausingFront
 from tidelog.serve.server import tracing_of
 from tidelog.serve.shares import share_of_front
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
@@ -37,14 +38,15 @@ RETRY_SECONDS = 0.05
 
 
 class OwnerLink:
-    """A front's end of the link: one for all processes together, and one for each surface."""
+    """A front's ends of the link: two for all processes together, and one for each surface."""
 
     def __init__(self, path: str, surfaces: Sequence[Halved]) -> None:
         self.lost = asyncio.Event()
         self._path = path
-        self._vocabularies = [gathering.VOCABULARY, *(each.vocabulary for each in surfaces)]
+        ours = (gathering.VOCABULARY, read_pauses.VOCABULARY)
+        self._vocabularies = [*ours, *(each.vocabulary for each in surfaces)]
         self._link, self.ends = front_link(self._vocabularies, self.lost.set)
-        self.all_processes, *self.of_surfaces = self.ends
+        self.all_processes, self.pauses, *self.of_surfaces = self.ends
 
     async def connect(self) -> None:
         """Return when an owner has accepted, however long that takes."""
@@ -144,6 +146,7 @@ async def _open(
     processes = GatheringFront(owner.all_processes, name, gathering.metrics_topic(metrics))
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
     try:
+        PausingFront(owner.pauses, store.read_gate)
         node = FrontNode(settings, clock, store, metrics, processes, [])
         for surface, end in zip(surfaces, owner.of_surfaces, strict=True):
             node.mounted.append(await surface.open_front(node, end))

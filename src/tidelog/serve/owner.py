@@ -18,9 +18,10 @@ from tidelog.base.supervisor import say_ready
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.link.unix import Served, owner_link
-from tidelog.serve import gathering, program
+from tidelog.serve import gathering, program, read_pauses
 from tidelog.serve.gathering import GatheringOwner, metrics_topic
 from tidelog.serve.program import Arguments
+from tidelog.serve.read_pauses import PausingOwner
 from tidelog.serve.server import Node, traced
 from tidelog.serve.surfaces import EXTENSIONS, halved
 from tidelog.web.served_store import open_served
@@ -52,8 +53,11 @@ async def own(settings: Settings, given: Arguments) -> None:
 async def _serve(node: Node, path: str) -> None:
     committer, loop = node.committer, asyncio.get_running_loop()
     processes = GatheringOwner(metrics_topic(committer.metrics), lambda: committer.problem)
+    pauses = PausingOwner()
+    node.store.read_gate.others = pauses.paused
     surfaces = [
         Served(processes, gathering.VOCABULARY),
+        Served(pauses, read_pauses.VOCABULARY),
         *[Served(await each.open_owner(node), each.vocabulary) for each in halved(node.settings)],
     ]
     told = asyncio.Event()

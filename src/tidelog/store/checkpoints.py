@@ -3,15 +3,15 @@
 A checkpoint that nobody waits for (PASSIVE) folds all that no reader needs. The WAL begins anew,
 and so stops growing, at a moment when all of it is folded and nobody reads from it. While reads
 overlap, in this process or in others, there is none. So beyond a size the writer makes one: it
-pauses between two transactions, and a checkpoint that ends with such a moment (RESTART) is tried
-until it succeeds. Reads that begin in the pause see all of the WAL; when those before them have
-ended, all of it can be folded, and reads that begin then need none of it. So about the time of two
-reads is enough, and no reader waits. On a machine without a free processor reads last longer, and
-the WAL grows by half, or more, until a try succeeds: the size is where tries begin, not a limit.
+pauses between two transactions and folds what it can, then the processes of this server begin no
+read for some milliseconds (`ReadGate`), and what is left is folded and the file cut (TRUNCATE).
 
-Two other ways were tried. With a busy timeout of SQLite's in place of tries most checkpoints
-succeeded too, but one waited in vain for all of its 30 s. Cutting the file (TRUNCATE) took longer
-in the few runs that compared them, and the next COMMITs have to make it longer again.
+A read of another program, a backup say, cannot be paused. It ends sooner or later: one that begins
+while the writer pauses sees all of the WAL; when those before it have ended, all of it can be
+folded, and reads that begin then need none of it. So with those in the way it is tried for about
+the time of two reads, and again when the WAL is half as large again.
+
+A busy timeout of SQLite's in place of tries waited in vain for all of its 30 s, once.
 """
 
 import asyncio
@@ -19,11 +19,14 @@ import contextlib
 import logging
 import sqlite3
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tidelog.base.spaced_lines import SpacedLines
 from tidelog.base.sql import sqlitefile
+from tidelog.store.read_gate import ReadGate
 
 COMMITS = 200
 """After so many the WAL is folded: a small batch writes about twenty pages."""
@@ -31,22 +34,32 @@ COMMITS = 200
 WRITTEN_BYTES = 8 * 1024 * 1024
 """Of content, after which it is folded too."""
 
-RESTART_BYTES = sqlitefile.WAL_KEPT_BYTES
-"""Size of the WAL's file above which the writer pauses until the WAL can begin anew. SQLite then
-cuts the file back to this."""
+MOST_BYTES = sqlitefile.WAL_KEPT_BYTES
+"""The size that the WAL's file has at most, beside what one transaction writes, while nobody but
+processes of this server reads it."""
+
+RESTART_BYTES = MOST_BYTES * 3 // 4
+"""Size above which the writer pauses until the WAL can begin anew."""
+
+RETRY_BYTES = MOST_BYTES // 16
+"""Growth until the next attempt, after one that met a read of this server that took longer than a
+pause may. So there are several of them before the WAL has its largest size."""
+
+PAUSED_SECONDS = 0.1
+"""How long a checkpoint is tried while reads pause. They have ended by then, so the first try
+succeeds unless another program reads."""
 
 RESTART_SECONDS = 0.1
 MOST_RESTART_SECONDS = 1.0
-"""How long such a checkpoint is tried, and the next batch waits for it: the more, the larger the
-WAL is. Pages of ours are read in some milliseconds each; what reads for long, a backup say, is not
-waited for."""
+"""How long it is tried after that, and the next batch waits for it: the more, the larger the WAL
+is. What reads for long, a backup say, is not waited for."""
 
 RESTART_PAUSE_SECONDS = 0.002
 """Between two tries."""
 
 RESTART_AGAIN = 1.5
-"""Growth of the WAL until the next attempt, after one that met a longer read. So a backup that
-takes minutes costs the writer a small part of its time, however much is written meanwhile."""
+"""Growth of the WAL until the next attempt, after one that another program was in the way of. So a
+backup that takes minutes costs the writer a small part of its time, however much is written."""
 
 PAGE_BYTES = 4096
 """SQLite's; a frame of the WAL is a little more."""
@@ -62,6 +75,8 @@ _FAILED = "the write-ahead log could not be folded into the file: %s"
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Checkpoints:
     """Counts what is committed, and folds the WAL by a connection and a thread of its own.
@@ -70,12 +85,13 @@ class Checkpoints:
     needs for sixteen megabytes, and on the loop nothing else runs meanwhile.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gate: ReadGate) -> None:
         self._path = path
+        self._gate = gate
         self._wal = path.with_name(path.name + "-wal")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-checkpoint")
         self._connection: sqlite3.Connection | None = None
-        self._running: Future[None] | None = None
+        self._running: Future[Any] | None = None
         self._commits = self._bytes = 0
         self.is_restart_due = False
         """Whether the WAL is so large that the writer should call `restart` before it begins."""
@@ -103,13 +119,15 @@ class Checkpoints:
         """A batch with so many bytes of content is committed; begin a checkpoint if it is time."""
         self._commits += 1
         self._bytes += size
-        if self.is_restart_due or self.is_running:
+        if self.is_restart_due:
             return
         size_now = self.wal_bytes
         self.may_commit_fold = size_now > LARGEST_WAL_PAGES * PAGE_BYTES
         if size_now <= RESTART_BYTES:  # it has begun anew by itself
             self._restart_above = 0.0
         self.is_restart_due = size_now > max(RESTART_BYTES, self._restart_above)
+        if self.is_running:
+            return
         if self.is_restart_due or self._commits >= COMMITS or self._bytes >= WRITTEN_BYTES:
             # Also before a `restart`: what is folded while nobody waits, that need not do.
             self._commits = self._bytes = 0
@@ -120,10 +138,25 @@ class Checkpoints:
 
         For the writer, which must have no transaction open; the event loop turns meanwhile.
         """
-        if not self.is_running:  # or it is time before the next transaction
-            self.is_restart_due = False
-            self._running = self._thread.submit(self._restart)
-            await asyncio.wrap_future(self._running)
+        self.is_restart_due = False
+        if self._running is not None:
+            await asyncio.wait([asyncio.wrap_future(self._running)])
+        await self._in_thread(self._fold_all)  # while reads go on: nothing is left for the pause
+        async with self._gate.paused() as is_quiet:
+            if await self._in_thread(self._cut, PAUSED_SECONDS):
+                return
+        if not is_quiet:
+            self._restart_above = self.wal_bytes + RETRY_BYTES
+            return
+        patience = RESTART_SECONDS * self.wal_bytes / RESTART_BYTES
+        if not await self._in_thread(self._cut, min(patience, MOST_RESTART_SECONDS)):
+            self._say_that_it_grows()
+            self._restart_above = self.wal_bytes * RESTART_AGAIN
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        running = self._thread.submit(work, *arguments)
+        self._running = running
+        return await asyncio.wrap_future(running)
 
     def _fold(self) -> None:
         try:
@@ -132,28 +165,42 @@ class Checkpoints:
         except (sqlite3.Error, OSError) as error:
             _log.warning(_FAILED, error)
 
-    def _restart(self) -> None:
-        patience = RESTART_SECONDS * self.wal_bytes / RESTART_BYTES
-        deadline = time.monotonic() + min(patience, MOST_RESTART_SECONDS)
+    def _fold_all(self) -> None:
+        """Nothing is written, so all can be folded when the reads that have begun are over."""
+        self._try("PASSIVE", RESTART_SECONDS)
+
+    def _cut(self, seconds: float) -> bool:
+        """Try for so long; returns whether the WAL begins anew."""
+        if self._try("TRUNCATE", seconds):
+            self._restart_above = 0.0
+            return True
+        return False
+
+    def _try(self, mode: str, seconds: float) -> bool:
+        """A checkpoint, for so long; returns whether it has folded all, and done what it does."""
+        deadline = time.monotonic() + seconds
         try:
-            while not self._checkpoint("RESTART"):
+            while not self._checkpoint(mode):
                 if time.monotonic() > deadline:
-                    self._say_that_it_grows()
-                    break
+                    return False
                 time.sleep(RESTART_PAUSE_SECONDS)
-            else:
-                self._restart_above = 0.0
-                return
         except (sqlite3.Error, OSError) as error:
             _log.warning(_FAILED, error)
-        self._restart_above = self.wal_bytes * RESTART_AGAIN
+            return False
+        return True
 
     def _checkpoint(self, mode: str) -> bool:
         """Returns whether nobody was in its way."""
         if self._connection is None:
             self._connection = sqlitefile.connect(self._path, waits=False)
-        [(is_busy, _, _)] = self._connection.execute(f"PRAGMA wal_checkpoint({mode})")
-        return not is_busy
+        try:
+            [found] = self._connection.execute(f"PRAGMA wal_checkpoint({mode})")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return False  # another one runs
+        is_busy, in_wal, folded = found
+        return not is_busy and in_wal == folded
 
     def _say_that_it_grows(self) -> None:
         also = self._lines.written(time.monotonic(), LOG_SECONDS)

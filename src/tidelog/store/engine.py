@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidelog.base.data.incarnation import Incarnation
+from tidelog.store.read_gate import ReadGate
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -98,6 +99,8 @@ class Store(Protocol):
 
     schema: Schema
     """What it was opened with."""
+    read_gate: ReadGate
+    """Every read of SQLite passes it; nobody closes that of PostgreSQL."""
 
     @property
     def writer(self) -> Writer:

@@ -34,6 +34,7 @@ from tidelog.store.engine import (
 )
 from tidelog.store.grouping import group
 from tidelog.store.postgresql_listener import ANNOUNCEMENT, HEAD, LOST, Listener
+from tidelog.store.read_gate import ReadGate
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -335,6 +336,7 @@ class PostgresqlStore:
     ) -> None:
         self._url = url
         self.schema = schema
+        self.read_gate = ReadGate()
         self._queries = schema.queries(ENGINE)
         self._connect_seconds = connect_timeout_ms / 1000
         self._statement_timeout_ms = statement_timeout_ms

@@ -33,6 +33,7 @@ from tidelog.store.engine import (
     end_problem,
     new_incarnation,
 )
+from tidelog.store.read_gate import ReadGate
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
@@ -325,7 +326,8 @@ def _untrustworthy(error: BaseException) -> StoreUntrustworthy:
 class _Lane:
     """Threads that read, with a connection for each; who asks first is served first."""
 
-    def __init__(self, path: Path, name: str, cache_bytes: int) -> None:
+    def __init__(self, path: Path, name: str, cache_bytes: int, gate: ReadGate) -> None:
+        self._gate = gate
         self._threads = ThreadPoolExecutor(LANE_READERS, thread_name_prefix=f"tidelog-{name}")
         self._idle = [sqlitefile.connect(path, read_only=True) for _ in range(LANE_READERS)]
         for connection in self._idle:
@@ -336,11 +338,13 @@ class _Lane:
         """What a function reads."""
 
         def run() -> T:
+            self._gate.enter()
             connection = self._idle.pop()
             try:
                 return read(connection)
             finally:
                 self._idle.append(connection)
+                self._gate.leave()
 
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
@@ -393,8 +397,9 @@ class SqliteStore:
             raise
         third = page_cache_bytes // 3
         sqlitefile.set_page_cache(connection, third)
-        self.writer = SqliteWriter(connection, self._queries, schema, Checkpoints(path))
-        self._short, self._long = _Lane(path, "look", third), _Lane(path, "read", third)
+        self.read_gate = gate = ReadGate()
+        self.writer = SqliteWriter(connection, self._queries, schema, Checkpoints(path, gate))
+        self._short, self._long = _Lane(path, "look", third, gate), _Lane(path, "read", third, gate)
 
     def _open(self, log_id: str, *, read_only: bool) -> sqlite3.Connection:
         connection = None
@@ -625,7 +630,9 @@ class SqliteStore:
 
         for _ in range(SCRUB_TRIES):
             try:
-                if await asyncio.to_thread(cut):
+                async with self.read_gate.paused():
+                    is_cut = await asyncio.to_thread(cut)
+                if is_cut:
                     return
             except sqlite3.Error as error:
                 raise StoreUnavailable(f"the write-ahead log could not be cut: {error}") from error

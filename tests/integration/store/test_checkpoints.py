@@ -1,21 +1,30 @@
 """The WAL is folded into the file beside the event loop, and a COMMIT meanwhile too."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from support.log.nodes import running_node
+from support.serve.processes import pause
+from support.store import overlapping_reads
 from tidelog.base.sql import sqlitefile
 from tidelog.config.schema import SCHEMA
+from tidelog.link.unix import Served, owner_link
 from tidelog.log.draft import Draft, to_entry
-from tidelog.store import checkpoints
+from tidelog.serve.read_pauses import VOCABULARY, PausingOwner
+from tidelog.store import checkpoints, read_gate
+from tidelog.store.read_gate import ReadGate
 from tidelog.store.rows import Effects, Names
 from tidelog.store.sqlite import SqliteStore
 
@@ -197,6 +206,7 @@ def small_wal(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The WAL begins anew, and its file is cut back, at a fraction of the size."""
     size = 500_000
     monkeypatch.setattr(checkpoints, "RESTART_BYTES", size)
+    monkeypatch.setattr(checkpoints, "RETRY_BYTES", size // 10)
     store.writer._connection.execute(f"PRAGMA journal_size_limit = {size}")
 
 
@@ -235,6 +245,7 @@ async def test_the_loop_and_readers_go_on_while_the_writer_pauses(
 ) -> None:
     """The next transaction begins when the read that was in the way has ended."""
     be_patient(monkeypatch)
+    monkeypatch.setattr(checkpoints, "PAUSED_SECONDS", 0.01)
     its = store.writer._checkpoints
     with closing(sqlitefile.connect(store.path, read_only=True)) as reading:
         reading.execute("BEGIN")
@@ -242,6 +253,7 @@ async def test_the_loop_and_readers_go_on_while_the_writer_pauses(
         while not its.is_restart_due:
             await write(store, bytes(50_000))
         await folded(store)
+        size = store.wal_bytes()
         beginning = asyncio.create_task(store.writer.begin(Names(), 0))
         while not its.is_running:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0)
@@ -251,7 +263,6 @@ async def test_the_loop_and_readers_go_on_while_the_writer_pauses(
         reading.execute("COMMIT")
         await beginning
     await store.writer.rollback()
-    size = store.wal_bytes()
     assert await write(store) == position + 1
     assert store.wal_bytes() < size
 
@@ -284,3 +295,80 @@ async def test_the_size_of_the_wal_is_a_metric(tmp_path: Path) -> None:
         assert size > 0
         shown = node.committer.metrics.registry.get_sample_value("tidelog_store_wal_bytes")
         assert shown == size
+
+
+READERS = 2
+
+
+@asynccontextmanager
+async def fronts(store: SqliteStore, pauses: PausingOwner, path: Path) -> AsyncIterator[list[int]]:
+    """Processes that read the store as fronts do, all the time; yields their numbers."""
+    link = partial(owner_link, [Served(pauses, VOCABULARY)])
+    server = await asyncio.get_running_loop().create_unix_server(link, path)
+    command = (sys.executable, overlapping_reads.__file__, str(store.path), str(path))
+    started = [await asyncio.create_subprocess_exec(*command) for _ in range(READERS)]
+    try:
+        async with asyncio.timeout(60):
+            while len(pauses.fronts) < READERS:  # noqa: ASYNC110 - they say so
+                await asyncio.sleep(0.01)
+        yield [each.pid for each in started]
+    finally:
+        for each in started:
+            with contextlib.suppress(ProcessLookupError):
+                each.kill()
+            await each.wait()
+        server.close()
+
+
+@pytest.mark.usefixtures("small_wal")
+async def test_the_wal_has_a_bound_while_fronts_never_stop_reading(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They pause when they are asked to, and that is enough."""
+    monkeypatch.setattr(read_gate, "QUIET_SECONDS", 60.0)  # however busy this machine is
+    monkeypatch.setattr(read_gate, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(checkpoints, "PAUSED_SECONDS", 60.0)
+    pauses = PausingOwner()
+    store.read_gate.others = pauses.paused
+    largest = begun_anew = size = 0
+    async with fronts(store, pauses, tmp_path / "owner.sock"), asyncio.timeout(90):
+        while begun_anew < 3:
+            await write(store, bytes(50_000))
+            before, size = size, store.wal_bytes()
+            largest = max(largest, size)
+            begun_anew += size < before
+    transaction = 120_000
+    assert largest <= checkpoints.RESTART_BYTES + transaction
+
+
+@pytest.mark.usefixtures("small_wal")
+async def test_a_front_that_stands_still_does_not_stop_the_writer(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor does one that is gone: whoever waits for it goes on without it."""
+    monkeypatch.setattr(read_gate, "QUIET_SECONDS", 0.01)
+    pauses = PausingOwner()
+    store.read_gate.others = pauses.paused
+    async with fronts(store, pauses, tmp_path / "owner.sock") as (stopped, killed):
+        await pause(stopped)
+        async with asyncio.timeout(90):
+            while not store.writer._checkpoints.is_restart_due:
+                await write(store, bytes(50_000))
+            await write(store)
+            os.kill(killed, signal.SIGKILL)
+            while len(pauses.fronts) == READERS:
+                await write(store)
+        os.kill(stopped, signal.SIGCONT)
+        await write_until_anew(store)
+
+
+async def test_reads_go_on_when_nobody_ends_a_pause() -> None:
+    """Its owner may be dead."""
+    gate = ReadGate()
+    gate.enter()
+    gate.close(0.05)
+    assert not await gate.quiet(0.01), "who reads already is waited for"
+    gate.leave()
+    assert await gate.quiet(0.01)
+    await asyncio.to_thread(gate.enter)
+    gate.leave()
