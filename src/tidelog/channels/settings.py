@@ -42,8 +42,8 @@ class App(Section, frozen=True, kw_only=True):
     """Whether clients may sign in as a user. Off until the application has an endpoint for it."""
 
     max_connections: Count = 10_000
-    """Sockets of this application; one more is closed with 4004. Applications share one process,
-    so that none may take all of `limits.max_connections`."""
+    """Sockets of this application in a process; one more is closed with 4004. Applications share
+    one, so that none may take all of `limits.max_connections`."""
 
     max_client_events_per_second: Count = 10
     """Client events and events of runs of one socket per second; more are refused with 4301. Each
