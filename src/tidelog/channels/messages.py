@@ -147,7 +147,11 @@ class Publish(Message, frozen=True):
     @property
     def may_repeat(self) -> bool:
         """See `Message.may_repeat`."""
-        return self.key is not None or all(each.publication.is_keyed for each in self.events)
+        return self.key is not None or all(
+            # What a socket sent: it is closed, and what it sent before may be what nobody knows of.
+            each.publication.is_keyed and not each.is_client_event
+            for each in self.events
+        )
 
 
 class Mutate(Message, frozen=True):

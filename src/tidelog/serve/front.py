@@ -8,7 +8,6 @@ that was made of a log, or of a link, that is no more goes on there.
 
 import asyncio
 import gc
-import signal
 import socket
 from collections.abc import Sequence
 
@@ -27,6 +26,7 @@ from tidelog.serve.read_pauses import PausingFront
 from tidelog.serve.server import tracing_of
 from tidelog.serve.shares import share_of_front
 from tidelog.serve.surfaces import EXTENSIONS, FrontNode, Halved, halved
+from tidelog.serve.told_to_end import ToldToEnd
 from tidelog.serve.workers import counted
 from tidelog.web.certificate import tls_context
 from tidelog.web.served_store import open_served
@@ -96,8 +96,10 @@ class Apart:
             end.lost()
 
 
-async def serve(settings: Settings, given: Arguments, listener: socket.socket) -> bool:
-    """Serve until SIGTERM; returns whether the owner was lost before that."""
+async def serve(
+    settings: Settings, given: Arguments, listener: socket.socket, told: ToldToEnd
+) -> bool:
+    """Serve until SIGTERM; returns whether the owner was lost."""
     settings = share_of_front(settings, counted(settings.workers))
     surfaces = halved(settings)
     owner = OwnerLink(given.socket, surfaces)
@@ -113,19 +115,17 @@ async def serve(settings: Settings, given: Arguments, listener: socket.socket) -
             return True
     server = opening.result()
     ending = asyncio.ensure_future(_end_without_owner(server, owner))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
     leave_startup_out()
     watchdog = Watchdog()
     watchdog.start()
     say_ready()
     try:
-        await server.run()
+        with told.calls(server.stop):
+            await server.run()
     finally:
         watchdog.stop()
         ending.cancel()
-    return owner.lost.is_set() and not server.is_told_to_stop
+    return owner.lost.is_set()
 
 
 async def _end_without_owner(server: Serving, owner: OwnerLink) -> None:
@@ -156,6 +156,8 @@ async def _open(
         )
     except BaseException:
         await store.close()  # this process goes on
+        if tracing is not None:
+            await tracing.close()
         raise
 
 
@@ -166,9 +168,10 @@ def main() -> None:
         raise SystemExit(f"tidelog: {LISTENER_VARIABLE} names no socket; a supervisor sets it")
 
     async def front(settings: Settings, given: Arguments) -> bool:
-        return await serve(settings, given, listener)
+        return await serve(settings, given, listener, told)
 
-    while program.run(front):
+    told = ToldToEnd()
+    while program.run(front) and not told.is_told:
         gc.unfreeze()  # what was made at the start does not stay until the end after all
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from support.channels import peer as channels
 from support.dashboard.feed_peer import FeedPeer
 from support.mesh.peer import ADMIN_TOKEN, BrokerAt, Json, Member, Wire, envelope, unique
 from support.serve import processes
-from support.serve.processes import WAIT_SECONDS, Processes, kill, pause
+from support.serve.processes import WAIT_SECONDS, Processes, has_open, is_running, kill, pause
 from support.sync.peer import EVENT, Peer, connected, note, open_peer, outcome, token
 from tidelog.dashboard.access import CHANGE_HEADER, COOKIE
 from tidelog.dashboard.feed import SESSION_ENDED
@@ -309,6 +311,17 @@ async def test_the_owner_is_lost(server: Processes, broker: BrokerAt) -> None:
     enough.set()
     await submitting
     assert (await stored(server, "kept"))["cat-0"] == 1
+
+
+async def test_a_front_without_an_owner_ends_when_it_is_told(server: Processes) -> None:
+    """Also one that had one before, and would begin again."""
+    front, *_ = await server.fronts()
+    async with server.nothing_is_started():
+        kill(await server.owner())
+        await until(lambda: not has_open(front, server.store))
+        os.kill(front, signal.SIGTERM)
+        await until(lambda: not is_running(front))
+    assert front not in await server.fronts()
 
 
 @contextlib.asynccontextmanager

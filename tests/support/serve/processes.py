@@ -87,6 +87,28 @@ class Processes:
             for front in others:
                 os.kill(front, signal.SIGCONT)
 
+    @asynccontextmanager
+    async def nothing_is_started(self) -> AsyncIterator[None]:
+        """Within the block what dies stays dead: the supervisor stands still."""
+        await pause(self._supervisor.pid)
+        try:
+            yield
+        finally:
+            os.kill(self._supervisor.pid, signal.SIGCONT)
+
+
+def has_open(process: int, path: str) -> bool:
+    """Whether a process has a file."""
+    try:
+        return any(str(each.readlink()) == path for each in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:  # of a file that it has closed meanwhile
+        return True
+
+
+def is_running(process: int) -> bool:
+    """Whether there is such a process, and not only what its parent has yet to hear of it."""
+    return state(process) not in ("", "Z", "X")
+
 
 async def pause(process: int) -> None:
     """Let it stand still; returns when it does."""

@@ -142,3 +142,15 @@ def test_a_refusal_is_the_same_fault_on_the_other_side() -> None:
         fault.not_found("m", "c"),
     ):
         assert Refused.of(refused).fault() == refused
+
+
+def test_only_what_has_a_key_may_be_asked_twice() -> None:
+    """All of it, and not what a socket sent: another request of it may be one that nobody knows."""
+    keyed, bare = Event(FULL, ()), Event(BARE, ())
+    sent = Event(FULL, (), is_client_event=True)
+    found = [messages.Publish("a", (keyed, each)).may_repeat for each in (keyed, bare, sent)]
+    assert found == [True, False, False]
+    assert messages.Publish("a", (bare,), is_batch=True, key="k").may_repeat
+    assert [messages.Mutate("a", each).may_repeat for each in (UPDATE, APPEND)] == [True, False]
+    others = [each for each in EXAMPLES if not isinstance(each, messages.Publish | messages.Mutate)]
+    assert not any(each.may_repeat for each in others)
