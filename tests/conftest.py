@@ -45,6 +45,14 @@ settings.load_profile("tidelog")
 are more examples in `scripts/soak`."""
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nobody can look into a server of other processes."""
+    if workers.count():
+        inside = [item for item in items if item.get_closest_marker("inside")]
+        config.hook.pytest_deselected(items=inside)
+        items[:] = [item for item in items if not item.get_closest_marker("inside")]
+
+
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """URL of a real PostgreSQL server for the whole run."""

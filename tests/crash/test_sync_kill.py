@@ -1,7 +1,6 @@
 """`kill -9` of the real process while many clients of both profiles submit."""
 
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -10,24 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from websockets.exceptions import WebSocketException
-
 from support.log.nodes import whole_log
-from support.sync.peer import (
-    ADMIN_TOKEN,
-    EVENT,
-    MODEL,
-    SECRET,
-    TREE,
-    Peer,
-    act,
-    connected,
-    move,
-    note,
-    outcome,
-    push,
-    write_model,
-)
+from support.sync.peer import ADMIN_TOKEN, MODEL, SECRET, connected, write_model
+from support.sync.submitters import PARTITIONS, PAUSE_SECONDS, SEED, Submitter, Subscriber
 from tidelog.base.faultpoint import COMMIT_PATH, FaultPoint
 from tidelog.config.schema import SCHEMA
 from tidelog.log.verify import verify
@@ -40,13 +24,6 @@ from tidelog.testing.process import ServerProcess
 SUBMITTERS = 16
 KILLS = max(8, int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "8")))
 """Per engine; `scripts/soak --kills` raises it."""
-SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
-PARTITIONS = ("p0", "p1", "p2")
-NODES = 40
-"""Ids of nodes that the submitters of the tree profile fight over, in each partition."""
-
-_LOST = (OSError, EOFError, WebSocketException, TimeoutError, asyncio.IncompleteReadError)
-_PAUSE_SECONDS = 0.05
 
 
 def schedule(kills: int) -> list[str]:
@@ -66,120 +43,6 @@ def schedule(kills: int) -> list[str]:
 
 KINDS = {"event", "treePush", "treeMove", "treeDelete", "treeUpdate"}
 """What must have been committed for the case to mean something."""
-
-
-class Submitter:
-    """A client that repeats every batch under its ids until it is answered."""
-
-    def __init__(self, number: int, url: str) -> None:
-        self.client_id = f"c{number}"
-        self.profile = TREE if number % 2 else EVENT
-        self.acknowledged: dict[str, dict[str, Any]] = {}
-        """Result of each committed item, as first heard."""
-        self.items: dict[str, dict[str, Any]] = {}
-        """What was submitted under each id."""
-        self.repeated = 0
-        """Batches that were sent again because their answer was lost."""
-        self.refused: Counter[str] = Counter()
-        self._rng = random.Random(SEED * 1000 + number)
-        self._number = number
-        self._url = url
-
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Submit until told to stop; the last batch is answered too."""
-        batch: list[dict[str, Any]] = []
-        while not stopping.is_set() or batch:
-            with contextlib.suppress(*_LOST):
-                async with connected(
-                    self._url, self.client_id, self.profile, open_timeout=5
-                ) as peer:
-                    self.repeated += bool(batch)
-                    while not stopping.is_set() or batch:
-                        batch = batch or self._batch()
-                        self._note(await peer.submit(*batch))
-                        batch = []
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    @property
-    def kinds(self) -> set[str]:
-        """Of what was committed."""
-        return {self.items[item_id]["event"]["type"] for item_id in self.acknowledged}
-
-    def _batch(self) -> list[dict[str, Any]]:
-        return [self._item() for _ in range(self._rng.randint(1, 5))]
-
-    def _item(self) -> dict[str, Any]:
-        rng = self._rng
-        item_id = f"{self._number}-{len(self.items)}"
-        names = rng.sample(PARTITIONS, rng.choice([1, 1, 2]))
-        node, other = (f"n{rng.randrange(NODES)}" for _ in range(2))
-        place = {"parent": rng.choice(["_root", other])}
-        if self.profile == EVENT:
-            item = note(item_id, *names, data={"by": self._number})
-        else:
-            item = rng.choice(
-                [
-                    push(item_id, node, *names, **place),
-                    push(item_id, node, *names),
-                    move(item_id, node, *names, **place),
-                    move(item_id, node, *names, position="last"),
-                    act(item_id, "treeUpdate", *names, options={"id": node}, value={"v": item_id}),
-                    act(item_id, "treeDelete", *names, options={"id": node}),
-                ]
-            )
-        self.items[item_id] = item
-        return item
-
-    def _note(self, results: list[dict[str, Any]]) -> None:
-        for result in results:
-            if result["status"] == "committed":
-                self.acknowledged[result["id"]] = result
-            else:
-                self.refused.update(outcome([result]))
-
-
-class Subscriber:
-    """Follows every partition through every restart, always from where it got to."""
-
-    def __init__(self, url: str) -> None:
-        self.received: list[dict[str, Any]] = []
-        self.attached = 0
-        self._url = url
-
-    @property
-    def cursor(self) -> int:
-        """The last event it has."""
-        return int(self.received[-1]["committed_id"]) if self.received else 0
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            with contextlib.suppress(*_LOST):
-                async with connected(self._url, "subscriber", open_timeout=5) as peer:
-                    await self._catch_up(peer)
-                    self.attached += 1
-                    while True:
-                        self._take(await peer.expect("event_broadcast"))
-                        peer.received.clear()
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    async def _catch_up(self, peer: Peer) -> None:
-        """Pages first; broadcasts that come between them wait for the last one."""
-        fields: dict[str, Any] = {"subscription_partitions": list(PARTITIONS)}
-        while True:
-            page = await peer.sync(*PARTITIONS, since=self.cursor, limit=50, **fields)
-            for event in page["events"]:
-                self._take(event)
-            fields = {}
-            if not page["has_more"]:
-                break
-        for message in peer.received:
-            if message["type"] == "event_broadcast":
-                self._take(message["payload"])
-
-    def _take(self, event: dict[str, Any]) -> None:
-        assert event["committed_id"] > self.cursor, "twice, or out of order"
-        self.received.append(event)
 
 
 async def read_events(location: str) -> list[Entry]:
@@ -244,7 +107,7 @@ async def test_acknowledged_events_survive_kills(
         async with asyncio.timeout(30):
             while subscriber.attached == 0:
                 assert not following.done(), following.exception()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)
         for number, spec in enumerate(plan):
             if number:
                 await asyncio.to_thread(server.start, spec)
@@ -258,7 +121,7 @@ async def test_acknowledged_events_survive_kills(
             # A busy machine gets little done between the kills.
             while not set[str]().union(*(each.kinds for each in submitters)) >= KINDS:
                 assert not following.done(), following.exception()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)
         stopping.set()
         async with asyncio.timeout(60):
             await asyncio.gather(*working)
@@ -272,7 +135,7 @@ async def test_acknowledged_events_survive_kills(
             async with asyncio.timeout(30):
                 while len(subscriber.received) < len(events):
                     assert not following.done(), following.exception()
-                    await asyncio.sleep(_PAUSE_SECONDS)
+                    await asyncio.sleep(PAUSE_SECONDS)
             following.cancel()
             ended = await asyncio.gather(following, return_exceptions=True)
             assert isinstance(ended[0], asyncio.CancelledError), ended

@@ -19,7 +19,7 @@ VARIABLE = "TIDELOG_TEST_FAULTS"
 
 
 class FaultPoint(StrEnum):
-    """Every point: from a decision to its acknowledgement, then broker, daemon, lake and file."""
+    """Every point: from a decision to its acknowledgement, link, broker, daemon, lake and file."""
 
     DECIDED = "committer.decided"
     """Decisions made, nothing written."""
@@ -45,6 +45,11 @@ class FaultPoint(StrEnum):
     """Before a request's answer is handed over; earlier requests of the batch have theirs."""
     FLUSHING = "fanout.flushing"
     """Before the bytes of answers and deliveries are given to the sockets."""
+
+    LINK_SENDING = "link.sending"
+    """An owner or a front has frames for the other, and nothing of them is written."""
+    LINK_RECEIVED = "link.received"
+    """Frames have come to an owner or a front, and nothing of them is taken."""
 
     BROKER_PARSED = "K1"
     """A send was read and is sound; the rate limiter has not counted it."""

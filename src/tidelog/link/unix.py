@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from tidelog.base.brake import Brake
+from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.link import bounds
 from tidelog.link.ends import AtOwner, FrontEnd, OwnerHalf, Send, answering
 from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame
@@ -50,6 +51,7 @@ class SocketLink(asyncio.Protocol):
         frames, transport = self._writer.take(), self._transport
         if transport is None or transport.is_closing():
             return
+        reach(FaultPoint.LINK_SENDING)
         transport.write(frames)
         waiting = transport.get_write_buffer_size()
         if waiting > bounds.MAX_WAITING_BYTES:
@@ -83,6 +85,7 @@ class SocketLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        reach(FaultPoint.LINK_RECEIVED)
         try:
             for surface, number, message in self._reader.feed(data):
                 try:

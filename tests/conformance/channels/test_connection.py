@@ -209,6 +209,7 @@ async def test_heartbeat_of_a_silent_socket(
             await deaf.expect_close(4201)
 
 
+@pytest.mark.inside
 async def test_an_orderly_stop_asks_sockets_to_come_back(tmp_path: Path) -> None:
     """A server that stops closes with 4200: at 1001 some SDKs never come back."""
     async with channels_server(tmp_path) as node, node.v1() as v1, node.v2() as v2:
@@ -218,7 +219,7 @@ async def test_an_orderly_stop_asks_sockets_to_come_back(tmp_path: Path) -> None
 
 async def test_a_plain_request_to_the_socket_path(node: ChannelsNode) -> None:
     """Without an upgrade the answer is an error in JSON, not a socket and not a server error."""
-    response = await node.client.get(f"{node.server.url}/app/{APP.key}?{V1_QUERY}")
+    response = await node.client.get(f"{node.api.url}/app/{APP.key}?{V1_QUERY}")
     assert 400 <= response.status_code < 500
     assert response.json()["status"] == response.status_code
 

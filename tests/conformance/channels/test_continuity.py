@@ -557,6 +557,7 @@ async def test_check_67_terminate_and_force_reconnect(node: ChannelsNode) -> Non
         await other.quiet()
 
 
+@pytest.mark.inside
 async def test_check_68_errors(node: ChannelsNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected failure says nothing of itself; every error is JSON with its status."""
     api, channel = node.api, unique()
@@ -582,7 +583,7 @@ async def test_check_68_errors(node: ChannelsNode, monkeypatch: pytest.MonkeyPat
     for response in responses:
         assert refused(response, 500, "internal_error") == "Internal server error"
         assert "secret" not in response.text + str(response.headers)
-    base = node.server.url
+    base = node.api.url
     for method, path in (
         ("GET", "/no/such/route"),
         ("GET", "/apps/tide/no-such-route?auth_key=x"),

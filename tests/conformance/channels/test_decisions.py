@@ -289,6 +289,7 @@ async def test_publishing_during_resume_and_rewind(node: ChannelsNode, api: Api)
         assert seen == list(range(1, last + 1))
 
 
+@pytest.mark.inside
 async def test_what_goes_live_while_a_rewind_reads(
     node: ChannelsNode, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

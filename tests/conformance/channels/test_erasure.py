@@ -155,6 +155,7 @@ async def nothing_is_served(node: ChannelsNode, channel: str, ack: dict[str, Any
         await old.quiet()
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("how", ["message", "actor", "channel", "purge", "reset"])
 async def test_what_is_forgotten_is_gone(
     tmp_path: Path, stores: Stores, how: str, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +233,7 @@ async def test_only_what_is_named_goes(node: ChannelsNode, api: Api) -> None:
         assert (await node.plain.item(mine, foreign["message_serial"]))["data"] == SECRET
 
 
+@pytest.mark.inside
 async def test_a_long_log_is_searched_in_pages(
     node: ChannelsNode, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +264,7 @@ async def test_a_delete_keeps_its_chain(api: Api) -> None:
     assert [item.get("data") for item in page["items"]] == [SECRET, None]
 
 
+@pytest.mark.inside
 async def test_a_part_is_purged(node: ChannelsNode, api: Api) -> None:
     """Messages below the bound are gone with all of their versions, the others stay as they are."""
     channel = unique()
@@ -295,6 +298,7 @@ async def test_a_part_is_purged(node: ChannelsNode, api: Api) -> None:
         assert (await peer.resumed())["recovered"][0]["replayed"] == 1
 
 
+@pytest.mark.inside
 async def test_the_floor_of_a_long_channel(
     api: Api, node: ChannelsNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +348,7 @@ async def test_orders_that_are_none(api: Api) -> None:
     assert (await api.item(channel, serial))["data"] == SECRET
 
 
+@pytest.mark.inside
 async def test_what_was_asked_for_is_done_after_a_restart(
     tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +383,7 @@ async def test_what_was_asked_for_is_done_after_a_restart(
         assert SECRET.encode() not in await bytes_of(store)
 
 
+@pytest.mark.inside
 async def test_content_that_outlived_its_erasure_is_found(
     tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +400,7 @@ async def test_content_that_outlived_its_erasure_is_found(
         assert await damage(node.surface.service.store) == ["was erased, but is still there"]
 
 
+@pytest.mark.inside
 async def test_writers_go_on_while_a_channel_is_erased(
     node: ChannelsNode, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +420,7 @@ async def test_writers_go_on_while_a_channel_is_erased(
     assert 0 < len(kept) <= len(new)
 
 
+@pytest.mark.inside
 async def test_an_emptied_message_can_still_be_forgotten(tmp_path: Path, stores: Stores) -> None:
     """Retention was faster; the lake may have it."""
     clock = FakeClock()

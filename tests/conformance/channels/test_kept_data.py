@@ -52,6 +52,7 @@ async def frames_of(peer: Peer, count: int) -> list[dict[str, Any]]:
     return [await peer.receive() for _ in range(count)]
 
 
+@pytest.mark.inside
 async def test_kept_data_is_stored_once(node: ChannelsNode, api: Api) -> None:
     """Updates, deletes and changes of the stream's status add what they say, not the message."""
     channel = unique()
@@ -65,6 +66,7 @@ async def test_kept_data_is_stored_once(node: ChannelsNode, api: Api) -> None:
     assert (await api.item(channel, serial))["data"] == "y" * LARGE
 
 
+@pytest.mark.inside
 async def test_a_change_of_status_rewrites_no_large_state(node: ChannelsNode, api: Api) -> None:
     """A stream that opens and ends again and again writes its message a few times."""
     channel = unique()
@@ -87,6 +89,7 @@ async def test_a_change_of_status_rewrites_no_large_state(node: ChannelsNode, ap
         assert not looked.damage
 
 
+@pytest.mark.inside
 async def test_every_view_shows_kept_data(tmp_path: Path, stores: Stores) -> None:
     """It is the same before and after a restart, and when what said it first has been purged."""
     store, channel, clock = await stores("kept"), unique(), FakeClock()
@@ -215,6 +218,7 @@ async def test_a_resume_comes_after_what_is_being_sent(node: ChannelsNode, api: 
         assert (await reader.receive())["data"] == "next"
 
 
+@pytest.mark.inside
 async def test_erased_kept_data_is_gone(node: ChannelsNode, api: Api) -> None:
     """Forgetting a message empties what its versions say and what they refer to."""
     channel = unique()

@@ -73,6 +73,7 @@ async def test_a_reset_between_resume_and_subscribe_is_told(node: ChannelsNode, 
         assert (await peer.receive())["data"] == "new"
 
 
+@pytest.mark.inside
 async def test_a_reset_leaves_nothing_to_retention(tmp_path: Path, stores: Stores) -> None:
     """It empties what was there, so that retention finds nothing when that is old (L8)."""
     clock = FakeClock()

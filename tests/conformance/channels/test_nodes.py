@@ -307,6 +307,7 @@ async def test_a_reset_is_seen_on_the_other_node(nodes: Nodes) -> None:
         assert (await again.subscribe(channel))["stream_id"] == new
 
 
+@pytest.mark.inside
 async def test_a_rewind_on_a_node_that_lags_repeats_nothing(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +348,7 @@ async def test_a_rewind_on_a_node_that_lags_repeats_nothing(
         await asyncio.gather(*writers)
 
 
+@pytest.mark.inside
 async def test_a_message_that_another_node_has_purged_is_gone_at_once(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

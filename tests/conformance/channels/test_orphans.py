@@ -73,6 +73,7 @@ def quick_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "SWEEP_SECONDS", 0.05)
 
 
+@pytest.mark.inside
 async def test_a_stream_without_a_writer_is_cancelled(tmp_path: Path, stores: Stores) -> None:
     """After 60 s: one update by `server`, of which only two members of the extras are new."""
     clock, channel = FakeClock(), unique()
@@ -175,6 +176,7 @@ async def test_a_large_message_is_ended_under_a_smaller_limit(
         assert item["data"] == "x" * 1000
 
 
+@pytest.mark.inside
 async def test_a_writer_that_was_only_slow_is_left_alone(
     tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,10 +99,10 @@ async def test_check_17_signature_failures(node: ChannelsNode, api: Api) -> None
     for timestamp in (now - 700, now + 700, "", "x", "1.5e9", -now):
         refused(await post(timestamp=timestamp), 401, "auth_failed")
     refused(await post(key=PLAIN.key), 401, "auth_failed")
-    foreign = Api(node.server.url, node.client, App(id=APP.id, key=PLAIN.key, secret=PLAIN.secret))
+    foreign = Api(node.api.url, node.client, App(id=APP.id, key=PLAIN.key, secret=PLAIN.secret))
     refused(await foreign.request("POST", "/events", body), 401, "auth_failed")
     refused(await post(key="no-such-key"), 404, "app_not_found")
-    response = await node.client.post(f"{node.server.url}/apps/{APP.id}/events", content=body)
+    response = await node.client.post(f"{node.api.url}/apps/{APP.id}/events", content=body)
     refused(response, 400, "invalid_input")
     good = await post(timestamp=now - 590)
     assert good.status_code == 200

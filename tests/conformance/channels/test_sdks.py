@@ -183,7 +183,7 @@ async def test_proxy(tmp_path: Path) -> None:
     """`channel.history()` and `versioned_messages` through the helper of channels 9.2."""
     async with channels_server(tmp_path, proxy_enabled=True, proxy_token=PROXY_TOKEN) as node:
         api, channel = node.api, unique()
-        endpoint = f"{node.server.url}/proxy/{APP.id}"
+        endpoint = f"{node.api.url}/proxy/{APP.id}"
         headers = {"Authorization": f"Bearer {PROXY_TOKEN}"}
         history = ChannelHistoryOptions(f"{endpoint}/history", headers)
         messages = VersionedMessageOptions(f"{endpoint}/messages", headers)

@@ -25,6 +25,7 @@ from support.channels.peer import (
     token,
     unique,
 )
+from support.serve import workers
 from tidelog.channels.protocol import revocations
 from tidelog.testing.clock import FakeClock
 
@@ -173,16 +174,20 @@ async def test_revocation(node: ChannelsNode, api: Api) -> None:
 
     client, jti = unique("client"), unique("jti")
     text = token(client, EVERYTHING, jti=jti)
+    counted = (0, 1) if workers.count() else (1,)
+    """The socket may be another process's than the one that is asked."""
     async with node.v2(token=text) as one, node.v2(token=token(client)) as two, node.v2() as other:
         answer = ok(await api.post("/revocations", {"jti": jti}))
         expected: dict[str, Any] = {"revoked_jti": jti, "revoked_client_id": None}
-        assert answer == {**expected, "closed_connections": 1}
+        assert answer.pop("closed_connections") in counted
+        assert answer == expected
         await assert_revoked(one)
         await two.quiet()
         await assert_refused(node, text)
         answer = ok(await api.post("/revocations", {"client_id": client}))
         expected = {"revoked_jti": None, "revoked_client_id": client}
-        assert answer == {**expected, "closed_connections": 1}
+        assert answer.pop("closed_connections") in counted
+        assert answer == expected
         await assert_revoked(two)
         await other.quiet()
     for wrong in ({}, {"jti": 7}, {"jti": ""}):
@@ -214,6 +219,7 @@ async def test_expiry(tmp_path: Path) -> None:
             await prompt.quiet()
 
 
+@pytest.mark.inside
 async def test_revocations_are_bounded(
     tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,18 +5,18 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
 
 from support.channels import peer as channels
 from support.dashboard.feed_peer import FeedPeer
-from support.mesh.peer import ADMIN_TOKEN, BrokerAt, Json, Member, Wire, envelope, unique
+from support.mesh.peer import ADMIN_TOKEN, BrokerAt, envelope, unique
 from support.serve import processes
+from support.serve.clients import LOST, acknowledge, receive, send, until
 from support.serve.processes import WAIT_SECONDS, Processes, has_open, is_running, kill, pause
 from support.sync.peer import EVENT, Peer, connected, note, open_peer, outcome, token
 from tidelog.dashboard.access import CHANGE_HEADER, COOKIE
@@ -27,8 +27,6 @@ MAX_MEMBERS = 4
 STALE = {"PYTHONPATH": str(Path(processes.__file__).with_name("stale"))}
 KEPT = 20
 """What each client has acknowledged between two kills."""
-
-LOST = (OSError, EOFError, WebSocketException, httpx.TransportError)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +60,6 @@ async def channels_api(server: Processes) -> AsyncIterator[channels.Api]:
     """The HTTP API; its connection is made with the first request and kept."""
     async with httpx.AsyncClient(verify=False, timeout=channels.WAIT_SECONDS) as client:
         yield channels.Api(server.url, client)
-
-
-async def acknowledge(wire: Wire, delivered: Json) -> None:
-    """Say that a message has arrived."""
-    names = ("broker_message_id", "client_message_id", "claim_id")
-    await wire.send({"type": "client_ack", **{name: delivered[name] for name in names}})
 
 
 async def test_sync_clients_of_different_fronts(server: Processes) -> None:
@@ -352,38 +344,6 @@ async def stored(server: Processes, partition: str) -> Counter[str]:
             with contextlib.suppress(*LOST):
                 async with sync_peer(server, "reader") as reader:
                     return Counter(each["id"] for each in await reader.whole(partition))
-
-
-async def send(ana: Member, ben: Member, kept: list[str], enough: asyncio.Event) -> None:
-    """Send to a member of a mesh, each message under its id until it is accepted."""
-    while not enough.is_set():
-        message = f"dm-{len(kept)}"
-        with contextlib.suppress(*LOST):
-            answer = await ana.post(message, envelope("dm", ben.address, message))
-            if answer.status_code in (200, 201):
-                kept.append(message)
-            else:
-                assert answer.status_code == 503, answer.text
-
-
-async def receive(ben: Member, got: set[str]) -> None:
-    """Take what comes for a member, on one connection after the other."""
-    while True:
-        with contextlib.suppress(*LOST):
-            async with Wire.open(ben) as wire:
-                await wire.hello()
-                await wire.negotiate()
-                while True:
-                    delivered = await wire.until("deliver")
-                    got.add(delivered["client_message_id"])
-                    await acknowledge(wire, delivered)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Return when it is."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not is_so():  # noqa: ASYNC110 - other processes have no event
-            await asyncio.sleep(0.02)
 
 
 async def test_kill(server: Processes, broker: BrokerAt) -> None:

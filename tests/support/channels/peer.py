@@ -23,6 +23,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support.probe.server import running_server
+from support.serve import workers
 from support.web import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
@@ -394,18 +395,36 @@ class Peer:
 class ChannelsNode:
     """A running server with channels mounted."""
 
-    def __init__(self, server: Server, surface: ChannelsSurface, client: httpx.AsyncClient) -> None:
-        self.server = server
-        self.surface = surface
-        self.ws_url = server.url.replace("http", "ws")
-        self.api = Api(server.url, client)
-        self.plain = Api(server.url, client, PLAIN)
+    def __init__(
+        self,
+        url: str,
+        client: httpx.AsyncClient,
+        inside: tuple[Server, ChannelsSurface] | None = None,
+    ) -> None:
+        """`inside` is what a server in the test's own process is made of."""
+        self._inside = inside
+        self._url = url
+        self.ws_url = url.replace("http", "ws")
+        self.api = Api(url, client)
+        self.plain = Api(url, client, PLAIN)
         self.client = client
+
+    @property
+    def server(self) -> Server:
+        """For tests that are marked `inside`."""
+        assert self._inside is not None, "mark this test `inside`: it looks into the server"
+        return self._inside[0]
+
+    @property
+    def surface(self) -> ChannelsSurface:
+        """For tests that are marked `inside`."""
+        assert self._inside is not None, "mark this test `inside`: it looks into the server"
+        return self._inside[1]
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self.server.url.rsplit(":", 1)[1])
+        return int(self._url.rsplit(":", 1)[1])
 
     def url(self, query: str, key: str = APP.key) -> str:
         """The socket's URL."""
@@ -472,6 +491,13 @@ async def channels_server(
         limits=limits or Limits(),
         admin_token=admin_token,
     )
+    http = httpx.AsyncClient(
+        verify=False, limits=httpx.Limits(keepalive_expiry=1), timeout=WAIT_SECONDS
+    )
+    if workers.count() and clock is None:
+        async with workers.served(data_dir, store, settings) as url, http as client:
+            yield ChannelsNode(url, client)
+        return
     mounted: list[ChannelsSurface] = []
 
     async def mount(node: Node) -> ChannelsSurface:
@@ -483,11 +509,9 @@ async def channels_server(
         running_server(
             data_dir, store=store, settings=settings, mounts=(mount,), extensions=(), clock=clock
         ) as server,
-        httpx.AsyncClient(
-            verify=False, limits=httpx.Limits(keepalive_expiry=1), timeout=WAIT_SECONDS
-        ) as client,
+        http as client,
     ):
-        yield ChannelsNode(server, mounted[0], client)
+        yield ChannelsNode(server.url, client, (server, mounted[0]))
 
 
 # What a version looks like in a frame and in an answer.

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -29,25 +29,44 @@ class Processes:
         self._environment = environment
         self.store = str(data_dir / "tidelog.db")
         self._count = fronts
+        self._config = data_dir / "tidelog.toml"
         self._supervisor: subprocess.Popen[str]
         self.url = ""
 
     def __enter__(self) -> Self:
         self.data_dir.mkdir(parents=True)
-        config = self.data_dir / "tidelog.toml"
-        config.write_text(_settings(self.data_dir), encoding="utf-8")
-        command = [sys.executable, "-m", "tidelog", "serve", "--json", "--config", str(config)]
+        self._config.write_text(_settings(self.data_dir), encoding="utf-8")
+        self._start("0", {})
+        return self
+
+    def _start(self, port: str, environment: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", "tidelog", "serve", "--json", "--port", port]
         self._supervisor = subprocess.Popen(
-            [*command, "--workers", str(self._count)],
+            [*command, "--config", str(self._config), "--workers", str(self._count)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **self._environment},
+            env={**os.environ, **self._environment, **environment},
         )
         assert self._supervisor.stdout is not None
         line = self._supervisor.stdout.readline()
         assert line, "it has said why it could not start"
         self.url = json.loads(line)["url"]
-        return self
+
+    def crash(self, **environment: str) -> None:
+        """Kill the supervisor, and with it all; then start again on the same port.
+
+        With further variables, if any are given.
+        """
+        self._supervisor.kill()
+        self._supervisor.wait()
+        assert self._supervisor.stdout is not None
+        self._supervisor.stdout.close()
+        self._start(self.url.rpartition(":")[2], environment)
+
+    @property
+    def supervisor(self) -> int:
+        """The process that started the others."""
+        return self._supervisor.pid
 
     def __exit__(self, *_: object) -> None:
         self._supervisor.terminate()
@@ -157,10 +176,16 @@ def _settings(data_dir: Path) -> str:
             "log_level": "warning",
             "port": 0,
         },
-        "[sync]": {"jwt_secret": SECRET, "model_file": write_model(data_dir)},
+        "[sync]": {
+            "jwt_secret": SECRET,
+            "model_file": write_model(data_dir),
+            "max_messages_per_second": 100_000,
+        },
         # A delivery whose front was killed comes again when its lease has ended.
         "[mesh]": {"lease_ms": 1000, "reaper_interval_ms": 500},
         "[channels.versioned_messages]": {"enabled": True},
+        "[channels.connection_recovery]": {"max_buffer_size": 100_000},
+        "[limits]": {"send_buffer_messages": 1_000_000},
         "[[apps]]": {"id": APP.id, "key": APP.key, "secret": APP.secret},
     }
     return "".join(

@@ -5,24 +5,32 @@ loses its power, whoever kills it kills all of its processes, and where a test l
 kill the server, all of them die with the one that has reached it.
 """
 
+import asyncio
 import contextlib
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from support.serve.settings_file import text_of
 from support.warm import NURSERY
+from support.web.balancer import Balancer
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
-from tidelog.testing.process import Process
+from tidelog.config.settings import Settings
+from tidelog.testing.process import Process, ServerProcess
 
 VARIABLE = "TIDELOG_TEST_WORKERS"
 """How many fronts the servers of this run have; none: each is one process."""
+
+NODES_VARIABLE = "TIDELOG_TEST_NODES"
+"""How many of them are on each log of PostgreSQL, with clients spread over them at random."""
 
 LOOK_SECONDS = 0.02
 _DIED = re.compile(rb" ended \((signal|exit code) (\d+)\)")
@@ -31,6 +39,42 @@ _DIED = re.compile(rb" ended \((signal|exit code) (\d+)\)")
 def count() -> int:
     """How many fronts servers have; 0 if they are one process."""
     return int(os.environ.get(VARIABLE, "0"))
+
+
+def nodes() -> int:
+    """How many servers are on a log of PostgreSQL."""
+    return int(os.environ.get(NODES_VARIABLE, "1"))
+
+
+@asynccontextmanager
+async def served(data_dir: Path, store: str, settings: Settings) -> AsyncIterator[str]:
+    """URL of real processes with these settings: what a server in the test's own process would be.
+
+    There is a random front behind every connection, and on PostgreSQL a random node.
+    """
+    config = data_dir / "settings.toml"
+    data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - nobody waits beside it
+    config.write_text(text_of(settings), encoding="utf-8")
+    count_of_nodes = nodes() if store.startswith("postgresql://") else 1
+    async with AsyncExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                ServerProcess(
+                    data_dir=data_dir / f"node-{number}" if number else data_dir,
+                    store=store or str(data_dir / "tidelog.db"),
+                    arguments=("--config", str(config)),
+                )
+            )
+            for number in range(count_of_nodes)
+        ]
+        await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
+        if count_of_nodes == 1:
+            yield servers[0].url
+        else:
+            balancer = await stack.enter_async_context(Balancer(*[each.port for each in servers]))
+            yield f"http://127.0.0.1:{balancer.port}"
+        ended = await asyncio.gather(*[asyncio.to_thread(each.terminate) for each in servers])
+        assert set(ended) == {0}, [server.log_text()[-2000:] for server in servers]
 
 
 def spawner(fronts: int) -> Callable[..., Process]:

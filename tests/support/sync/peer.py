@@ -157,6 +157,14 @@ async def sync_server(
         yield SyncNode(server, mounted[0], settings)
 
 
+UNAVAILABLE = ("server_error", "rate_limited")
+"""What a server says that cannot do something now: it stops, or has lost the owner of its log."""
+
+
+class ServerFailedError(ConnectionError):
+    """The server said so instead of an answer; it may be asked again on another connection."""
+
+
 class Peer:
     """One connection; every message is read by whoever asks for it, in order."""
 
@@ -181,6 +189,8 @@ class Peer:
     async def expect(self, kind: str) -> dict[str, Any]:
         """The payload of the next message, which is of this type."""
         message = await self.receive()
+        if message["type"] == "error" != kind and message["payload"]["code"] in UNAVAILABLE:
+            raise ServerFailedError(message)
         assert message["type"] == kind, message
         payload: dict[str, Any] = message["payload"]
         return payload

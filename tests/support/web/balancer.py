@@ -1,7 +1,8 @@
-"""A TCP balancer before one server: it stays reachable while the server is away."""
+"""A TCP balancer before servers: it stays reachable while one is away."""
 
 import asyncio
 import contextlib
+import random
 from types import TracebackType
 from typing import Self
 
@@ -15,10 +16,11 @@ class Balancer:
     `sockudo-python` gives up for good, and `pusher-js` tries again 15 s later.
     """
 
-    def __init__(self, port: int) -> None:
-        """Prepare to pass on to that port of the loopback."""
+    def __init__(self, port: int, *others: int) -> None:
+        """Prepare to pass on to that port of the loopback, or to any of several, at random."""
         self.upstream = port
         """The port behind it; whoever connects from now on reaches this one."""
+        self._others = others
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self.accepted = 0
@@ -71,7 +73,8 @@ class Balancer:
         """
         while True:
             with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream)
+                port = random.choice((self.upstream, *self._others))
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 try:
                     writer.write(request)
                     if answer := await reader.read(65536):
