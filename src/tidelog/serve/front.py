@@ -142,7 +142,6 @@ async def _open(
     listener: socket.socket,
 ) -> Serving:
     clock, metrics, tls = SystemClock(), all_metrics(), tls_context(settings)
-    tracing = tracing_of(settings)
     processes = GatheringFront(owner.all_processes, name, gathering.metrics_topic(metrics))
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
     try:
@@ -152,12 +151,18 @@ async def _open(
             node.mounted.append(await surface.open_front(node, end))
         backing = Apart(owner.ends, processes)
         return Serving(
-            settings, metrics, store, backing, node.mounted, listener, tracing=tracing, tls=tls
+            settings,
+            metrics,
+            store,
+            backing,
+            node.mounted,
+            listener,
+            tracing=tracing_of(settings),
+            tls=tls,
+            takes_turns=True,
         )
     except BaseException:
         await store.close()  # this process goes on
-        if tracing is not None:
-            await tracing.close()
         raise
 
 

@@ -19,6 +19,7 @@ from tidelog.base.serving.openapi import FLAG, TEXT, WHOLE, Operation, document,
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route, Surface
 from tidelog.config.settings import Settings
 from tidelog.store.engine import Store
+from tidelog.web.accepting import PlainListener
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
 from tidelog.web.browser_client import BrowserClient
@@ -80,7 +81,10 @@ class Serving:
         listener: socket.socket,
         tracing: "Tracing | None" = None,
         tls: ssl.SSLContext | None = None,
+        *,
+        takes_turns: bool = False,
     ) -> None:
+        """`takes_turns`: with other processes that serve the same port."""
         self.settings = settings
         self.metrics = metrics
         self.store = store
@@ -135,7 +139,11 @@ class Serving:
                 timeout_graceful_shutdown=max(1, limits.shutdown_grace_ms // 1000),
             ),
             self._finish_accepted,
-            TlsListener(tls, limits, metrics, addresses) if tls is not None else None,
+            PlainListener()
+            if tls is None and takes_turns
+            else TlsListener(tls, limits, metrics, addresses, takes_turns=takes_turns)
+            if tls is not None
+            else None,
         )
 
     @property
@@ -278,11 +286,12 @@ class _Uvicorn(uvicorn.Server):
         self,
         config: uvicorn.Config,
         finish: Callable[[], Awaitable[None]],
-        tls: TlsListener | None,
+        listener: TlsListener | PlainListener | None,
     ) -> None:
+        """Without a `listener` uvicorn has its own."""
         super().__init__(config)
         self._finish = finish
-        self._tls = tls
+        self._listener = listener
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -290,8 +299,8 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; with TLS it is ours to accept."""
-        if self._tls is None or not sockets:
+        """Begin to listen; if there is a listener it is ours to accept."""
+        if self._listener is None or not sockets:
             await super().startup(sockets)
             return
         await super().startup([])
@@ -302,13 +311,13 @@ class _Uvicorn(uvicorn.Server):
             protocol = cast("type[LimitedHttp]", self.config.http_protocol_class)
             return protocol(config=self.config, server_state=state, app_state=self.lifespan.state)
 
-        self._tls.start(listener, state.connections, http)
+        self._listener.start(listener, state.connections, http)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        if self._tls is not None:
-            self._tls.close()
+        if self._listener is not None:
+            self._listener.close()
         await self._finish()
         self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
         await super().shutdown(sockets)

@@ -6,17 +6,15 @@ here, and counted before the handshake begins.
 """
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Collection
 
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
+from tidelog.web.accepting import Acceptor
 from tidelog.web.addresses import Addresses
 from tidelog.web.http import LimitedHttp
-
-_log = logging.getLogger(__name__)
 
 MAX_REFUSING = 16
 """Handshakes under way with peers that have a connection too many. They are there to be told so in
@@ -24,9 +22,6 @@ HTTP; more than these are closed without a word, since a handshake is what costs
 
 _ACCEPTED_AT_ONCE = 100
 """Connections taken in one turn of the loop."""
-
-_PAUSE_SECONDS = 1.0
-"""How long no connection is taken after the system had no room for one."""
 
 
 class TlsListener:
@@ -38,7 +33,11 @@ class TlsListener:
         limits: Limits,
         metrics: Metrics,
         addresses: Addresses,
+        *,
+        takes_turns: bool = False,
     ) -> None:
+        """`takes_turns`: with other processes that serve the same port."""
+        self._acceptor = Acceptor(1 if takes_turns else _ACCEPTED_AT_ONCE)
         self._context = context
         self._limits = limits
         self._metrics = metrics
@@ -55,34 +54,15 @@ class TlsListener:
         http: Callable[[], LimitedHttp],
     ) -> None:
         """Accept; `connections` are those that HTTP has by now."""
-        self._listener = listener
         self._connections = connections
         self._http = http
-        self._listen()
+        self._acceptor.start(listener, self._admit)
 
     def close(self) -> None:
         """Accept no more, and end the handshakes that are under way."""
-        self._loop.remove_reader(self._listener)
+        self._acceptor.close()
         for handshake in self._handshakes:
             handshake.cancel()
-
-    def _listen(self) -> None:
-        if self._listener.fileno() != -1:
-            self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
-            try:
-                peer, address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # as when this process has too many files open
-                _log.error("no connection can be accepted: %s", error)
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(_PAUSE_SECONDS, self._listen)
-                return
-            peer.setblocking(False)
-            self._admit(peer, str(address[0]))
 
     def _admit(self, peer: socket.socket, address: str) -> None:
         """Count a connection and begin its handshake, or close it."""

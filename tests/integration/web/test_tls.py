@@ -18,6 +18,7 @@ from tidelog.base.settings.limits import Limits, PerAddress
 from tidelog.config.settings import Settings
 from tidelog.serve.server import Server
 from tidelog.web import tls
+from tidelog.web.tls import TlsListener
 
 WAIT_SECONDS = 60.0
 
@@ -64,8 +65,8 @@ class Silent:
 
 async def until(server: Server, handshakes: int) -> None:
     """Wait until so many are under way."""
-    listener = server._uvicorn._tls
-    assert listener is not None
+    listener = server._uvicorn._listener
+    assert isinstance(listener, TlsListener)
     async with asyncio.timeout(WAIT_SECONDS):
         while len(listener._handshakes) != handshakes:  # noqa: ASYNC110 - a set tells nobody
             await asyncio.sleep(0.005)
