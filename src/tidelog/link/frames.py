@@ -27,12 +27,30 @@ class NotAFrame(ValueError):  # noqa: N818 - the failure is the noun
     """What came cannot be read, and so nothing after it can."""
 
 
+class _Told:
+    """What was told last, with its bytes: an owner tells all of its fronts the same."""
+
+    message: Any = None
+    pair = b""
+
+
 def encoded(number: int, message: Any) -> bytes:
     """A pair as it is in a frame.
 
     Raises:
         Unsendable: it does not fit, or has something that bytes cannot say.
     """
+    if not number:
+        if message is _Told.message:
+            return _Told.pair
+        pair = _encoded(number, message)
+        if len(pair) <= bounds.FRAME_BYTES:  # a larger one is not worth its memory
+            _Told.message, _Told.pair = message, pair
+        return pair
+    return _encoded(number, message)
+
+
+def _encoded(number: int, message: Any) -> bytes:
     try:
         pair = _encode((number, message))
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:

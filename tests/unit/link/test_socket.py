@@ -19,7 +19,7 @@ from tidelog.base.errors import OutcomeUnknown, Unsendable
 from tidelog.link import bounds
 from tidelog.link.bounds import FRAME_BYTES, MAX_FRAME_MESSAGES
 from tidelog.link.ends import FrontEnd, OwnerEnd, Send
-from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame
+from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame, encoded
 from tidelog.link.message import Failed, Message, NotSent, Vocabulary
 from tidelog.link.unix import Served, front_link, owner_link
 
@@ -161,6 +161,16 @@ def test_a_frame_has_a_bounded_number_of_messages() -> None:
     assert firsts == [True] + [False] * (2 * MAX_FRAME_MESSAGES)
     assert counts(writer) == [MAX_FRAME_MESSAGES, MAX_FRAME_MESSAGES, 1]
     assert writer.take() == b""
+
+
+def test_what_all_fronts_are_told_is_encoded_once() -> None:
+    """Every link gets the same bytes; what only looks the same, or is larger, is another one."""
+    one, same, large = Said(b"x"), Said(b"x"), Said(bytes(FRAME_BYTES))
+    assert encoded(0, one) is encoded(0, one)
+    assert encoded(0, same) is not encoded(0, one)
+    assert encoded(0, same) == encoded(0, one)
+    assert encoded(0, large) is not encoded(0, large)
+    assert encoded(1, one) != encoded(0, one)
 
 
 def test_a_frame_has_a_bounded_size_unless_one_message_is_larger() -> None:

@@ -394,7 +394,8 @@ class _Front(OwnerEnd):
         if not self._follows_all:
             wanted = self._wanted
             followed = [each for each in entries.entries if each.stream in wanted]
-            entries = Entries(entries.position, followed)
+            if len(followed) < len(entries.entries):  # else all who follow them are told the same
+                entries = Entries(entries.position, followed)
         self.send(0, entries)
 
     def tell_floors(self, stream: str) -> None:

@@ -185,8 +185,9 @@ class SyncOwner:
             )
         for part in parts(events, lambda event: len(event.body), MAX_EVENTS_BYTES):
             self.last_event = part[-1].committed_id
+            whole = Events(self.last_event, part)
             for front in self._fronts:
-                front.deliver(self.last_event, part)
+                front.deliver(whole)
 
 
 class _Front(OwnerEnd):
@@ -224,10 +225,12 @@ class _Front(OwnerEnd):
         """See `AtOwner.lost`."""
         self._owner.lost(self)
 
-    def deliver(self, position: int, events: Sequence[Event]) -> None:
+    def deliver(self, events: Events) -> None:
         """Tell the front how far the log is, and what it follows of that."""
-        followed = [event for event in events if self._follows(event.partitions)]
-        self.tell(Events(position, followed))
+        followed = [event for event in events.events if self._follows(event.partitions)]
+        if len(followed) < len(events.events):  # else all who follow them are told the same
+            events = Events(events.position, followed)
+        self.tell(events)
 
     def _follows(self, partitions: Sequence[str]) -> bool:
         return not self._partitions.isdisjoint(partitions) or (
