@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from support.channels import peer as channels
 from support.dashboard.feed_peer import FeedPeer
-from support.mesh.peer import ADMIN_TOKEN, BrokerAt, envelope, unique
+from support.mesh.peer import ADMIN_TOKEN, BrokerAt, Json, envelope, unique
 from support.serve import processes
 from support.serve.clients import LOST, acknowledge, receive, send, until
 from support.serve.processes import WAIT_SECONDS, Processes, has_open, is_running, kill, pause
