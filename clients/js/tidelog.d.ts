@@ -34,6 +34,11 @@ export interface TidelogOptions {
   authorize?: string | ((channel: string, socketId: string) => Authorization | Promise<Authorization>);
   /** Milliseconds before the first and at most before a later attempt to connect again. */
   retry?: { first?: number; most?: number };
+  /**
+   * Milliseconds for which the server may hold appends to a message to send them together: fewer
+   * bytes for long streams of tokens. 0 unless given.
+   */
+  appendRollupWindow?: 0 | 20 | 40 | 100 | 500;
   /** Needed in Node before 22: the class of the package `ws`. */
   WebSocket?: WebSocketConstructor;
 }

@@ -39,6 +39,9 @@ const MAX_PARTS = 10_000;
 /** Frames over this are refused by the server. */
 const MAX_FRAME_BYTES = 64 * 1024;
 
+/** Milliseconds for which a server holds appends to send them together. */
+const ROLLUP_WINDOWS = [0, 20, 40, 100, 500];
+
 const NONE = Object.freeze([]);
 
 /** What went wrong and what to do; `code` is the server's, or one of this module's own. */
@@ -149,6 +152,27 @@ function readOperation(frame) {
     throw new Error("a name, a serial or an append of a wrong type");
   }
   return operation;
+}
+
+/**
+ * The operations of a version's frame: several if appends were rolled up, each with its own serial and
+ * what it added, so that what is known of them already does not count twice (channels 5.13).
+ */
+function readOperations(frame) {
+  const last = readOperation(frame);
+  const { rolled } = frame;
+  if (rolled === undefined) return [last];
+  const characters = [...(last.data ?? "")]; // code points, as the server counts them
+  const isLength = (value) => Number.isSafeInteger(value) && value >= 0;
+  const fits = Array.isArray(rolled) && last.action === "append" && rolled.length && rolled.length <= last.deliverySerial;
+  if (!fits || !rolled.every(isLength) || rolled.reduce((sum, length) => sum + length) !== characters.length) {
+    throw new Error("rolled up appends that do not add up");
+  }
+  let start = 0;
+  return rolled.map((length, index) => {
+    const data = characters.slice(start, (start += length)).join("");
+    return { ...last, data, size: data.length, deliverySerial: last.deliverySerial - rolled.length + 1 + index };
+  });
 }
 
 /** What a channel's subscriber knows: operations in, messages out. */
@@ -629,10 +653,12 @@ export class Tidelog extends Emitter {
 /** The protocol: subscriptions across connections, and the connection itself. */
 class Core {
   constructor(client, options) {
-    const { key, url, token, authorize, retry, WebSocket } = options;
+    const { key, url, token, authorize, retry, appendRollupWindow = 0, WebSocket } = options;
     if (typeof key !== "string" || !key) throw new TypeError('new Tidelog needs the key of the app: { key: "app-key" }');
+    if (!ROLLUP_WINDOWS.includes(appendRollupWindow)) throw new RangeError(`appendRollupWindow is one of ${ROLLUP_WINDOWS.join(", ")}`);
     this.client = client;
     this.key = key;
+    this.rollupWindow = appendRollupWindow;
     this.url = url;
     this.token = token;
     this.authorize = typeof authorize === "string" ? (...asked) => askEndpoint(authorize, ...asked) : authorize;
@@ -686,6 +712,7 @@ class Core {
     const isOver = () => turn !== this.turn;
     this.setState("connecting");
     const query = new URLSearchParams({ protocol: "2", client: "tidelog-js", append_mode: "delta" });
+    if (this.rollupWindow) query.set("append_rollup_window", this.rollupWindow);
     try {
       if (this.token !== undefined) query.set("token", await this.freshToken());
     } catch (error) {
@@ -999,7 +1026,7 @@ class Core {
   receive(frame) {
     const channel = this.channels.get(frame.channel);
     if (isVersion(frame)) {
-      if (channel) this.operation(channel, readOperation(frame));
+      if (channel) for (const operation of readOperations(frame)) this.operation(channel, operation);
       return;
     }
     switch (frame.event) {

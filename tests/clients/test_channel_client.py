@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUICK = Backoff(first=0.01, most=0.05)
 WAIT_SECONDS = 60.0
 WORDS = [f"w{number} " for number in range(60)]
+
+
+WINDOWS: tuple[dict[str, Any], ...] = (
+    {},
+    {"append_rollup_window": 40},
+    {"append_rollup_window": 100, "append_mode": "full"},
+)
+"""How clients may want appends."""
 
 
 @pytest.fixture(scope="module", params=("sqlite", "postgresql"))
@@ -204,30 +213,44 @@ async def until_text(api: Api, channel: str, serial: str, text: str) -> None:
 async def test_a_cut_network_costs_nothing_while_tokens_stream(
     node: ChannelsNode, relay: Relay
 ) -> None:
-    """Subscriber and publisher lose their connections again and again; the text is exact."""
+    """Subscribers and publisher lose their connections again and again; the text is exact.
+
+    Also if tokens come together, and some are held back for a subscriber when it is cut off.
+    """
     channel = unique()
     resets: list[Reset] = []
-    async with (
-        publish_to(relay.address) as publisher,
-        connect_to(relay.address) as client,
-        client.subscribe(channel, on_reset=resets.append) as subscriber,
-    ):
-        reading = asyncio.create_task(read_until(subscriber, is_done))
+    async with AsyncExitStack() as stack:
+        publisher = await stack.enter_async_context(publish_to(relay.address))
+        followed = []
+        for options in WINDOWS:
+            client = await stack.enter_async_context(connect_to(relay.address, **options))
+            made = client.subscribe(channel, on_reset=resets.append)
+            followed.append((client, await stack.enter_async_context(made)))
+        reading = [
+            asyncio.create_task(read_until(subscriber, is_done)) for _, subscriber in followed
+        ]
         async with publisher.stream(channel, "answer") as stream:
             for number, word in enumerate(WORDS):
                 await stream.write(word)
                 await asyncio.sleep(0.002)
                 if number % 15 == 7:
                     relay.cut()
-        seen = await reading
-        assert seen[-1].data == "".join(WORDS)
-        assert all(seen[-1].data.startswith(message.data) for message in seen)
-        assert [message.data for message in subscriber.messages] == ["".join(WORDS)]
-        assert client.connections > 2
+        for (client, subscriber), read in zip(followed, reading, strict=True):
+            seen = await read
+            assert seen[-1].data == "".join(WORDS)
+            assert all(seen[-1].data.startswith(message.data) for message in seen)
+            assert [message.data for message in subscriber.messages] == ["".join(WORDS)]
+            assert client.connections > 2
         assert not resets
         versions = await node.api.versions(channel, stream.message_serial, limit=100)
         texts = [version.get("data", "") for version in reversed(versions["items"])]
         assert "".join(texts) == "".join(WORDS)
+
+
+async def test_a_window_that_is_none_is_refused_here() -> None:
+    """Before anything is connected."""
+    with pytest.raises(ValueError, match="append_rollup_window must be"):
+        connect_to("127.0.0.1:1", append_rollup_window=30)
 
 
 async def test_a_restart_of_the_server_is_no_gap(engine: str, store: str, tmp_path: Path) -> None:

@@ -177,6 +177,34 @@ async def test_a_message_is_mutated_and_read(server: ServerProcess) -> None:
     assert heard_v1 == [("chat.message", "Hel"), *ends]
 
 
+async def test_appends_come_together(sqlite_server: ServerProcess) -> None:
+    """The client SDK reads them as one append, in either mode."""
+    channel = unique("ai:room")
+    words = [f"word-{number} " for number in range(12)]
+    async with (
+        http_sdk(sqlite_server) as http,
+        sdk_client(sqlite_server, append_rollup_window=500) as delta,
+        sdk_client(sqlite_server, append_rollup_window=500, append_mode=AppendMode.FULL) as full,
+    ):
+        (_, heard), (_, heard_full) = (
+            await subscribed(delta, channel),
+            await subscribed(full, channel),
+        )
+        is_rolled = False
+        while not is_rolled:  # a busy machine may take longer than a window for each
+            heard.clear()
+            heard_full.clear()
+            serial = await create(http, channel, "The ")
+            for word in words:
+                answer(await http.append_message(channel, serial, word))
+            answer(await http.trigger(channel, "chat.message", "end"))
+            await until(lambda: heard[-1:] == heard_full[-1:] == [("chat.message", "end")])
+            assert "".join(data for _, data in heard[:-1]) == "The " + "".join(words)
+            assert heard_full[-2] == ("sockudo:message.append", "The " + "".join(words))
+            assert all(event == "sockudo:message.append" for event, _ in heard[1:-1])
+            is_rolled = max(len(heard), len(heard_full)) < len(words)
+
+
 async def test_history_is_read_reset_and_purged(server: ServerProcess) -> None:
     """The HTTP SDK pages through the latest states, and its two operators do what they say."""
     channel = unique()

@@ -30,7 +30,7 @@ def test_every_reference_leads_somewhere() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "channels 5.13",
+        "channels 5.14",
         "channels 6.1, 6.9",
         "channels D23",
         "checks 3 to 5 of channels 10, channels check 99",

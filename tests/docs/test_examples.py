@@ -11,6 +11,7 @@ import pytest
 
 from support.docs.pages import SETTINGS_TEST, checked_by
 from support.docs.walk import Block, blocks
+from support.web import wire_schema
 from tidelog.channels.protocol import fault, wire
 from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.inbound import read_member, read_positions, read_rewind
@@ -21,6 +22,7 @@ from tidelog.channels.protocol.requests import (
     parse_publication,
 )
 from tidelog.channels.settings import Channels
+from tidelog.client.channels.message import read_operations
 from tidelog.config.settings import load
 from tidelog.mesh.protocol.wire import Deliver, read_broker_frame
 from tidelog.sync.protocol.profiles import Model
@@ -113,6 +115,9 @@ def test_frames_and_bodies_of_channels() -> None:
             elif event == "sockudo:resume":
                 [position] = read_positions(wire.parse(payload).fields(), 10)
                 assert position.channel == "room-7"
+            elif event == "sockudo:message.append":
+                assert len(read_operations(value, is_full=False)) == 3
+                wire_schema.check("channels", "server", value)
             elif event is not None:
                 assert value.keys() >= {"event", "channel", "data", "message_id", "serial"}
                 assert value["extras"]["headers"]["sockudo_action"] == "message.create"
@@ -129,7 +134,8 @@ def test_frames_and_bodies_of_channels() -> None:
             read.append(event)
     assert set(read) == {
         *SERVER_FRAMES,
-        *("sockudo:subscribe", "sockudo:resume", "message", "change", "publish", "answer"),
+        *("sockudo:subscribe", "sockudo:resume", "sockudo:message.append"),
+        *("message", "change", "publish", "answer"),
     }
 
 

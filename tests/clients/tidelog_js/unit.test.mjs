@@ -310,6 +310,48 @@ test("the beginning of a message from before the subscription is read from histo
   assert.equal(room.messages[0].deliverySerial, 7);
 });
 
+test("appends that come together are no gap and are added once", async () => {
+  const tide = client({ appendRollupWindow: 40 });
+  const room = tide.subscribe("room");
+  await until(() => sockets.length);
+  const [socket] = sockets;
+  assert.equal(socket.url.searchParams.get("append_rollup_window"), "40");
+  socket.establish();
+  socket.succeed("room", 0);
+  const pieces = [];
+  room.on("version", ({ data }) => pieces.push(data));
+  socket.version("create", 1, "a");
+  socket.version("append", 3, "b\u{1F30A}c", { rolled: [1, 2] });
+  socket.version("append", 5, "\u{1F30A}cde", { rolled: [2, 1, 1] }); // its first was known
+  socket.version("append", 5, "\u{1F30A}cde", { rolled: [2, 1, 1] });
+  assert.deepEqual(socket.asked("resume"), []);
+  socket.version("append", 8, "gh", { rolled: [1, 1] });
+  assert.equal(socket.asked("resume")[0].channel_positions.room.serial, 5);
+  for (const [serial, text] of [[6, "f"], [7, "g"], [8, "h"]]) socket.version("append", serial, text);
+  socket.system("resume_success", JSON.stringify({ recovered: [{ channel: "room" }], failed: [] }));
+  await pause();
+  assert.deepEqual(texts(room), ["ab\u{1F30A}cdefgh"]);
+  assert.deepEqual(pieces, ["a", "b", "\u{1F30A}c", "d", "e", "f", "g", "h"]);
+  assert.equal(room.messages[0].deliverySerial, 8);
+  assert.throws(() => client({ appendRollupWindow: 30 }), RangeError);
+});
+
+test("appends that come together and the beginning that is read meanwhile", async () => {
+  const { room, socket } = await live({}, 5);
+  socket.version("append", 7, "cd", { history: 1, rolled: [1, 1] });
+  await pause();
+  socket.version("append", 10, "efg", { history: 1, rolled: [1, 1, 1] });
+  const headers = { sockudo_action: "message.append", sockudo_message_serial: "A", sockudo_history_serial: 1 };
+  socket.system("channel_history", {
+    items: [{ message: { event: "sockudo:message.append", name: "answer", data: "abcde", serial: 8, extras: { headers } } }],
+    direction: "newest_first",
+    bounds: { start_serial: 1, end_serial: 1, start_time_ms: null, end_time_ms: null },
+    has_more: false,
+  }, { channel: "room" });
+  await pause();
+  assert.deepEqual([texts(room), room.messages[0].partial], [["abcdefg"], false]);
+});
+
 test("memory is bounded by the limit, and what was let go is not shown again", async () => {
   const { room, socket } = await live({ limit: 3 });
   for (let n = 1; n <= 6; n++) socket.version("create", n, `${n}`, { message: `M${n}`, history: n });
@@ -887,6 +929,10 @@ test("values of a wrong type end the connection, and what the page reads stays r
     (socket) => socket.version("create", 1, "a", { history: [1] }),
     (socket) => socket.version("append", 1, { toString: 1 }),
     (socket) => socket.version("append", 1, ["a"]),
+    (socket) => socket.version("append", 1, "a", { rolled: [2] }),
+    (socket) => socket.version("append", 1, "a", { rolled: [0, 1] }),
+    (socket) => socket.version("append", 1, "a", { rolled: "a" }),
+    (socket) => socket.version("create", 1, "a", { rolled: [1] }),
     (socket) => socket.say({ event: 7, channel: "room", serial: 1, stream_id: "s1" }),
     (socket) => socket.succeed("room", "0"),
     (socket) => socket.say({ event: "sockudo:connection_established", data: { activity_timeout: 120 } }),

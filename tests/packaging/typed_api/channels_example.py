@@ -114,7 +114,13 @@ async def subscribing() -> None:
     def start_over(reset: Reset) -> None:
         assert_type(reset.code, str)
 
-    client = ChannelClient("ws://127.0.0.1:8080", "key", authorize=authorize, append_mode="full")
+    client = ChannelClient(
+        "ws://127.0.0.1:8080",
+        "key",
+        authorize=authorize,
+        append_mode="full",
+        append_rollup_window=40,
+    )
     async with client, client.subscribe("room", rewind=10, on_reset=start_over) as channel:
         assert_type(channel, Channel)
         assert_type(channel.messages, Sequence[Message])

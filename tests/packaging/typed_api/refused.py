@@ -27,6 +27,7 @@ async def channels(app: ChannelPublisher) -> int:
     await app.update("room", "serial", clear=["nothing"])  # expect: list-item
     receipt.key = "other"  # expect: misc
     ChannelClient("ws://x", "key", append_mode="most")  # expect: arg-type
+    ChannelClient("ws://x", "key", append_rollup_window=30)  # expect: arg-type
     return receipt.history_serial  # expect: return-value
 
 

@@ -215,6 +215,7 @@ class ChannelsService:
             case Floors(stream):
                 channel = self.hub.channel(stream)
                 if channel is not None and channel.state is not None:
+                    channel.before_frame()  # what is held is of the epoch that ends
                     channel.state.rise(message)
             case Erased():
                 self._delivery.forget(message)

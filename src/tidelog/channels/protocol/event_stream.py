@@ -17,9 +17,10 @@ from tidelog.channels.protocol.capabilities import STREAM
 from tidelog.channels.protocol.inbound import Refused
 from tidelog.channels.protocol.names import ChannelKind, kind_of, needs_auth
 from tidelog.channels.protocol.query import MAX_INTEGER
+from tidelog.channels.protocol.rollup import parse_window
 from tidelog.channels.protocol.signatures import channel_auth
 from tidelog.channels.protocol.tokens import Claims
-from tidelog.channels.protocol.wire import CHANNEL_ERROR, UNAUTHORIZED, AppendMode
+from tidelog.channels.protocol.wire import CHANNEL_ERROR, UNAUTHORIZED, AppendMode, RollupWindow
 from tidelog.channels.settings import App
 
 MAX_EVENT_ID_BYTES = 256
@@ -62,6 +63,7 @@ class Wanted(Struct, frozen=True):
 
     channel: str
     append_mode: AppendMode
+    rollup_window: RollupWindow
     rewind: str | None
     """How many messages that are there already; None for none."""
     position: Position | None
@@ -81,6 +83,7 @@ class Wanted(Struct, frozen=True):
         append_mode = _APPEND_MODES.get(query.get("append_mode") or "delta")
         if append_mode is None:
             raise fault.invalid_input("append_mode must be delta or full")
+        rollup_window = parse_window(query.get("append_rollup_window") or "0")
         rewind = query.get("rewind") or None
         if rewind is not None and not _is_number(rewind):
             raise fault.invalid_input("rewind must be a number of messages")
@@ -92,6 +95,7 @@ class Wanted(Struct, frozen=True):
         return cls(
             channel,
             append_mode,
+            rollup_window,
             rewind,
             Position.from_id(given) if given else None,
             query.get("user_id") or None,

@@ -6,13 +6,12 @@ from msgspec import Struct
 
 from tidelog.base.serving.surface import HttpResponse
 from tidelog.channels.protocol import fault
+from tidelog.channels.protocol.rollup import parse_window
 from tidelog.channels.protocol.tokens import Claims, verify
-from tidelog.channels.protocol.wire import V1, V2, AppendMode, ProtocolVersion
+from tidelog.channels.protocol.wire import V1, V2, AppendMode, ProtocolVersion, RollupWindow
 from tidelog.channels.settings import App
 
 _APPEND_MODES: dict[str, AppendMode] = {"": "delta", "delta": "delta", "full": "full"}
-_ROLLUP_WINDOWS = frozenset({"0", "20", "40", "100", "500"})
-"""Milliseconds; appends are not rolled up here, but a wish must be one of these."""
 
 
 class Options(Struct, frozen=True):
@@ -24,9 +23,12 @@ class Options(Struct, frozen=True):
     """Whether it wants its own client events back; V1 sockets never get them."""
     token: str | None = None
     """Not verified yet: a refusal is sent after the upgrade, see `claims_of`."""
+    rollup_window: RollupWindow = 0
+    """For how long appends may be held to leave together."""
 
     def __repr__(self) -> str:
-        return f"Options({self.version}, {self.append_mode!r}, echo={self.echo})"
+        rollup = f", rollup_window={self.rollup_window}" if self.rollup_window else ""
+        return f"Options({self.version}, {self.append_mode!r}, echo={self.echo}{rollup})"
 
 
 def parse_upgrade(query_string: bytes) -> Options | HttpResponse:
@@ -43,13 +45,14 @@ def parse_upgrade(query_string: bytes) -> Options | HttpResponse:
     append_mode = _APPEND_MODES.get(query.get("append_mode", ""))
     if append_mode is None:
         return _refused("append_mode must be delta or full")
-    if query.get("append_rollup_window", "0") not in _ROLLUP_WINDOWS:
-        text = "append_rollup_window must be 0, 20, 40, 100 or 500"
-        return fault.rollup_window_invalid(text).response()
+    try:
+        rollup_window = parse_window(query.get("append_rollup_window", "0"))
+    except fault.Fault as refused:
+        return refused.response()
     echo = query.get("echo_messages", "true")
     if echo not in ("true", "false"):
         return _refused("echo_messages must be true or false")
-    return Options(V2, append_mode, echo == "true", query.get("token") or None)
+    return Options(V2, append_mode, echo == "true", query.get("token") or None, rollup_window)
 
 
 def claims_of(app: App, options: Options, unix_now: float) -> Claims | None:

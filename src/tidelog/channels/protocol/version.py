@@ -77,6 +77,8 @@ class Version(Body, omit_defaults=True, kw_only=True):
     """Appends up to this one; 0 unless folded."""
     published_at: int = 0
     """When the message was created; 0 unless folded."""
+    rolled: tuple[int, ...] = ()
+    """Characters that each of several appends added, if it stands for them (`rollup`)."""
 
     @property
     def verb(self) -> str:
@@ -294,6 +296,8 @@ class Projector:
         frame["message_id"] = version.message_id
         frame["stream_id"] = stream_id
         frame["serial"] = version.delivery_serial
+        if version.rolled:
+            frame["rolled"] = version.rolled
         extras = self._extras(version)
         if extras:
             frame["extras"] = extras

@@ -3,7 +3,7 @@
 What the server sends is built in `frames`.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,6 +18,11 @@ ProtocolVersion = Literal[1, 2]
 
 AppendMode = Literal["delta", "full"]
 """Whether appends are sent as what they add, or as the whole data."""
+
+RollupWindow = Literal[0, 20, 40, 100, 500]
+"""Milliseconds for which appends may be held to leave together; 0 is each by itself."""
+
+ROLLUP_WINDOWS: tuple[RollupWindow, ...] = get_args(RollupWindow)
 
 # Codes of error frames; those from 4000 to 4299 are also close codes (channels 1.5).
 MALFORMED = 4000

@@ -20,7 +20,7 @@ from uuid import uuid4
 from tidelog.base.errors import TidelogError
 from tidelog.channels.protocol.runs import CANCEL, PREFIX
 from tidelog.channels.protocol.tokens import MAX_ID_BYTES, is_id
-from tidelog.channels.protocol.wire import AppendMode
+from tidelog.channels.protocol.wire import ROLLUP_WINDOWS, AppendMode, RollupWindow
 from tidelog.client.backoff import Backoff
 from tidelog.client.channels.calls import cancel_data
 from tidelog.client.channels.core import ChannelCore, ChannelOffline, Subscription
@@ -211,6 +211,7 @@ class ChannelClient:
         authorize: Authorizer | None = None,
         token: Token | None = None,
         append_mode: AppendMode = "delta",
+        append_rollup_window: RollupWindow = 0,
         backoff: Backoff | None = None,
     ) -> None:
         """Nothing is opened yet.
@@ -225,9 +226,13 @@ class ChannelClient:
                 when one expires.
             append_mode: `delta` is sent what an append added, `full` all of the text each time.
                 The messages are the same.
+            append_rollup_window: milliseconds, 0, 20, 40, 100 or 500, for which the server may hold
+                appends to a message to send them together: fewer bytes for long streams of tokens.
             backoff: waits between connections that fail.
         """
-        self._core = ChannelCore(append_mode)
+        if append_rollup_window not in ROLLUP_WINDOWS:
+            raise ValueError("append_rollup_window must be 0, 20, 40, 100 or 500")
+        self._core = ChannelCore(append_mode, append_rollup_window)
         self._link = ChannelLink(
             self._core,
             socket_url(url, app_key),

@@ -22,6 +22,7 @@ from tidelog.channels.protocol.wire import (
     NO_POSITIONS,
     UNAUTHORIZED,
     AppendMode,
+    RollupWindow,
 )
 from tidelog.client.channels.message import (
     BadFrame,
@@ -29,6 +30,7 @@ from tidelog.client.channels.message import (
     Reset,
     is_versioned,
     read_operation,
+    read_operations,
 )
 from tidelog.client.channels.view import ChannelView, Verdict
 
@@ -182,8 +184,9 @@ class Subscription:
 class ChannelCore:
     """All subscriptions of one client over its changing connections."""
 
-    def __init__(self, append_mode: AppendMode = "delta") -> None:
+    def __init__(self, append_mode: AppendMode = "delta", rollup_window: RollupWindow = 0) -> None:
         self.append_mode: AppendMode = append_mode
+        self.rollup_window: RollupWindow = rollup_window
         self.socket_id: str | None = None
         """Of the connection; None while there is none."""
         self._subscriptions: dict[str, Subscription] = {}
@@ -374,7 +377,9 @@ class ChannelCore:
         subscription = self._subscriptions.get(channel) if isinstance(channel, str) else None
         if is_versioned(frame):
             if subscription is not None:
-                self._operation(subscription, read_operation(frame))
+                is_full = self.append_mode == "full"
+                for operation in read_operations(frame, is_full=is_full):
+                    self._operation(subscription, operation)
             return
         match frame["event"]:
             case "sockudo:connection_established":

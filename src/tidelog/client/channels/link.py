@@ -127,6 +127,8 @@ class ChannelLink:
                 "client": "tidelog-python",
                 "append_mode": self._core.append_mode,
             }
+            if self._core.rollup_window:
+                query["append_rollup_window"] = str(self._core.rollup_window)
             if self._token is not None:
                 query["token"] = await self._fresh_token()
             async with connect(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from tidelog.base.data import strictjson
 from tidelog.base.errors import TidelogError
@@ -154,6 +154,37 @@ def read_operation(frame: dict[str, Any]) -> Operation:
         version_serial=_text(headers.get("sockudo_version_serial")),
         timestamp_ms=headers.get("sockudo_version_timestamp_ms"),
     )
+
+
+def read_operations(frame: dict[str, Any], *, is_full: bool) -> list[Operation]:
+    """The operations in a frame of a message that can change: several if appends were rolled up.
+
+    Taken apart, so that what is known of them already does not count twice. In full mode each says
+    all of the data.
+
+    Raises:
+        BadFrame: It is not a version, or not what its appends added.
+    """
+    last = read_operation(frame)
+    lengths = frame.get("rolled")
+    if lengths is None:
+        return [last]
+    serial, text = last.delivery_serial or 0, last.data
+    if not (
+        last.action == "append"
+        and isinstance(text, str)
+        and isinstance(lengths, list)
+        and 0 < len(lengths) <= serial
+        and all(isinstance(length, int) and length >= 0 for length in lengths)
+        and (is_full or sum(lengths) == len(text))
+    ):
+        raise BadFrame("rolled up appends that do not add up")
+    operations, start = [], 0
+    for at, length in enumerate(lengths, serial - len(lengths) + 1):
+        added = text if is_full else text[start : start + length]
+        operations.append(structs.replace(last, delivery_serial=at, data=added))
+        start += length
+    return operations
 
 
 def _dict(value: Any) -> dict[str, Any]:

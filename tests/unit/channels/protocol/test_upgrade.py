@@ -44,7 +44,7 @@ def test_v2_as_the_client_library_asks() -> None:
     )
     assert parse_upgrade(query) == Options(V2)
     assert parse_upgrade(query + b"&append_rollup_window=40&token=a.b-c") == Options(
-        V2, token="a.b-c"
+        V2, token="a.b-c", rollup_window=40
     )
     assert parse_upgrade(b"protocol=2") == Options(V2)
 
@@ -61,6 +61,7 @@ def test_v2_options(window: str, mode: str, append_mode: str) -> None:
     found = parse_upgrade(query.encode())
     assert isinstance(found, Options)
     assert (found.append_mode, found.echo, found.token) == (append_mode, False, None)
+    assert found.rollup_window == int(window)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tidelog.client.channels.core import (
     Subscription,
     SubscriptionRefused,
 )
-from tidelog.client.channels.message import BadFrame, Reset
+from tidelog.client.channels.message import BadFrame, Position, Reset
 
 STREAM = "s-1"
 
@@ -448,6 +448,77 @@ def test_presence_is_kept() -> None:
     assert room.members == {"ana": {"n": 2}, "bo": None}
     server.say("sockudo_internal:member_removed", "presence-room", {"user_id": "ana"})
     assert room.members == {"bo": None}
+
+
+def append(server: Server, serial: int, text: str, **fields: Any) -> None:
+    """What was added to the first message, in one frame."""
+    headers = {
+        "sockudo_action": "message.append",
+        "sockudo_message_serial": "m1",
+        "sockudo_history_serial": 1,
+    }
+    frame = {"event": "sockudo:message.append", "channel": "room", "serial": serial, "data": text}
+    frame |= {"stream_id": STREAM, "message_id": f"id-{serial}", "extras": {"headers": headers}}
+    server.core.receive(json.dumps({**frame, **fields}))
+
+
+def test_appends_that_come_together_are_no_gap_and_are_added_once() -> None:
+    """What of them is known already is left out, and what is missing before them asked for."""
+    _, server, _, room = started()
+    server.publish(1, "a")
+    append(server, 3, "b\N{WATER WAVE}c", rolled=[1, 2])
+    assert texts(room) == ["ab\N{WATER WAVE}c"]
+    assert room.view.position == Position(STREAM, 3, "id-3")
+    append(server, 5, "\N{WATER WAVE}cde", rolled=[2, 1, 1])
+    assert texts(room) == ["ab\N{WATER WAVE}cde"], "its first was known"
+    append(server, 5, "\N{WATER WAVE}cde", rolled=[2, 1, 1])
+    assert server.heard() == []
+    append(server, 8, "gh", rolled=[1, 1])
+    [(said, data)] = server.heard()
+    assert (said, data["channel_positions"]["room"]["serial"]) == ("resume", 5)
+    for serial, text in ((6, "f"), (7, "g"), (8, "h")):
+        append(server, serial, text)
+    server.resumed("room")
+    assert texts(room) == ["ab\N{WATER WAVE}cdefgh"]
+    assert server.heard() == []
+
+
+def test_appends_that_come_together_and_the_beginning_that_is_read() -> None:
+    """A state from between them has the first of them, so these are not added again."""
+    _, server, _, room = started()
+    append(server, 3, "cd", rolled=[1, 1, 0])
+    assert [said for said, _ in server.heard()] == ["channel_history"]
+    append(server, 6, "efg", rolled=[1, 1, 1])
+    headers = {"sockudo_action": "message.append", "sockudo_message_serial": "m1"}
+    headers |= {"sockudo_history_serial": 1}  # type: ignore[dict-item]
+    state = {"event": "sockudo:message.append", "serial": 4, "data": "abcde"}
+    items = [{"message": {**state, "extras": {"headers": headers}}}]
+    server.say("sockudo:channel_history", "room", {"items": items})
+    assert texts(room) == ["abcdefg"]
+
+
+def test_whole_texts_that_come_together() -> None:
+    """In full mode the text is that after the last of them."""
+    core = ChannelCore("full", 40)
+    server = Server(core)
+    room = core.subscribe("room", Caller(), rewind=None, limit=100)
+    server.connect()
+    server.accept()
+    server.publish(1, "a")
+    append(server, 3, "abc", rolled=[1, 1])
+    assert texts(room) == ["abc"]
+    append(server, 6, "abcdef", rolled=[1, 1])
+    assert [said for said, _ in server.heard()] == ["subscribe", "resume"]
+    assert texts(room) == ["abc"]
+
+
+@pytest.mark.parametrize("rolled", [[1], [2, 2], [-1, 4], [1.5, 1.5], [], "abc", [0, 1, 1, 1, 0]])
+def test_appends_that_do_not_add_up_end_the_connection(rolled: Any) -> None:
+    """More or less than was said, or more operations than there were."""
+    _, server, _, _ = started()
+    server.publish(1)
+    with pytest.raises(BadFrame):
+        append(server, 4, "abc", rolled=rolled)
 
 
 def test_the_beginning_of_a_message_is_read_once_at_a_time() -> None:

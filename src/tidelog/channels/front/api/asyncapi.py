@@ -494,6 +494,13 @@ class MessageChange(Struct, kw_only=True):
     data: Any = UNSET
     user_id: Text = UNSET
     tags: dict[str, Any] | UnsetType = UNSET
+    rolled: (
+        Annotated[
+            list[int],
+            Meta(description="Of appends that came together: characters that each added."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class LatestVersion(Struct, kw_only=True):

@@ -246,6 +246,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             *(msgspec.structs.replace(each, is_required=False) for each in _SIGNED),
             Parameter("rewind", "How many messages that are there already.", WHOLE),
             Parameter("append_mode", "Appends as fragments or whole.", {"enum": ["delta", "full"]}),
+            Parameter(
+                "append_rollup_window",
+                "Milliseconds for which appends may be held to be sent together.",
+                {"enum": [0, 20, 40, 100, 500]},
+            ),
             Parameter("last_event_id", "Id of the last event that was seen."),
             Parameter("user_id", "Who joins a presence channel; signed requests only."),
             Parameter("Last-Event-ID", "The same, as browsers send it.", location="header"),

@@ -75,6 +75,8 @@ class Connection:
         self._app = app
         self._options = options
         self.socket_id = socket_id
+        self.rollup_window = options.rollup_window
+        """For how long appends may be held to leave together, in milliseconds."""
         self.quota = quota
         """Whose limits its subscriptions count against."""
         self.subscriptions: dict[str, Subscription] = {}
@@ -174,7 +176,9 @@ class Connection:
             self._outlet.push(encoded)
 
     def send(self, json: bytes) -> None:
-        """Queue a frame of its own."""
+        """Queue a frame of its own, after whatever was held for it."""
+        if self.rollup_window:
+            self._service.hub.rolling.before_frame_of(self)
         self.push(text_frame(json))
 
     async def drained(self) -> None:

@@ -14,6 +14,7 @@ from tidelog.channels.front.sockets.connection import Sending
 from tidelog.channels.front.sockets.continuity import StreamIds
 from tidelog.channels.front.sockets.hot_buffer import HotBuffer
 from tidelog.channels.front.sockets.hub import Channel, HeldFrame, Hub, Subscription
+from tidelog.channels.front.sockets.rolling import Receivers, Rolling
 from tidelog.channels.front.sockets.texts import Texts
 from tidelog.channels.messages import Entry, Erased, Live
 from tidelog.channels.protocol import wire
@@ -58,6 +59,7 @@ class Delivery:
         self._made_bytes = 0
         self._senders: dict[Subscription, asyncio.Task[None]] = {}
         """Who sends what subscriptions hold, where that is not a subscribe or a resume."""
+        self.rolling = hub.rolling = Rolling(self._give)
 
     def deliver(self, entries: Sequence[Entry]) -> None:
         """Deliver what was committed next."""
@@ -80,11 +82,16 @@ class Delivery:
         if channel is None and not self._texts.has(number):
             return  # nobody is here for it, so it is not even read
         version = entry.version()
+        if channel is not None and channel.rollups:
+            self.rolling.make_way(channel, version)  # while the text is as it was
         self._texts.follow(stream, version, number, is_wanted=channel is not None)
         if channel is not None:
             if channel.state is not None:
                 channel.state.delivered(version)
-            self._fan_out(channel, version, number)
+            receivers: Receivers = channel.subscriptions.items()
+            if channel.rollups:
+                receivers = self.rolling.receivers(channel, version)
+            self._give(channel, version, receivers)
 
     def _lost(self, entry: Entry) -> None:
         """A version cannot be delivered, as when it was emptied: its subscribers must resume."""
@@ -94,8 +101,8 @@ class Delivery:
             for connection in tuple(channel.subscriptions):
                 connection.end(wire.RECONNECT)
 
-    def _fan_out(self, channel: Channel, version: Version, number: int) -> None:
-        """Give a version to every subscriber, encoded once for each form that somebody needs.
+    def _give(self, channel: Channel, version: Version, receivers: Receivers) -> None:
+        """Give a version to subscribers, encoded once for each form that somebody needs.
 
         Nothing here waits: who cannot be sent the whole data at once holds the version instead, and
         whatever follows for that subscription queues up after it.
@@ -104,7 +111,7 @@ class Delivery:
         is_append = version.kind == APPEND
         is_large = version.data_bytes > PACED_BYTES
         is_event = version.kind in (CREATE, EVENT)
-        for connection, subscription in channel.subscriptions.items():
+        for connection, subscription in receivers:
             if version.socket_id is not None and connection.socket_id == version.socket_id:
                 continue
             if connection.version == wire.V1:
@@ -117,12 +124,12 @@ class Delivery:
                     self._hold(subscription, version)
                     continue
                 if not whole:
-                    data = self._texts.at(version, number)
+                    data = self._texts.at(version, int(version.message_serial[-20:]))
                     if data is None:
                         self._hold(subscription, version)
                         continue
                     whole = text_frame(self.frame(channel, version, data))
-                    if is_large:
+                    if is_large and not version.rolled:
                         self._keep_made((self.stream_id(channel), version.committed_id), whole)
                 subscription.deliver(whole, version)
                 if is_large and subscription.held is None:
@@ -221,14 +228,15 @@ class Delivery:
         follower.follow(version)
         if not (version.keeps_data or (is_full and version.kind == APPEND)):
             return text_frame(self._projector.frame(version, name, stream_id))
-        made = self._made.get((stream_id, version.committed_id))
+        key = (stream_id, version.committed_id)
+        made = None if version.rolled else self._made.get(key)
         if made is None:
             data = await follower.whole(version)
             if data is None:
                 return None
             made = text_frame(self._projector.frame(version, name, stream_id, data=data))
-            if version.data_bytes > PACED_BYTES:
-                self._keep_made((stream_id, version.committed_id), made)
+            if version.data_bytes > PACED_BYTES and not version.rolled:
+                self._keep_made(key, made)
         return made
 
     def _keep_made(self, key: tuple[str, int], frame: bytes) -> None:
@@ -247,6 +255,7 @@ class Delivery:
 
     def forget(self, erased: Erased) -> None:
         """Some content of channels is erased: keep none of it."""
+        self.rolling.flush_all()
         self._forget_frames()
         self._texts.forget(erased)
         for stream in erased.streams:
@@ -262,6 +271,7 @@ class Delivery:
 
     def distrust(self) -> None:
         """Something may have been erased without a word: keep nothing that may not be stored."""
+        self.rolling.flush_all()
         self._forget_frames()
         self._texts.clear()
         if self._hot is not None:
@@ -293,6 +303,7 @@ class Delivery:
         channel = self._hub.channel(stream)
         if channel is None:
             return
+        channel.before_frame()
         plain = rich = b""
         for connection, subscription in channel.subscriptions.items():
             if version.socket_id is not None and connection.socket_id == version.socket_id:
@@ -309,6 +320,7 @@ class Delivery:
         channel = self._hub.channel(stream)
         if channel is None:
             return
+        channel.before_frame()
         frame = text_frame(
             self._hub.frames.event(
                 wire.V2, "sockudo:message.summary", channel=channel.name, data=summary

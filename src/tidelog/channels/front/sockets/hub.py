@@ -18,11 +18,13 @@ from tidelog.channels.protocol.actions import Member
 from tidelog.channels.protocol.frames import Frames
 from tidelog.channels.protocol.names import ChannelKind, kind_of, split_stream
 from tidelog.channels.protocol.revocations import Revocations
+from tidelog.channels.protocol.rollup import Rollup
 from tidelog.channels.protocol.version import Version
 from tidelog.link.message import Message
 
 if TYPE_CHECKING:
     from tidelog.channels.front.sockets.connection import Connection
+    from tidelog.channels.front.sockets.rolling import Rolling
     from tidelog.channels.front.sockets.standing import Standing
 
 
@@ -61,6 +63,7 @@ class Subscription:
         "held",
         "is_counted",
         "member",
+        "skipped",
     )
 
     def __init__(self, connection: "Connection", channel: "Channel", member: Member | None) -> None:
@@ -76,6 +79,8 @@ class Subscription:
         self.held: deque[HeldFrame] | None = None
         """Live frames while the past is being replayed, or what was sent is more than the socket
         takes at once; None when there is nothing to wait for."""
+        self.skipped = 0
+        """Number of the rollup whose appends it gets one by one: it came while that was held."""
 
     def deliver(self, frame: bytes, version: Version | None = None) -> None:
         """Give it an encoded frame, now or when it is its turn."""
@@ -97,8 +102,16 @@ class Subscription:
 
     def release(self) -> None:
         """Hold nothing any more."""
+        if self.held is not None:
+            self.skip_rollup()
         self.connection.held_bytes -= sum(held.size for held in self.held or ())
         self.held = None
+
+    def skip_rollup(self) -> None:
+        """What is held of its channel for others is not for it: it has it, or comes after it."""
+        rollup = self.channel.rollups.get(self.connection.rollup_window)
+        if rollup is not None:
+            self.skipped = rollup.number
 
     def drop_held(self, is_shown: Callable[[Version], bool]) -> None:
         """Forget the held frames of versions that the peer has seen in another form."""
@@ -122,7 +135,7 @@ class Subscription:
 class Channel:
     """The subscribers of one channel on this front."""
 
-    __slots__ = ("_hub", "kind", "members", "name", "state", "stream", "subscriptions")
+    __slots__ = ("_hub", "kind", "members", "name", "rollups", "state", "stream", "subscriptions")
 
     def __init__(self, hub: "Hub", name: str, stream: str) -> None:
         self._hub = hub
@@ -135,6 +148,8 @@ class Channel:
         channels only."""
         self.state: Standing | None = None
         """Where it is; None if nothing of the channel is stored."""
+        self.rollups: dict[int, Rollup] = {}
+        """Appends that are held, by the window that some of the subscribers asked for."""
 
     @property
     def is_presence(self) -> bool:
@@ -147,6 +162,11 @@ class Channel:
         for user_id, user_info in members.items():
             self.added(user_id, user_info, besides=connection)
         self.subscriptions[connection] = subscription
+        if connection.rollup_window:
+            window = connection.rollup_window
+            rollup = self.rollups.setdefault(window, Rollup(window))
+            rollup.subscribers += 1
+            subscription.skip_rollup()
         if subscription.member is None:
             self._hub.tell(Recount(self.stream, len(self.subscriptions)))
 
@@ -155,6 +175,11 @@ class Channel:
         subscription = self.subscriptions.pop(connection, None)
         if subscription is None:
             return None
+        rollup = self.rollups.get(connection.rollup_window)
+        if rollup is not None:
+            rollup.subscribers -= 1
+            if not rollup.subscribers:
+                del self.rollups[connection.rollup_window]
         if subscription.member is None:
             self._hub.tell(Recount(self.stream, len(self.subscriptions)))
         else:
@@ -196,10 +221,16 @@ class Channel:
         if user_id not in self.members:
             return
         self.members[user_id] = user_info
+        self.before_frame()
         frame = text_frame(self._hub.frames.presence_update(self.name, user_id, user_info))
         for subscription in self.subscriptions.values():
             if subscription.connection.version == wire.V2:
                 subscription.deliver(frame)
+
+    def before_frame(self) -> None:
+        """A frame is about to be sent to its subscribers: what is held goes first."""
+        if self.rollups:
+            self._hub.rolling.flush(self)
 
     def tell(
         self,
@@ -208,6 +239,7 @@ class Channel:
         besides: "Connection | None" = None,
     ) -> None:
         """Send every subscriber a frame of its protocol version, encoded once for each."""
+        self.before_frame()
         encoded: dict[wire.ProtocolVersion, bytes] = {}
         for connection, subscription in self.subscriptions.items():
             if connection is besides:
@@ -225,6 +257,8 @@ class Hub:
         """`tell` lets the owner know what changes."""
         self.frames = frames
         self.tell = tell
+        self.rolling: Rolling
+        """Sends what is held of the channels; set by whoever delivers."""
         self._channels: dict[str, Channel] = {}
         """By stream; only those with subscribers."""
         self._sockets: dict[tuple[str, str], Connection] = {}

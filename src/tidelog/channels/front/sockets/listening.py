@@ -39,7 +39,8 @@ class Listening(Connection):
         Raises:
             Refused: it may not.
         """
-        super().__init__(service, app, Options(wire.V2, wanted.append_mode), socket_id, quota)
+        options = Options(wire.V2, wanted.append_mode, rollup_window=wanted.rollup_window)
+        super().__init__(service, app, options, socket_id, quota)
         self._wanted = wanted
         self._credentials = credentials_of(app, socket_id, wanted, claims)
         self.encode = EventEncoding()

@@ -284,7 +284,10 @@ class Subscribing:
     def unsubscribe(self, connection: Connection, name: str) -> None:
         """End a subscription, and forget what was resumed for one to come."""
         connection.resumed.pop(name, None)
-        subscription = connection.subscriptions.pop(name, None)
+        subscription = connection.subscriptions.get(name)
+        if subscription is not None and not connection.is_closed:
+            self._delivery.rolling.give(subscription)
+        connection.subscriptions.pop(name, None)
         if subscription is not None and subscription.is_counted:
             connection.quota.unsubscribe()
         channel = self._hub.channel(stream_name(connection.app.id, name))
@@ -490,6 +493,7 @@ class Subscribing:
                     # What is being sent came live before the resume, and goes first.
                     while (sender := self._delivery.sender_of(subscription)) is not None:
                         await asyncio.wait([sender])
+                    self._delivery.rolling.give(subscription)
                     subscription.wait()
                     holding.append(subscription)
                 outcome = await self._resume_channel(connection, position, subscription)

@@ -38,7 +38,7 @@ def created() -> bytes:
 
 def test_nothing_stays_in_memory_that_may_have_been_erased() -> None:
     """Another node may have erased it while this one did not hear: the store is asked again."""
-    nobody = SimpleNamespace(subscriptions={}, state=None)
+    nobody = SimpleNamespace(subscriptions={}, state=None, rollups={})
     hub = SimpleNamespace(channel=lambda _: nobody)
     nothing: Any = None
     texts, hot = Texts(nothing, 10**6, is_followed=lambda _: True), HotBuffer(10, 60, 2**25)
@@ -59,8 +59,8 @@ def test_what_cannot_be_delivered_sends_its_subscribers_back() -> None:
     """
     for body in (None, b"not json"):
         subscriber = _Subscriber()
-        nobody = SimpleNamespace(subscriptions={}, state=None)
-        channel = SimpleNamespace(subscriptions={subscriber: None})
+        nobody = SimpleNamespace(subscriptions={}, state=None, rollups={})
+        channel = SimpleNamespace(subscriptions={subscriber: None}, rollups={})
         channels = [nobody, channel]
         hub = SimpleNamespace(
             channel=lambda _, channels=channels: channels.pop(0) if channels[1:] else channels[0]
