@@ -6,13 +6,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tidelog.base.own_program import own_program
+
 _PR_SET_PDEATHSIG = 1
 """From Linux's `prctl.h`: the signal a process gets when its parent ends. It outlives `exec`."""
 
 
 def tied(command: Sequence[str], number: int = signal.SIGTERM) -> list[str]:
     """A command that does the same as this one and gets this signal when its caller ends."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), str(int(number)), *command]
+    return own_program(__name__, str(os.getpid()), str(int(number)), *command)
 
 
 def main(arguments: Sequence[str]) -> None:

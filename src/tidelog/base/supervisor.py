@@ -73,6 +73,12 @@ def next_pause(pause: float, lived: float) -> float:
     return min(2 * pause, MOST_PAUSE_SECONDS)
 
 
+def _heard(started: "asyncio.Future[list[str]]") -> None:
+    """Nobody waits for it any more: what it failed with is no news."""
+    if not started.cancelled():
+        started.exception()
+
+
 def _ending(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
@@ -142,6 +148,7 @@ class Supervisor:
             return started.result() if started.done() else None
         finally:
             stopping.cancel()
+            started.add_done_callback(_heard)
             started.cancel()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.own_program import own_program
 from tidelog.base.terminal import printable
 from tidelog.cli.shared.options import JsonOption
 
@@ -126,7 +127,7 @@ def up(
 
     if ephemeral is None:
         ephemeral = invite is not None and is_ci(os.environ)
-    command = [sys.executable, "-m", "tidelog.daemon", "--log-level", log_level]
+    command = own_program("tidelog.daemon", "--log-level", log_level)
     if ephemeral:
         command.append("--ephemeral")
         if data_dir is not None:
@@ -457,7 +458,7 @@ def install_service(
     Example: tidelog daemon install-service --data-dir ~/.local/state/tidelog/mesh/harbour --print
     """
     directory = daemon_dir(data_dir, mesh)
-    arguments = [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(directory)]
+    arguments = own_program("tidelog.daemon", "--data-dir", str(directory))
     unit = UNIT.format(
         command=" ".join(_for_systemd(argument) for argument in arguments),
         directory=_for_systemd(str(directory)),

@@ -6,7 +6,6 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
+from tidelog.base.own_program import own_program
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 from tidelog.testing.process import ServerProcess
 
@@ -145,7 +145,7 @@ class Stage:
             TidelogError: it failed.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tidelog", *arguments),
+            *own_program("tidelog", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=self.home,
@@ -191,7 +191,7 @@ def _free(port: int) -> int:
 def _daemon(home: Path) -> Iterator[None]:
     with (home / "daemon.log").open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "tidelog.daemon", "--data-dir", str(home)],
+            own_program("tidelog.daemon", "--data-dir", str(home)),
             stdout=subprocess.PIPE,
             stderr=log,
         )

@@ -3,12 +3,12 @@
 import asyncio
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.own_program import own_program
 from tidelog.base.parent_death import tied
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Daemons:
         invite = await self._command("mesh", "invite", MESH, "--url", url)
         name = self._names[member]
         directory = Path(tempfile.mkdtemp(prefix="tidelog-")) / name
-        daemon = [sys.executable, "-m", "tidelog.daemon", "--ephemeral", "--name", name]
+        daemon = own_program("tidelog.daemon", "--ephemeral", "--name", name)
         process = await asyncio.create_subprocess_exec(
             *tied([*daemon, "--data-dir", str(directory), "--log-level", "warning"]),
             stdout=asyncio.subprocess.PIPE,
@@ -63,7 +63,7 @@ class Daemons:
 
     async def _command(self, *arguments: str, may_fail: bool = False) -> str:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tidelog", *arguments),
+            *own_program("tidelog", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TIDELOG_ADMIN_TOKEN": self._admin_token},

@@ -26,14 +26,27 @@ def private_directory() -> Iterator[Path]:
     """Make one, mode 0700; it is removed afterwards."""
     parent = _parent()
     _sweep(parent)
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    number = os.open(made, os.O_RDONLY)
+    made, number = _locked(parent)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX)
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
         os.close(number)
+
+
+def _locked(parent: Path) -> tuple[Path, int]:
+    """A new one, and what holds its lock.
+
+    A server that starts at the same moment may find it before it is locked, and remove it.
+    """
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        with contextlib.suppress(FileNotFoundError):
+            number = os.open(made, os.O_RDONLY)
+            fcntl.flock(number, fcntl.LOCK_EX)
+            if made.exists():
+                return made, number
+            os.close(number)
 
 
 def _parent() -> Path:
@@ -41,7 +54,8 @@ def _parent() -> Path:
     places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108
     for place in filter(None, places):
         longest = os.path.join(place, f"{_PREFIX}12345678", _LONGEST_NAME)  # noqa: PTH118
-        if len(os.fsencode(longest)) <= MAX_PATH_BYTES and os.access(place, os.W_OK | os.X_OK):
+        is_short = len(os.fsencode(longest)) <= MAX_PATH_BYTES
+        if is_short and Path(place).is_dir() and os.access(place, os.W_OK | os.X_OK):
             return Path(place)
     raise ConfigError(
         "no directory for the socket between this server's processes: none of XDG_RUNTIME_DIR, "

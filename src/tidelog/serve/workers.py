@@ -4,11 +4,11 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Literal
 
+from tidelog.base.own_program import own_program
 from tidelog.base.supervisor import Program, Supervisor
 from tidelog.config.settings import Settings
 from tidelog.serve import handed_settings
@@ -69,7 +69,7 @@ def _ranks(fronts: int, path: str, settings: int) -> Sequence[Sequence[Program]]
 
     def program(name: str, module: str, *, is_given_port: bool) -> Program:
         arguments = Arguments(name, path, str(settings))
-        command = (sys.executable, "-m", f"tidelog.serve.{module}", *arguments)
+        command = own_program(f"tidelog.serve.{module}", *arguments)
         return Program(name, command, is_given_port, (settings,))
 
     names = [f"front {number}" for number in range(1, fronts + 1)]

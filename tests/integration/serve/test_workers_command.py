@@ -42,10 +42,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def children(pid: int) -> dict[int, list[str]]:
-    """The command lines of a process's children, of each what is after its interpreter."""
+    """The command lines of a process's children, of each from its `-m` on."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     lines = {int(each): Path(f"/proc/{each}/cmdline").read_bytes() for each in listed}
-    return {each: line.decode().split("\0")[1:-1] for each, line in lines.items()}
+    return {each: line.decode().split("\0")[2:-1] for each, line in lines.items()}
+
+
+def interpreter_options(pid: int) -> str:
+    """What a process's interpreter was told before `-m`."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1]
 
 
 def until_gone(processes: dict[int, list[str]]) -> None:
@@ -77,6 +82,7 @@ def test_every_front_serves_the_port_and_no_command_line_has_a_secret(
     until_ready(server)
     [path] = {line[3] for line in programs.values()}
     assert len(path) < 108
+    assert {interpreter_options(each) for each in programs} == {"-P"}, "imports nothing from here"
     assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
     shown = " ".join(word for line in programs.values() for word in line)
     assert not any(secret in shown for secret in CREDENTIALS.values())
@@ -269,3 +275,24 @@ def test_sockets_have_short_paths_wherever_temporary_files_are(
         assert first.parent == second.parent == Path("/tmp")
         assert first.is_dir()
     assert not first.exists()
+
+
+def test_servers_that_start_at_once_keep_their_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may sweep when another has made its directory, and not locked it yet."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    make = tempfile.mkdtemp
+    others = contextlib.ExitStack()
+
+    def made_and_swept(**place: str) -> str:
+        monkeypatch.setattr(tempfile, "mkdtemp", make)
+        made = make(**place)
+        others.enter_context(private_directory())
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)
+    with others, private_directory() as directory:
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert len(list(tmp_path.iterdir())) == 2
+    assert not list(tmp_path.iterdir())

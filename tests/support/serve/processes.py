@@ -157,7 +157,7 @@ def _is_running(process: int, module: str) -> bool:
         words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return words[1:3] == [b"-m", module.encode()]
+    return module.encode() in words[:4]
 
 
 def state(process: int) -> str:

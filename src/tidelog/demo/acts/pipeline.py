@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.own_program import own_program
 from tidelog.demo.figures import Figure, counted, rows
 from tidelog.demo.narration import Claim, Narrator
 from tidelog.demo.stage import Stage
@@ -40,7 +40,7 @@ async def play(stage: Stage, narrator: Narrator) -> tuple[list[Figure], list[Cla
 
 async def _run(stage: Stage, narrator: Narrator, *arguments: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tidelog", *arguments),
+        *own_program("tidelog", *arguments),
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,

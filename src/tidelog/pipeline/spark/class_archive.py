@@ -12,7 +12,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from tidelog.base.errors import TidelogError
+from tidelog.base.own_program import own_program
 from tidelog.pipeline.spark.jvm import Jvm, cache_directory, find_jvm
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def build_afterwards(jvm: Jvm) -> "subprocess.Popen[bytes] | None":
     with contextlib.suppress(OSError, TidelogError):
         if _Archive(jvm).is_due():
             return subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-m", __name__, "--build"],
+                own_program(__name__, "--build"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -162,7 +162,7 @@ class _Archive:
         told = f"-XX:ArchiveClassesAtExit={file} {_SILENT}"
         if self._base is not None:
             told = f"-XX:SharedArchiveFile={self._base} {told}"
-        command = [sys.executable, "-m", "tidelog.pipeline.spark.class_archive"]
+        command = own_program("tidelog.pipeline.spark.class_archive")
         with subprocess.Popen(  # noqa: S603 - ourselves
             command,
             env={**os.environ, BUILDING_VARIABLE: told},
