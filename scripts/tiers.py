@@ -64,6 +64,12 @@ CRASH = (
 )
 """Crash tests in parts that take about as long as each other; what is left is another one."""
 
+QUARTER = " ".join(
+    modules("tests/conformance/channels", "continuity", "frames", "history_control", "mutations")
+)
+"""What is also run with halves that share nothing but bytes, with three fronts, and with two nodes
+of two fronts each; `scripts/soak` runs all of it so."""
+
 PIPELINE_WHOLE = modules("tests/pipeline", "built_tables", "commands", "engines", "jvm")
 """Tests of the pipeline that share a lake on which everything was run: about half of its time. Each
 half has one session that its tests share, and its two halves keep two processors busy."""
@@ -135,17 +141,23 @@ TIERS = (
     Tier(
         "conformance",
         "conformance",
-        90,
+        150,
         (
             f"{PYTEST} tests/conformance",
             "ENGINE=sqlite scripts/conformance sync",
             "ENGINE=postgresql scripts/conformance sync",
+            f"TIDELOG_TEST_LINK=encoded {PYTEST} {QUARTER} -k sqlite",
+            (
+                f"TIDELOG_TEST_WORKERS=3 {PYTEST} -k sqlite {QUARTER}"
+                " tests/clients/test_channels_sdk.py tests/crash/test_channels_promises.py"
+            ),
+            f"TIDELOG_TEST_WORKERS=2 TIDELOG_TEST_NODES=2 {PYTEST} {QUARTER} -k postgresql",
         ),
     ),
     Tier(
         "crash",
         "crash and faults",
-        160,
+        185,
         (
             *(f"{PYTEST} -s {' '.join(part)}" for part in CRASH),
             f"{PYTEST} -s tests/crash "

@@ -21,6 +21,7 @@ from support.channels.peer import (
     unique,
     until,
 )
+from support.serve import workers
 from support.web.relay import Relay
 from tidelog.channels.upkeep import streams
 from tidelog.client import (
@@ -283,7 +284,9 @@ async def test_a_restart_of_the_server_is_no_gap(engine: str, store: str, tmp_pa
             await subscriber.__aexit__(None, None, None)
     assert seen[-1].data == "before meanwhile after"
     assert len({message.delivery_serial for message in seen}) == len(seen)
-    assert (client.connections, subscriber.resets) == (2, 0)
+    # While fronts end, one that is not told yet may take who has left another.
+    assert 2 <= client.connections <= 2 + workers.count()
+    assert subscriber.resets == 0
 
 
 async def test_a_lost_answer_publishes_nothing_twice(

@@ -19,6 +19,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tidelog.base.faultpoint import VARIABLE as FAULTS_VARIABLE
 from tidelog.base.net import direct
 from tidelog.testing.process import CREDENTIALS
@@ -26,6 +28,8 @@ from tidelog.testing.process import CREDENTIALS
 FIXTURES = Path(__file__).parent
 SECRET = "conformance-secret-at-least-32-bytes"
 HOME_VARIABLE = "TIDELOG_TEST_CONFORMANCE_HOME"
+WORKERS_VARIABLE = "TIDELOG_TEST_WORKERS"
+"""How many fronts the server has, if it is not one process."""
 START_SECONDS = 20.0
 
 FAULTS = {"after_persist_before_reply": "store.committed=kill@1"}
@@ -110,6 +114,8 @@ def restart(home: Path, config: dict[str, Any], mode: str) -> int:
     command += ["--data-dir", str(home / "data"), "--config", str(home / "tidelog.toml")]
     if store := (home / "store").read_text(encoding="utf-8"):
         command += ["--store", store]
+    if workers := os.environ.get(WORKERS_VARIABLE):
+        command += ["--workers", workers]
     ready, log = home / "ready", home / "server.log"
     ready.unlink(missing_ok=True)
     fault = FAULTS[config["failpoint"]] if config.get("failpoint") else ""
@@ -138,10 +144,12 @@ def end(home: Path, mode: str) -> None:
     pid = int(pid_file.read_text(encoding="ascii"))
     number = signal.SIGKILL if mode == "kill" else signal.SIGTERM
     try:
+        family = psutil.Process(pid).children(recursive=True)
         os.kill(pid, number)
         while not _is_gone(pid):
             time.sleep(0.01)
-    except ProcessLookupError:
+        psutil.wait_procs(family)
+    except (ProcessLookupError, psutil.NoSuchProcess):
         pass
     pid_file.unlink()
 
