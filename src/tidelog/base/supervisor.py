@@ -63,6 +63,14 @@ def say_ready(text: str = "") -> None:
             os.close(int(given))
 
 
+def server_process() -> int:
+    """What one stops to end this server: the supervisor of a program that starts, or itself.
+
+    A program that is stopped alone is started again.
+    """
+    return os.getppid() if READY_VARIABLE in os.environ else os.getpid()
+
+
 def next_pause(pause: float, lived: float) -> float:
     """How long to wait for the next start of a program that lived for so long.
 

@@ -57,7 +57,8 @@ class OwnerLink:
         while True:
             try:
                 await loop.create_unix_connection(lambda: link, self._path)
-            except (FileNotFoundError, ConnectionError):
+            except (FileNotFoundError, ConnectionError, BlockingIOError):
+                # Not there, ending, or with more fronts to let in than it has room for.
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

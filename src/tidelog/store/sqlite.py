@@ -23,6 +23,7 @@ from tidelog.base.errors import (
 )
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
+from tidelog.base.supervisor import server_process
 from tidelog.store.checkpoints import LARGEST_WAL_PAGES, Checkpoints
 from tidelog.store.disk_speed import LARGE_BYTES, DiskSpeed
 from tidelog.store.engine import (
@@ -388,7 +389,8 @@ class SqliteStore:
                     "name the right one with --data-dir."
                 )
         else:
-            self._lock = sqlitefile.DirectoryLock(path.with_name(path.name + ".lock"))
+            lock = path.with_name(path.name + ".lock")
+            self._lock = sqlitefile.DirectoryLock(lock, holder=server_process())
         try:
             connection = self._open(log_id, read_only=read_only)
         except BaseException:

@@ -120,7 +120,8 @@ def test_a_second_server_of_the_data_is_refused(server: ServerProcess) -> None:
     ]
     assert refused[0].returncode == 1
     assert refused[1].returncode == refused[0].returncode
-    assert refused[1].stderr == refused[0].stderr != ""
+    assert refused[1].stderr == refused[0].stderr
+    assert f"(process {server.pid}). Stop that one" in refused[0].stderr, "not the owner alone"
     assert refused[1].stdout == ""
 
 

@@ -158,10 +158,10 @@ class DirectoryLock:
     It ends with the process, however that ends, so a killed server leaves nothing to clean up.
     """
 
-    def __init__(self, path: Path, *, remedy: str = ELSEWHERE) -> None:
+    def __init__(self, path: Path, *, remedy: str = ELSEWHERE, holder: int = 0) -> None:
         """Take the lock or raise `StoreInUse`, naming the process that has it.
 
-        `remedy` ends that message.
+        `remedy` ends that message. `holder` is what others are told to stop, if not this process.
         """
         self.path = path
         try:
@@ -187,7 +187,7 @@ class DirectoryLock:
                 f"{path.parent} is in use by another tidelog server (process {holder}). {remedy}"
             ) from None
         self._file.truncate(0)
-        self._file.write(str(os.getpid()))
+        self._file.write(str(holder or os.getpid()))
         self._file.flush()
 
     def release(self) -> None:
