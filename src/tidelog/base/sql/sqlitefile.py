@@ -181,10 +181,10 @@ class DirectoryLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
+            found = self._file.read().strip() or "unknown"
             self._file.close()
             raise StoreInUse(
-                f"{path.parent} is in use by another tidelog server (process {holder}). {remedy}"
+                f"{path.parent} is in use by another tidelog server (process {found}). {remedy}"
             ) from None
         self._file.truncate(0)
         self._file.write(str(holder or os.getpid()))
