@@ -36,7 +36,12 @@ from tidelog.testing.scratch import memory_directory
 
 ROOT = Path(__file__).parents[1]
 BIN = ".venv/bin"
-PYTEST = f"{BIN}/pytest -q --durations=10 --durations-min=5 -o tmp_path_retention_policy=failed"
+HUNG = "-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true"
+"""No test takes a quarter of an hour, however busy the machine is: it waits for what never comes.
+Then it is shown where, and the part ends."""
+PYTEST = (
+    f"{BIN}/pytest -q --durations=10 --durations-min=5 -o tmp_path_retention_policy=failed {HUNG}"
+)
 IS_COVERED = os.environ.get("TIDELOG_TEST_COVERAGE") == "1"
 """Whether to tell which branches the tests inside their own process reach; to watch them makes
 these tests two to three times as slow."""
