@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,19 +51,29 @@ def _locked(parent: Path) -> tuple[Path, int]:
 
 
 def _parent() -> Path:
-    """The first place for temporary files that is there and has a short path."""
+    """The first place for temporary files that is there, safe, and has a short path."""
     places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108
     for place in filter(None, places):
         longest = os.path.join(place, f"{_PREFIX}12345678", _LONGEST_NAME)  # noqa: PTH118
         is_short = len(os.fsencode(longest)) <= MAX_PATH_BYTES
-        if is_short and Path(place).is_dir() and os.access(place, os.W_OK | os.X_OK):
+        if is_short and _is_safe(place) and os.access(place, os.W_OK | os.X_OK):
             return Path(place)
     raise ConfigError(
         "no directory for the socket between this server's processes: none of XDG_RUNTIME_DIR, "
-        f"TMPDIR and /tmp can be written and has a path of at most "
+        f"TMPDIR and /tmp can be written, is safe from other users and has a path of at most "
         f"{MAX_PATH_BYTES - len(_PREFIX) - len(_LONGEST_NAME) - 10} bytes. Set TMPDIR to such a "
         "directory, or use --workers 1."
     )
+
+
+def _is_safe(place: str) -> bool:
+    """Whether nobody else can put another directory in the place of one that we make there."""
+    try:
+        found = os.stat(place)  # noqa: PTH116
+    except OSError:
+        return False
+    is_kept = found.st_mode & stat.S_ISVTX or not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid()) and bool(is_kept)
 
 
 def _sweep(parent: Path) -> None:

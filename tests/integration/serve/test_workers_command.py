@@ -278,6 +278,17 @@ def test_sockets_have_short_paths_wherever_temporary_files_are(
     assert not first.exists()
 
 
+def test_sockets_are_where_nobody_can_put_others_in_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can rename the directory could be the owner of the log to its fronts."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for mode, is_used in ((0o777, False), (0o770, False), (0o1777, True), (0o700, True)):
+        tmp_path.chmod(mode)
+        with private_directory() as directory:
+            assert (directory.parent == tmp_path) is is_used
+
+
 def test_servers_that_start_at_once_keep_their_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
