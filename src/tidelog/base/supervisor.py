@@ -120,7 +120,7 @@ class Supervisor:
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is complete.
 
-        Again: programs that were told to end are told again, to wait for nobody.
+        Again: programs that were told to end, by SIGTERM, get SIGINT: they wait for nobody.
         """
         if self._stopping.is_set():
             for rank in self._running:
@@ -178,9 +178,9 @@ class _Kept:
                 self._process.send_signal(number)
 
     def hurry(self) -> None:
-        """Tell it again, if it was told."""
+        """Tell it again, if it was told; not as before, which others may have done too."""
         if self._ending.is_set():
-            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGINT)
 
     async def end(self, grace_seconds: float) -> None:
         """Return when it has ended, by itself or not."""

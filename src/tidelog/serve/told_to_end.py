@@ -21,7 +21,11 @@ class ToldToEnd:
 
     @contextmanager
     def calls(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Within this a signal calls `stop`, on the loop that runs; otherwise it ends at once."""
+        """Within this a signal calls `stop`, on the loop that runs; otherwise it ends at once.
+
+        A second SIGTERM does nothing: a service manager may have told all processes of a server,
+        and its supervisor tells them too. SIGINT is how that tells them to hurry.
+        """
         self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stop)
         try:
             yield
@@ -29,9 +33,9 @@ class ToldToEnd:
             self._stop = None
 
     def _told(self, number: int, _: object) -> None:
-        self.is_told = True
-        if self._stop is not None:
-            self._stop()
-        else:
+        was_told, self.is_told = self.is_told, True
+        if self._stop is None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+        elif not was_told or number == signal.SIGINT:
+            self._stop()
