@@ -278,22 +278,29 @@ def test_sockets_have_short_paths_wherever_temporary_files_are(
     assert not first.exists()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory in which a socket's path has room, wherever the tests have theirs."""
+    with tempfile.TemporaryDirectory(prefix="t") as made:
+        yield Path(made)
+
+
 def test_sockets_are_where_nobody_can_put_others_in_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever can rename the directory could be the owner of the log to its fronts."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     for mode, is_used in ((0o777, False), (0o770, False), (0o1777, True), (0o700, True)):
-        tmp_path.chmod(mode)
+        short_path.chmod(mode)
         with private_directory() as directory:
-            assert (directory.parent == tmp_path) is is_used
+            assert (directory.parent == short_path) is is_used
 
 
 def test_servers_that_start_at_once_keep_their_directories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One may sweep when another has made its directory, and not locked it yet."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     make = tempfile.mkdtemp
     others = contextlib.ExitStack()
 
@@ -306,5 +313,5 @@ def test_servers_that_start_at_once_keep_their_directories(
     monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)
     with others, private_directory() as directory:
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        assert len(list(tmp_path.iterdir())) == 2
-    assert not list(tmp_path.iterdir())
+        assert len(list(short_path.iterdir())) == 2
+    assert not list(short_path.iterdir())
