@@ -7,6 +7,7 @@ when it last did, so the sums of its figures do not go back while it is busy.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from tidelog.base.metric_totals import (
     totals,
 )
 from tidelog.base.metrics import Metrics
+from tidelog.base.together import Together
 from tidelog.link.ends import FrontEnd, OwnerEnd, Send
 from tidelog.link.message import Failed, Message, Vocabulary
 
@@ -237,6 +239,9 @@ class GatheringFront:
     def __init__(self, link: FrontEnd, name: str, topics: Topics) -> None:
         self._link = link
         self._topics = dict(topics)
+        # Strangers may ask these, as often as they like.
+        self._metrics = Together(self._ask_metrics)
+        self._health = Together(partial(link.reply, AskHealth(), Health))
         link.hear = self._hear
         link.tell(Enter(name))
 
@@ -259,15 +264,18 @@ class GatheringFront:
             TidelogError: the owner is away.
         """
         try:
-            parts = await self.gather(METRICS)
+            return await self._metrics.answer()
         except TidelogError as error:
             raise TidelogError(AWAY) from error
+
+    async def _ask_metrics(self) -> bytes:
+        parts = await self.gather(METRICS)
         return rendered(totals((each.process, decoded(each.payload)) for each in parts))
 
     async def problem(self) -> str | None:
         """Why no writes are taken; None if they are."""
         try:
-            return (await self._link.reply(AskHealth(), Health)).problem
+            return (await self._health.answer()).problem
         except TidelogError:
             return AWAY
 

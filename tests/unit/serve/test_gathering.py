@@ -83,6 +83,28 @@ async def test_the_owner_says_how_it_is() -> None:
         await front.metrics()
 
 
+async def test_strangers_who_ask_at_once_cost_the_owner_two_questions() -> None:
+    """Also while it does not answer, and each of them has given up since."""
+    server = Server()
+    front, end = server.front("front 1"), server.ends["front 1"]
+    sent: list[int] = []
+    end.send = lambda number, _: sent.append(number)
+    strangers = [asyncio.create_task(front.problem()) for _ in range(50)]
+    await asyncio.sleep(0)
+    for each in strangers:
+        each.cancel()
+    await asyncio.wait(strangers)
+    waiting = [asyncio.create_task(front.problem()) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert len(sent) == 1
+    end.received(sent[0], gathering.Health("before they asked"))
+    while len(sent) < 2:  # noqa: ASYNC110 - the next turns of the loop
+        await asyncio.sleep(0)
+    end.received(sent[1], gathering.Health("now"))
+    assert set(await asyncio.gather(*waiting)) == {"now"}
+    assert len(sent) == 2
+
+
 async def test_the_owner_knows_when_all_fronts_have_left() -> None:
     """At once, if there is none."""
     owner = GatheringOwner({}, lambda: None)
