@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import tempfile
 from pathlib import Path
 
 import uvloop
@@ -24,7 +25,10 @@ async def _connects_when_there_is_room(path: Path) -> None:
             each.close()
 
 
-def test_a_front_waits_for_an_owner_that_has_no_room(tmp_path: Path) -> None:
+def test_a_front_waits_for_an_owner_that_has_no_room() -> None:
     """Many of them come at once when an owner is started again; each would end, and be away."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_connects_when_there_is_room(tmp_path / "s"))
+    with (
+        tempfile.TemporaryDirectory(prefix="t") as short,  # a socket's path must be
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_connects_when_there_is_room(Path(short) / "s"))
