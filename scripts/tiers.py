@@ -107,7 +107,7 @@ TIERS = (
     Tier(
         "pipeline",
         "pipeline",
-        220,
+        300,
         (
             f"{PYTEST} {' '.join(PIPELINE_WHOLE)}",
             f"{PYTEST} tests/pipeline " + " ".join(f"--ignore={each}" for each in PIPELINE_WHOLE),
