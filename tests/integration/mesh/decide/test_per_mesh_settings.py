@@ -132,7 +132,9 @@ async def test_a_longer_window_makes_no_orphans(store_location: str, tmp_path: P
         await ana.topic("alerts")
         assert (await ana.post(unique(), envelope())).status_code == 201
         clock.advance(8 * DAY_MS)
-        assert await broker.owner.periodic._retention.tick() == (0, 1)
+        # By these or by the broker's own first one, which is still at it on a busy machine.
+        while await broker.rows("SELECT key FROM dedupe WHERE scope LIKE 'mesh/%'"):
+            await broker.owner.periodic._retention.tick()
         for change in ({"dedupe_retention_days": 365}, {"dedupe_retention_mode": "permanent"}):
             assert (await broker.admin("PATCH", f"/mesh/{slug}", change)).status_code == 200
             found = find_orphans(broker.server.store, clock.now_ms())
