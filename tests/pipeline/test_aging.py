@@ -23,8 +23,10 @@ from tidelog.pipeline.fill.ingest import ingest, roll_back
 from tidelog.pipeline.fill.rebuild import rebuild
 from tidelog.pipeline.fill.sync_model import model_in_use
 from tidelog.pipeline.forget import forget
+from tidelog.pipeline.lake.errors import LakeError
 from tidelog.pipeline.lake.horizon import AGING, BASE, begun_horizon, horizon
-from tidelog.pipeline.lake.lake import AGED, Lake, LakeError
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import AGED
 from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index

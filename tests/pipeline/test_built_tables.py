@@ -28,7 +28,8 @@ from tidelog.pipeline.fill.aging import age
 from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.forget import forget
 from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake.lake import ALTERATIONS, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import ALTERATIONS
 from tidelog.pipeline.search.index import index_root, read_manifest
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.store_address import StoreAddress

@@ -20,7 +20,8 @@ from support.pipeline.typed_command import NO_JVM, Command, refused
 from tidelog.base.faultpoint import VARIABLE, FaultPoint
 from tidelog.pipeline import deliver as module
 from tidelog.pipeline.deliver import DeliveryFailed, DeliveryReset, Progress, Receiver, deliver
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

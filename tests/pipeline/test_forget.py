@@ -22,8 +22,9 @@ from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.pipeline.fill.ingest import ingest
 from tidelog.pipeline.forget import NothingToForget, forget
 from tidelog.pipeline.frames import empty_frame
+from tidelog.pipeline.lake.errors import LakeLocked
 from tidelog.pipeline.lake.forgetting import is_unfinished
-from tidelog.pipeline.lake.lake import Lake, LakeLocked
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import read_relations

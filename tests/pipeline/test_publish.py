@@ -12,7 +12,8 @@ from support.sync.peer import ADMIN_TOKEN, TREE, SyncNode, connected, outcome, p
 from tidelog.base.settings.limits import Limits
 from tidelog.pipeline.fill.derived_tables import build
 from tidelog.pipeline.fill.ingest import ingest
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.publish import Published, PublishError, Refused, publish_snapshots
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.sync.front.files import read_model

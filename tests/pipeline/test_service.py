@@ -19,7 +19,8 @@ from tidelog.cli.pipeline.service import Round, Service, seconds_of
 from tidelog.cli.pipeline.workspace import Workspace
 from tidelog.config.settings import Settings
 from tidelog.pipeline.checks.finding import Finding, Verdict
-from tidelog.pipeline.lake.lake import Lake, LakeDamaged
+from tidelog.pipeline.lake.errors import LakeDamaged
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.lazy_spark import LazySpark
 from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 

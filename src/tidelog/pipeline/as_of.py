@@ -11,10 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelog.pipeline.frames import empty_frame
+from tidelog.pipeline.lake.errors import LakeError
 from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.lake.horizon import BASE, begun_horizon, horizon, horizon_in_words
-from tidelog.pipeline.lake.lake import Lake, LakeError, forgotten_partitions
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.lake.names import require_known
+from tidelog.pipeline.lake.reading import forgotten_partitions
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:

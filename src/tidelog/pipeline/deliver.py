@@ -27,7 +27,7 @@ from tidelog import __version__
 from tidelog.base.errors import TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.net import direct
-from tidelog.pipeline.lake.lake import LOG_ID
+from tidelog.pipeline.lake.notes import LOG_ID
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from tidelog.base.errors import TidelogError
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.forgetting import begin_forgetting, end_forgetting
 from tidelog.pipeline.lake.horizon import BASE, horizon
-from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.reading import forgotten_partitions
 from tidelog.pipeline.search.index import index_root
 from tidelog.pipeline.search.index_build import update_index
 from tidelog.pipeline.source.relations import RELATIONS

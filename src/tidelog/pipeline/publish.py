@@ -16,7 +16,8 @@ from msgspec import Struct
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
 from tidelog.base.net.refusal import in_words, read_body
-from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.reading import forgotten_partitions
 
 TIMEOUT_SECONDS = 60.0
 """For one snapshot. The server reads it, checks it and commits it; the largest has 10 MiB."""

@@ -34,7 +34,8 @@ from tidelog.pipeline.checks.served import AppKey, Server
 from tidelog.pipeline.checks.spool import RELATIONS
 from tidelog.pipeline.fill.ingest import IngestError, ingest
 from tidelog.pipeline.forget import forget
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.pipeline.spark.session import SMALL_SETTINGS
 from tidelog.pipeline.transforms.snapshots import ModelSource

@@ -20,7 +20,8 @@ from tidelog.pipeline.checks.view import View
 from tidelog.pipeline.fill.derived_tables import build, buildable
 from tidelog.pipeline.fill.ingest import catch_up, ingest
 from tidelog.pipeline.fill.sync_model import model_in_use
-from tidelog.pipeline.lake.lake import AGED, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import AGED
 from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.lazy_spark import LazySpark
 from tidelog.pipeline.search.index_build import update_index

@@ -18,7 +18,8 @@ from tidelog.base.faultpoint import FaultPoint
 from tidelog.log.draft import Draft
 from tidelog.pipeline.fill.derived_tables import Built, build, buildable, unchanged
 from tidelog.pipeline.fill.ingest import catch_up
-from tidelog.pipeline.lake.lake import Lake, LakeError, LakeLocked
+from tidelog.pipeline.lake.errors import LakeError, LakeLocked
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 from tidelog.sync.protocol.profiles import Model
 

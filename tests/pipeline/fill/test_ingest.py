@@ -11,7 +11,8 @@ import pytest
 
 from support.log.log_writer import draft, live_writer, read_log, write_log
 from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, Progress, ingest
-from tidelog.pipeline.lake.lake import Lake, LakeLocked
+from tidelog.pipeline.lake.errors import LakeLocked
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.source.store_address import LogReplaced, StoreAddress
 from tidelog.store.rows import Entry
 

@@ -10,7 +10,8 @@ from support.pipeline.table_rows import table_rows
 from tidelog.pipeline.fill.derived_tables import build
 from tidelog.pipeline.fill.ingest import catch_up
 from tidelog.pipeline.fill.rebuild import rebuild
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.source.store_address import StoreAddress
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 
 from support.pipeline.plain_rows import VALUES, written
 from tidelog.pipeline.lake.iceberg import FOLDER, HINT, Described, describe, is_described
-from tidelog.pipeline.lake.lake import VACUUM_AFTER, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.reading import VACUUM_AFTER
 from tidelog.pipeline.tables import BY_NAME
 
 

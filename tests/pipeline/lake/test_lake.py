@@ -12,13 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.compaction import AT_ONCE
-from tidelog.pipeline.lake.lake import (
-    SEAL,
-    Lake,
-    LakeError,
-    LakeLocked,
-    SchemaDrift,
-)
+from tidelog.pipeline.lake.errors import LakeError, LakeLocked, SchemaDrift
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import SEAL
 from tidelog.pipeline.tables import ACTION_COUNTS, ACTIVITY
 
 if TYPE_CHECKING:

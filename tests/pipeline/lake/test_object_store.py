@@ -22,7 +22,8 @@ from tidelog.pipeline.fill.ingest import catch_up
 from tidelog.pipeline.frames import arrow_schema
 from tidelog.pipeline.lake import lease
 from tidelog.pipeline.lake.compaction import AT_ONCE
-from tidelog.pipeline.lake.lake import Lake, LakeLocked
+from tidelog.pipeline.lake.errors import LakeLocked
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.lake.object_files import ObjectFiles
 from tidelog.pipeline.lake.object_store import LakeUnavailable, ObjectStore
 from tidelog.pipeline.lake.replacing import written

@@ -8,7 +8,8 @@ import pytest
 
 from tidelog.pipeline.frames import arrow_schema
 from tidelog.pipeline.lake import replacing
-from tidelog.pipeline.lake.lake import ALTERATIONS, PART_ROWS, Lake
+from tidelog.pipeline.lake.lake import PART_ROWS, Lake
+from tidelog.pipeline.lake.notes import ALTERATIONS
 from tidelog.pipeline.lake.replacing import Gone, files_from, files_with, span_of
 from tidelog.pipeline.tables import BY_NAME
 

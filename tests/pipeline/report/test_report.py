@@ -10,7 +10,8 @@ import pytest
 
 from support.pipeline.table_rows import message_row, table_rows
 from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.report import write_report
 from tidelog.pipeline.report.figures import BUCKETS, STEPS, bucket_width, gather, shown_bytes
 from tidelog.pipeline.report.message_states import message_states

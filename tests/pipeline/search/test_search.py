@@ -15,7 +15,8 @@ from support.pipeline.search_shard import DELETED, publish, put
 from support.pipeline.table_rows import message_row, table_rows
 from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search import index_build
 from tidelog.pipeline.search.index import (
     MAX_HITS,

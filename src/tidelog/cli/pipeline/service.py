@@ -170,7 +170,7 @@ class Service:
     @contextlib.contextmanager
     def _writing(self, stop: threading.Event) -> Iterator[None]:
         """The right to write to the lake, for which it waits, unless it is told to end."""
-        from tidelog.pipeline.lake.lake import LakeLocked
+        from tidelog.pipeline.lake.errors import LakeLocked
 
         is_told = False
         with ExitStack() as held:
@@ -226,7 +226,7 @@ class _Session:
 
 def is_lasting(error: TidelogError) -> bool:
     """Whether an error stays until somebody does something."""
-    from tidelog.pipeline.lake.lake import LakeError, LakeLocked
+    from tidelog.pipeline.lake.errors import LakeError, LakeLocked
     from tidelog.pipeline.source.store_address import LogReplaced
     from tidelog.pipeline.spark.jvm import NoJvm
 

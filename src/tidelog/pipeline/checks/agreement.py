@@ -32,7 +32,8 @@ from tidelog.pipeline.checks.spool import Relation, Spool
 from tidelog.pipeline.frames import frame_of_rows
 from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.lake.horizon import BASE, horizon, horizon_in_words
-from tidelog.pipeline.lake.lake import Lake, forgotten_partitions
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.reading import forgotten_partitions
 from tidelog.pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -472,7 +473,7 @@ def reduced(
     """
     from pyspark.sql import functions as sql
 
-    from tidelog.pipeline.lake.lake import frame_of
+    from tidelog.pipeline.lake.reading import frame_of
     from tidelog.pipeline.tables import BY_NAME
     from tidelog.pipeline.transforms.events import events
     from tidelog.pipeline.transforms.snapshots import continued, snapshots

@@ -32,7 +32,7 @@ from tidelog.pipeline.checks.extent import (
 from tidelog.pipeline.checks.finding import Finding, Verdict
 from tidelog.pipeline.checks.view import View
 from tidelog.pipeline.fill.ingest import noted_position
-from tidelog.pipeline.lake.lake import SchemaDrift
+from tidelog.pipeline.lake.errors import SchemaDrift
 from tidelog.pipeline.lake.parquet_file import write_parquet
 from tidelog.pipeline.lazy_spark import is_local, with_settings
 from tidelog.pipeline.spark.session import SMALL_ROWS, SMALL_SETTINGS

@@ -13,7 +13,7 @@ from tidelog.pipeline.checks.beside import Ref
 from tidelog.pipeline.checks.evidence import Evidence, within
 from tidelog.pipeline.checks.extent import Extent, Range
 from tidelog.pipeline.frames import frame_of_rows
-from tidelog.pipeline.lake.lake import ALTERATIONS
+from tidelog.pipeline.lake.notes import ALTERATIONS
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.tables import BY_NAME
 

@@ -25,7 +25,8 @@ from pyspark.sql import functions as sql
 from tidelog.pipeline.fill.sync_states import states_of, tellable_events
 from tidelog.pipeline.frames import arrow_schema
 from tidelog.pipeline.lake.horizon import AGING, BASE, begun_horizon, horizon
-from tidelog.pipeline.lake.lake import AGED, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import AGED
 from tidelog.pipeline.lake.replacing import Gone, Span, common, span_of
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.tables import BY_NAME, TABLES_WITH_CONTENT, Table

@@ -32,7 +32,10 @@ from tidelog.pipeline.fill.row_files import ROWS, write_rows
 from tidelog.pipeline.fill.sync_model import model_source
 from tidelog.pipeline.fill.sync_states import states_of, tellable_events
 from tidelog.pipeline.frames import arrow_schema, frame_of_rows
-from tidelog.pipeline.lake.lake import ALTERATIONS, MODEL, Lake, LakeError, frame_of
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import ALTERATIONS, MODEL
+from tidelog.pipeline.lake.reading import frame_of
 from tidelog.pipeline.lake.replacing import Gone, files_in_minutes, files_with, written
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.source.relations import Moment, read_relations, relation_frame

@@ -6,7 +6,8 @@ is made of has changed since, and if what it is made of is still what it was mad
 
 from typing import TYPE_CHECKING
 
-from tidelog.pipeline.lake.lake import ALTERATIONS, MODEL, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import ALTERATIONS, MODEL
 from tidelog.pipeline.search.index import NoIndex, index_root, read_manifest
 from tidelog.pipeline.search.index_build import Updated
 from tidelog.pipeline.tables import Table

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tidelog.base.errors import TidelogError
 from tidelog.pipeline.fill.entry_files import write_entries
 from tidelog.pipeline.frames import spark_path
+from tidelog.pipeline.lake.errors import LakeError, LakeLocked
 from tidelog.pipeline.lake.horizon import BASE, horizon
-from tidelog.pipeline.lake.lake import AGED, LOG_ID, Lake, LakeError, LakeLocked
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import AGED, LOG_ID
 from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.search.index import outdate_index

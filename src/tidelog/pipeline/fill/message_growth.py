@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.pipeline.fill.alterations import slices
-from tidelog.pipeline.lake.lake import ALTERATIONS, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import ALTERATIONS
 from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.transforms.message_fold import (
     KEY,

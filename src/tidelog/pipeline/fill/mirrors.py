@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from tidelog.pipeline.fill.alterations import Slice, slices
 from tidelog.pipeline.fill.relation_files import files_of_pages, relation_files
-from tidelog.pipeline.lake.lake import ALTERATIONS, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import ALTERATIONS
 from tidelog.pipeline.lake.replacing import Gone
 from tidelog.pipeline.source.relations import typed
 from tidelog.pipeline.transforms.stored_rows import mirrored

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.fill.derived_tables import Built, Steps, build, build_whole, told_by_the_log
+from tidelog.pipeline.lake.errors import LakeError
 from tidelog.pipeline.lake.horizon import horizon
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.lake.lake_files import LakeFiles, LocalFiles
 from tidelog.pipeline.source.relations import read_relations
 from tidelog.pipeline.source.store_address import AlterationNumbers

@@ -6,7 +6,8 @@ say the same, unless a process died in between.
 
 from datetime import UTC, datetime
 
-from tidelog.pipeline.lake.lake import AGED, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.notes import AGED
 from tidelog.pipeline.tables import TABLES_WITH_CONTENT
 
 BASE = "snapshot_base"

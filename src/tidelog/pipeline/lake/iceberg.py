@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from tidelog.base.errors import TidelogError
-from tidelog.pipeline.lake.lake import VACUUM_AFTER, Lake
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.reading import VACUUM_AFTER
 from tidelog.pipeline.lake.statistics import sought_columns
 from tidelog.pipeline.tables import BY_NAME, TABLES, Table
 

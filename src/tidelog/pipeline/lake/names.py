@@ -4,7 +4,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from tidelog.pipeline.lake.lake import Lake, LakeError
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
 
 Named = Literal["channel", "partition", "mesh", "app"]
 

@@ -20,7 +20,9 @@ from zlib import crc32
 import msgspec
 
 from tidelog.base.faultpoint import FaultPoint, reach
-from tidelog.pipeline.lake.lake import Lake, LakeError, frame_of
+from tidelog.pipeline.lake.errors import LakeError
+from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.lake.reading import frame_of
 from tidelog.pipeline.lazy_spark import session_of
 from tidelog.pipeline.search.index import (
     FORMAT,
