@@ -30,6 +30,8 @@ if workers.count():
     ServerProcess.spawn = staticmethod(workers.spawner(workers.count()))
     ServerProcess.program = "tidelog"  # the probe has no halves
 ENGINES = ("sqlite", "postgresql")
+ALONE = ("inside", "one_front")
+"""Marks of what needs a server of one process."""
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # So a shell starts what it runs in the background, and what tests interrupt inherits it.
@@ -46,11 +48,11 @@ are more examples in `scripts/soak`."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nobody can look into a server of other processes."""
+    """Nobody can look into a server of other processes, and each front counts for itself."""
     if workers.count():
-        inside = [item for item in items if item.get_closest_marker("inside")]
-        config.hook.pytest_deselected(items=inside)
-        items[:] = [item for item in items if not item.get_closest_marker("inside")]
+        left_out = [item for item in items if any(map(item.get_closest_marker, ALONE))]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 Every case ends with the invariants G1 to G8, read from the databases.
 """
 
-import os
 import signal
 import sqlite3
 import time
@@ -105,10 +104,10 @@ def test_ft_12_a_receiver_killed_around_its_commit(mesh: RealMesh) -> None:
             assert bob.wait() == -9
             assert mesh.undelivered() == 1
             assert len(bob.received()) == number + (point != "R1")
-            os.kill(mesh.server.pid, signal.SIGSTOP)  # nothing comes before somebody watches
+            mesh.server.send_signal(signal.SIGSTOP)  # nothing comes before somebody watches
             bob.start()
             bob.watch()
-            os.kill(mesh.server.pid, signal.SIGCONT)
+            mesh.server.send_signal(signal.SIGCONT)
             eventually(lambda: mesh.undelivered() == 0, 20)
             told = int(point == "R1")  # later points: the row was there already
             eventually(partial(is_told, bob, point, told))

@@ -92,13 +92,13 @@ async def test_ft_24a_a_retry_paused_before_the_fast_path(
     with RealMesh(tmp_path / "broker", postgresql_url, environment=RESTING, **kept) as mesh:
         caller = await Caller.open(mesh, await asyncio.to_thread(mesh.member, "carol"))
         first = await caller.send("a", topic_send("tide"))
-        os.kill(mesh.server.pid, signal.SIGSTOP)
+        mesh.server.send_signal(signal.SIGSTOP)
         retry = asyncio.create_task(caller.send("a", topic_send("tide")))
         mesh.shift_clock(WEEK_HOURS)
         await asyncio.to_thread(mesh.node("sweeper", SWEEPING).start)
         await asyncio.to_thread(eventually, lambda: "a" not in mesh.ids())
         assert not retry.done()
-        os.kill(mesh.server.pid, signal.SIGCONT)
+        mesh.server.send_signal(signal.SIGCONT)
         again = await retry
         assert (first["code"], again["code"]) == (201, 201)
         assert again["broker_message_id"] != first["broker_message_id"]
@@ -127,7 +127,7 @@ async def test_ft_24b_a_retry_paused_before_decide(
         if is_swept:
             mesh.shift_clock(WEEK_HOURS)
             await asyncio.to_thread(eventually, lambda: "b" not in mesh.ids())
-        os.kill(mesh.server.pid, signal.SIGCONT)
+        mesh.server.send_signal(signal.SIGCONT)
         answer = await paused
         assert (first["code"], answer["code"]) == (201, 201 if is_swept else 200)
         is_same = answer["broker_message_id"] == first["broker_message_id"]
@@ -150,7 +150,7 @@ async def test_ft_24c_a_retry_while_retention_deletes(tmp_path: Path, postgresql
         meanwhile = await caller.send("c", topic_send("tide"))
         assert (meanwhile["code"], meanwhile["history_available"]) == (200, True)
         assert mesh.messages()["c"] == 1
-        os.kill(sweeper.pid, signal.SIGCONT)
+        sweeper.send_signal(signal.SIGCONT)
         await asyncio.to_thread(eventually, lambda: mesh.messages()["c"] == 0)
         after = await caller.send("c", topic_send("tide"))
         assert (after["code"], after["history_available"]) == (200, False)
@@ -163,8 +163,10 @@ async def test_ft_24c_a_retry_while_retention_deletes(tmp_path: Path, postgresql
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process stands still."""
-    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    """Whether a process stands still, or one that it has started."""
+    process = psutil.Process(pid)
+    family = (process, *process.children())
+    return any(each.status() == psutil.STATUS_STOPPED for each in family)
 
 
 async def retried(caller: Caller, client_id: str, dice: random.Random) -> list[Json]:

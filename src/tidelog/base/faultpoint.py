@@ -4,9 +4,10 @@ Armed only by the environment variable `TIDELOG_TEST_FAULTS`, read once at impor
 `reach` is a comparison with an empty mapping, and nothing a client sends can arm a point.
 
 The variable is a comma-separated list of `point=effect` or `point=effect@n` (the n-th pass,
-counted from 1; without it the first). Effects: `kill` (SIGKILL to the own process), `stop` (SIGSTOP
-to it: it stands still until a test continues it), `enospc`, `eio` (an `OSError` with that number),
-`cut` (a `ConnectionResetError`) and `slow` (a pause at every pass, as of a disk that takes long).
+counted from 1; without it the first). Effects: `kill` (SIGKILL to the own process), `kill-all` (to
+its supervisor, and so to all processes of a server), `stop` (SIGSTOP to the own: it stands still
+until a test continues it), `enospc`, `eio` (an `OSError` with that number), `cut` (a
+`ConnectionResetError`) and `slow` (a pause at every pass, as of a disk that takes long).
 """
 
 import errno
@@ -113,7 +114,7 @@ COMMIT_PATH = (
 
 SLOW_SECONDS = 0.005
 
-_EFFECTS = ("kill", "stop", "enospc", "eio", "cut", "slow")
+_EFFECTS = ("kill", "kill-all", "stop", "enospc", "eio", "cut", "slow")
 
 
 class _Armed:
@@ -157,6 +158,11 @@ def _pass(point: FaultPoint) -> None:
 def _fire(effect: str) -> None:
     match effect:
         case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "kill-all":
+            # It must not end before the others: they would see that, and say something. So it
+            # stands still until its supervisor's death kills all of them (`parent_death`).
+            os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGSTOP)
         case "enospc":
             raise OSError(errno.ENOSPC, "injected: no space left on device")

@@ -149,12 +149,12 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL: no handler runs, nothing is flushed."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self.wait()
 
     def terminate(self) -> int:
         """SIGTERM, and wait for the orderly end; returns the exit code."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, timeout_seconds: float = 30.0) -> int:
@@ -165,7 +165,8 @@ class ServerProcess:
             self._process.stdout.close()
         return code
 
-    def _signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, if it has not ended."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)

@@ -161,6 +161,7 @@ async def test_a_message_of_more_than_64_kib_closes_with_1009(node: ChannelsNode
         assert await peer.closed() == 1009
 
 
+@pytest.mark.one_front
 async def test_one_connection_too_many_is_closed_with_4004(
     tmp_path: Path,
 ) -> None:

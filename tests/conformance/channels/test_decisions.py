@@ -394,6 +394,7 @@ async def test_a_restart_loses_nothing(tmp_path: Path, spare_store: SpareStore) 
 # Limits of the HTTP API.
 
 
+@pytest.mark.one_front
 async def test_rate_limit(tmp_path: Path) -> None:
     """8.1: 429 with `Retry-After`; the limit is the app's own."""
     slow = App(id="tide", key="tide-key", secret="s", max_api_requests_per_minute=3)

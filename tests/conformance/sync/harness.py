@@ -33,7 +33,7 @@ WORKERS_VARIABLE = "TIDELOG_TEST_WORKERS"
 START_SECONDS = 20.0
 
 FAULTS = {"after_persist_before_reply": "store.committed=kill@1"}
-"""The fixtures' fail points and ours."""
+"""The fixtures' fail points and ours; they kill the server, however many processes it has."""
 
 _PASSED_ON = ("jwt_algorithms", "profiles", "heartbeat_timeout_ms")
 
@@ -114,11 +114,12 @@ def restart(home: Path, config: dict[str, Any], mode: str) -> int:
     command += ["--data-dir", str(home / "data"), "--config", str(home / "tidelog.toml")]
     if store := (home / "store").read_text(encoding="utf-8"):
         command += ["--store", store]
+    fault = FAULTS[config["failpoint"]] if config.get("failpoint") else ""
     if workers := os.environ.get(WORKERS_VARIABLE):
         command += ["--workers", workers]
+        fault = fault.replace("=kill", "=kill-all")
     ready, log = home / "ready", home / "server.log"
     ready.unlink(missing_ok=True)
-    fault = FAULTS[config["failpoint"]] if config.get("failpoint") else ""
     environment = {**os.environ, **CREDENTIALS, FAULTS_VARIABLE: fault}
     with ready.open("wb") as output, log.open("ab") as errors:
         server = subprocess.Popen(

@@ -2,13 +2,14 @@
 
 Tests start, kill and wait for one process, and that is the supervisor then. As on a machine that
 loses its power, whoever kills it kills all of its processes, and where a test lets a fault point
-kill the server, all of them die with the one that has reached it.
+kill the server, all of them die before anyone can see that the one that has reached it is gone.
 """
 
 import asyncio
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -88,8 +89,10 @@ def spawner(fronts: int) -> Callable[..., Process]:
         log = Path(stderr.name)
         began = log.stat().st_size
         workers = [*command, "--workers", str(fronts)]
+        faults = env.get(FAULTS_VARIABLE, "")
+        env = {**env, FAULTS_VARIABLE: faults.replace("=kill", "=kill-all")}
         process = NURSERY.start(workers, env=env, stderr=stderr, cwd=cwd)
-        return Workers(process, log, began, has_faults=bool(env.get(FAULTS_VARIABLE)))
+        return Workers(process, log, began, has_faults=bool(faults))
 
     return start
 
@@ -102,7 +105,6 @@ class Workers:
         self._log = log
         self._began = began
         self._has_faults = has_faults
-        self._family: list[psutil.Process] = []
         self.pid = supervisor.pid
         self.stdout = supervisor.stdout
 
@@ -118,21 +120,27 @@ class Workers:
     def wait(self, timeout: float | None = None) -> int:
         """See `Process.wait`; returns when all have ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
+        while (code := self.poll()) is None or not self._have_ended():
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             time.sleep(LOOK_SECONDS)
-        psutil.wait_procs(self._family, timeout=timeout)
         return code
 
     def send_signal(self, number: int) -> None:
         """See `Process.send_signal`; SIGKILL, SIGSTOP and SIGCONT are for all of them."""
-        self._family = self._children()  # before they are somebody else's
+        family = self._children()  # before they are somebody else's
         self._supervisor.send_signal(number)
         if number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT):
-            for each in self._family:
+            for each in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.send_signal(number)
+
+    def _have_ended(self) -> bool:
+        """Whether nobody is left that has the supervisor's standard output, as all of them do."""
+        if self.stdout is None or self.stdout.closed:
+            return True
+        readable, _, _ = select.select([self.stdout], [], [], 0.0)
+        return bool(readable) and not os.read(self.stdout.fileno(), 4096)
 
     def _children(self) -> list[psutil.Process]:
         try:

@@ -103,6 +103,34 @@ def test_kill_ends_the_process_at_once() -> None:
     assert run(script, "").returncode == 0
 
 
+SUPERVISED = """
+import os, signal, subprocess, sys
+from tidelog.base.parent_death import tied
+held, holds = os.pipe()
+watches = "import os, sys; os.read(int(sys.argv[1]), 1); os.write(1, b'it is gone')"
+reaches = "from tidelog.base.faultpoint import *; reach(FaultPoint.COMMITTED)"
+children = []
+for script, number in ((watches, held), (reaches, holds)):
+    command = tied([sys.executable, "-c", script, str(number)], signal.SIGKILL)
+    children.append(subprocess.Popen(command, pass_fds=[number]))
+    os.close(number)
+for child in children:
+    child.wait()
+"""
+"""A supervisor of a process that reaches a point, and of one that sees it end and then says so."""
+
+
+def test_kill_all_leaves_nobody_who_could_tell() -> None:
+    """The whole server is gone at once: no process of it says that another has ended."""
+    supervised = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISED],
+        env={VARIABLE: "store.committed=kill-all"},
+        stdout=subprocess.PIPE,
+    )
+    said, _ = supervised.communicate(timeout=30)  # when none of them is left
+    assert (supervised.returncode, said) == (-signal.SIGKILL, b"")
+
+
 def test_a_process_with_a_mistake_does_not_start() -> None:
     """The variable is read at import: a wrong one fails there, not silently."""
     failed = run("import tidelog.base.faultpoint", "store.written=explode")
