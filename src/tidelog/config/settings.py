@@ -109,6 +109,11 @@ class Settings(Section, frozen=True, kw_only=True):
     process owns the log, and a supervisor runs them all. `auto` is one less than there are
     processors."""
 
+    compression: bool = False
+    """Whether WebSocket messages of 128 bytes to 64 KiB are compressed for clients that ask for it
+    (permessage-deflate), as every browser does. A token's frame becomes half as large, and each
+    message takes some more CPU, once for all who receive it. Worth it where traffic is paid for."""
+
     tls_certificate: str = ""
     """PEM file with the certificate chain; empty for plain HTTP. Needs `tls_key`."""
 

@@ -13,6 +13,7 @@ from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
+from tidelog.web.deflate import deflated
 
 _log = logging.getLogger("tidelog.web")
 
@@ -52,6 +53,7 @@ class FrameWriter:
         "_transport",
         "_write",
         "attention",
+        "deflates",
         "fanout",
         "frames",
         "writable",
@@ -66,6 +68,8 @@ class FrameWriter:
         """Whether frames are taken: from the handshake to the first close frame."""
         self.attention = False
         """Whether `wrote` must follow a write: the socket is clogged or a close is pending."""
+        self.deflates = False
+        """Whether the peer takes compressed frames."""
         self._answer_bytes = 0
         """Size of the last answer: what waits beside it is judged, not the answer itself."""
         self._transport: asyncio.Transport | None = None
@@ -210,6 +214,8 @@ class Fanout:
         sent_bytes = 0
         batch: list[bytes] = []
         joined = b""
+        smaller: dict[bytes, bytes] = {}
+        """Frames as compressed for whoever takes that; most go to many."""
         for writer in dirty:
             frames = writer.frames
             if not frames:  # the connection went away between push and flush
@@ -218,9 +224,15 @@ class Fanout:
             if frames != batch:
                 batch = frames
                 joined = frames[0] if len(frames) == 1 else b"".join(frames)
-            sent_bytes += len(joined)
+            data = joined
+            if writer.deflates:
+                for each in frames:
+                    if each not in smaller:
+                        smaller[each] = deflated(each)
+                data = b"".join([smaller[each] for each in frames])
+            sent_bytes += len(data)
             try:
-                writer.write(joined, len(frames))
+                writer.write(data, len(frames))
             except Exception:  # noqa: BLE001 - one connection's failure is not its neighbours'
                 _log.exception("write failed; dropping the connection")
                 writer.abort()

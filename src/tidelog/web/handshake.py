@@ -94,10 +94,10 @@ def refuse(
     return HttpResponse(status=status, body=msgspec.json.encode(body), headers=headers)
 
 
-def accept(opening: Opening) -> bytes | HttpResponse:
+def accept(opening: Opening, extension: bytes | None = None) -> bytes | HttpResponse:
     """The `101` answer to a correct request, or the refusal of an incorrect one (RFC 6455, 4.2).
 
-    No extension and no subprotocol is ever negotiated.
+    `extension` is what was agreed on. No subprotocol is ever negotiated.
     """
     if opening.method != b"GET":
         return refuse(405, "a WebSocket is opened with GET", (b"allow", b"GET"))
@@ -115,7 +115,11 @@ def accept(opening: Opening) -> bytes | HttpResponse:
     digest = sha1(keys[0] + _GUID, usedforsecurity=False).digest()
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-accept: " + b64encode(digest) + b"\r\n\r\n"
+        b"sec-websocket-accept: "
+        + b64encode(digest)
+        + b"\r\n"
+        + (b"sec-websocket-extensions: %s\r\n" % extension if extension else b"")
+        + b"\r\n"
     )
 
 

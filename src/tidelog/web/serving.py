@@ -113,7 +113,13 @@ class Serving:
         addresses = Addresses(settings.per_address)
         unauthenticated = Unauthenticated(limits.unauthenticated_total_bytes, metrics)
         self._websockets = WebSocketService(
-            endpoints, fanout, metrics, limits, addresses, unauthenticated
+            endpoints,
+            fanout,
+            metrics,
+            limits,
+            addresses,
+            unauthenticated,
+            deflates=settings.compression,
         )
         app = HttpApp(self._routes, metrics, limits, addresses)
         protocol = http_protocol(

@@ -17,6 +17,7 @@ from tidelog.base.settings.limits import Limits
 from tidelog.web import handshake
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import UNAUTHORIZED
+from tidelog.web.deflate import agree, inflated
 from tidelog.web.failures import log_failure
 from tidelog.web.fanout import Fanout, FrameWriter
 from tidelog.web.reader import (
@@ -228,12 +229,12 @@ class WebSocket(FrameWriter, asyncio.Protocol):
             self._transport.write(handshake.encode(answer))
             self._transport.close()
             return
-        self._endpoint, self._conversation, self._quota, response = answer
+        self._endpoint, self._conversation, self._quota, response, self.deflates = answer
         limit = self._endpoint.max_message_bytes
         if self._endpoint.unauthenticated_codes:
             self._is_unauthenticated = True
             limit = min(limit, self._service.limits.unauthenticated_body_bytes)
-        self._reader = FrameReader(limit)
+        self._reader = FrameReader(limit, inflated if self.deflates else None)
         self.heard_at = self._service.loop.time()
         self._service.sockets.add(self)
         self.attach(self._transport)
@@ -363,11 +364,15 @@ class WebSocketService:
         limits: Limits,
         addresses: Addresses | None = None,
         unauthenticated: Unauthenticated | None = None,
+        *,
+        deflates: bool = False,
     ) -> None:
+        """`deflates`: whether messages are compressed for clients that ask for it."""
         self.loop = asyncio.get_running_loop()
         self.fanout = fanout
         self.limits = limits
         self._addresses = addresses
+        self._deflates = deflates
         self.unauthenticated = unauthenticated or Unauthenticated(
             limits.unauthenticated_total_bytes, metrics
         )
@@ -379,8 +384,11 @@ class WebSocketService:
 
     def admit(
         self, request: bytes, peer: str, local: tuple[str, int] | None
-    ) -> tuple[Endpoint, Conversation, AddressQuota, bytes] | HttpResponse:
-        """Judge an upgrade request: a conversation and the answer to send, or a refusal."""
+    ) -> tuple[Endpoint, Conversation, AddressQuota, bytes, bool] | HttpResponse:
+        """Judge an upgrade request: a conversation and the answer to send, or a refusal.
+
+        With the answer: whether it says that messages are compressed.
+        """
         opening = handshake.parse(request)
         if opening is None:
             return self._refused("upgrade", handshake.refuse(400, "malformed request target"))
@@ -388,7 +396,10 @@ class WebSocketService:
         if found is None:
             return self._refused("path", handshake.refuse(404, "no such WebSocket endpoint"))
         endpoint, params = found
-        response = handshake.accept(opening)
+        extension = None
+        if self._deflates:
+            extension = agree(opening.values(b"sec-websocket-extensions"))
+        response = handshake.accept(opening, extension)
         if isinstance(response, HttpResponse):
             return self._refused("upgrade", response)
         if self.sockets.full:
@@ -425,7 +436,7 @@ class WebSocketService:
             retry_after = (b"retry-after", _RETRY_AFTER_SECONDS)
             refusal = handshake.refuse(429, handshake.TOO_MANY_CONNECTIONS, retry_after)
             return self._refused("address_connections", refusal)
-        return endpoint, conversation, quota, response
+        return endpoint, conversation, quota, response, extension is not None
 
     def _refused(self, reason: str, response: HttpResponse) -> HttpResponse:
         self.metrics.refusals.labels(reason).inc()

@@ -431,11 +431,13 @@ class ChannelsNode:
         return f"{self.ws_url}/app/{key}?{query}"
 
     @asynccontextmanager
-    async def open(self, query: str, app: App = APP, protocol: int = 1) -> AsyncIterator[Peer]:
+    async def open(
+        self, query: str, app: App = APP, protocol: int = 1, compression: str | None = None
+    ) -> AsyncIterator[Peer]:
         """A socket of which nothing has been read."""
         async with connect(
             self.url(query, app.key),
-            compression=None,
+            compression=compression,
             max_size=None,
             ping_interval=None,
             close_timeout=2,
@@ -475,6 +477,7 @@ async def channels_server(
     apps: tuple[App, ...] = (APP, PLAIN, CLOSED),
     clock: ServerClock | None = None,
     admin_token: str = "",
+    compression: bool = False,
     **options: Any,
 ) -> AsyncIterator[ChannelsNode]:
     """A server with channels for the length of the block; `options` are those of `[channels]`.
@@ -490,6 +493,7 @@ async def channels_server(
         channels=Channels(**options),
         limits=limits or Limits(),
         admin_token=admin_token,
+        compression=compression,
     )
     http = httpx.AsyncClient(
         verify=False, limits=httpx.Limits(keepalive_expiry=1), timeout=WAIT_SECONDS

@@ -51,6 +51,7 @@ class Site:
         accept: Callable[[Upgrade], Conversation | HttpResponse] | None = None,
         *,
         heartbeat: bool = True,
+        deflates: bool = False,
         **limits: int,
     ) -> None:
         self.metrics = Metrics()
@@ -64,7 +65,9 @@ class Site:
             heartbeat=heartbeat,
             slow_consumer_code=4100,
         )
-        self.service = WebSocketService([endpoint], fanout, self.metrics, self.limits)
+        self.service = WebSocketService(
+            [endpoint], fanout, self.metrics, self.limits, deflates=deflates
+        )
         self.conversation = RecordingConversation()
         self.state = SimpleNamespace(connections=set())
 
@@ -122,6 +125,22 @@ async def test_handshake() -> None:
     assert upgrade.peer == site.conversation.outlet.peer == "192.0.2.1"
     assert site.count("tidelog_connections", surface="") == 1
     assert site.state.connections == {line.socket}
+
+
+@pytest.mark.parametrize("deflates", [True, False])
+async def test_messages_are_compressed_only_if_both_sides_want_it(deflates: bool) -> None:
+    """The reply names the extension, and frames use it, if the server was told to."""
+    site = Site(deflates=deflates)
+    offer = b"permessage-deflate; client_max_window_bits"
+    asking = site.connect(request(sec_websocket_extensions=offer))
+    (response,) = asking.transport.writes
+    assert (b"\r\nsec-websocket-extensions: permessage-deflate" in response) == deflates
+    asking.socket.push(text_frame(b"again " * 100))
+    await asyncio.sleep(0)
+    assert (len(asking.transport.writes[1]) < 100) == deflates
+    plain = site.connect()
+    assert b"extensions" not in plain.transport.writes[0]
+    assert plain.socket.deflates is False
 
 
 @pytest.mark.parametrize(
