@@ -264,7 +264,6 @@ async def test_a_delete_keeps_its_chain(api: Api) -> None:
     assert [item.get("data") for item in page["items"]] == [SECRET, None]
 
 
-@pytest.mark.inside
 async def test_a_part_is_purged(node: ChannelsNode, api: Api) -> None:
     """Messages below the bound are gone with all of their versions, the others stay as they are."""
     channel = unique()
@@ -278,7 +277,8 @@ async def test_a_part_is_purged(node: ChannelsNode, api: Api) -> None:
             refused(await api.get(message_path(channel, ack["message_serial"])), 404, "not_found")
         else:
             assert (await api.item(channel, ack["message_serial"]))["data"] == f"{SECRET} {n}"
-    entries = await node.surface.service.store.stream_entries(f"channels/tide/{channel}", 0)
+    async with node.store() as store:
+        entries = await store.stream_entries(f"channels/tide/{channel}", 0)
     assert [entry.body is None for entry in entries] == [
         True,
         True,

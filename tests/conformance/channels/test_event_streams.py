@@ -17,6 +17,7 @@ from support.channels.peer import (
     ok,
     token,
     unique,
+    unoccupied,
     until,
 )
 from tidelog.base.settings.limits import Limits
@@ -39,7 +40,6 @@ async def change(api: Api, channel: str) -> list[str]:
     return ["said", *(f"sockudo:message.{verb}" for verb in ("append", "update", "delete"))]
 
 
-@pytest.mark.inside
 async def test_check_69_events_are_the_frames_of_v2(node: ChannelsNode, api: Api) -> None:
     """To the byte of their JSON, in both append modes, beside sockets on the same channel."""
     for channel, mode in ((unique(), "delta"), (unique("private-x"), "full")):
@@ -71,7 +71,7 @@ async def test_check_69_events_are_the_frames_of_v2(node: ChannelsNode, api: Api
             await api.publish(channel, "not for it", socket_id=socket_id)
             await api.publish(channel, "for it", name="marker")
             await listener.expect("marker")
-        await until(lambda: node.surface.service.hub.count(APP.id) == 0)
+        await unoccupied(api, channel)
 
 
 async def test_check_70_who_may_listen(node: ChannelsNode, api: Api) -> None:
@@ -267,7 +267,6 @@ async def test_a_slow_reader_is_dropped_alone(
             assert node.server.metrics.slow_consumers._value.get() == 1
 
 
-@pytest.mark.inside
 async def test_other_requests_of_the_connection(node: ChannelsNode, api: Api) -> None:
     """HEAD is answered without a stream; what is pipelined after the request is dropped."""
     channel = unique()
@@ -283,4 +282,4 @@ async def test_other_requests_of_the_connection(node: ChannelsNode, api: Api) ->
     await api.publish(channel, "x", name="said")
     await listener.expect("said")
     writer.transport.abort()
-    await until(lambda: node.surface.service.hub.count(APP.id) == 0)
+    await unoccupied(api, channel)

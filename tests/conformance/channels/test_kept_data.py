@@ -30,7 +30,8 @@ async def large_message(api: Api, channel: str, size: int = LARGE) -> str:
 
 async def stored_bytes(node: ChannelsNode, channel: str) -> int:
     """Content in the log of a channel."""
-    entries = await node.surface.service.store.stream_entries(f"channels/tide/{channel}", 0)
+    async with node.store() as store:
+        entries = await store.stream_entries(f"channels/tide/{channel}", 0)
     return sum(len(entry.body or b"") for entry in entries)
 
 
@@ -52,7 +53,6 @@ async def frames_of(peer: Peer, count: int) -> list[dict[str, Any]]:
     return [await peer.receive() for _ in range(count)]
 
 
-@pytest.mark.inside
 async def test_kept_data_is_stored_once(node: ChannelsNode, api: Api) -> None:
     """Updates, deletes and changes of the stream's status add what they say, not the message."""
     channel = unique()
@@ -66,27 +66,30 @@ async def test_kept_data_is_stored_once(node: ChannelsNode, api: Api) -> None:
     assert (await api.item(channel, serial))["data"] == "y" * LARGE
 
 
-@pytest.mark.inside
 async def test_a_change_of_status_rewrites_no_large_state(node: ChannelsNode, api: Api) -> None:
     """A stream that opens and ends again and again writes its message a few times."""
     channel = unique()
     serial = await large_message(api, channel)
-    store = node.surface.service.store
     number = int(serial[-20:])
     states = set()
-    for n in range(20):
-        extras = STREAMING if n % 2 == 0 else COMPLETE
-        await api.mutate("update", channel, serial, extras=extras)
-        [(through, _)] = await store.rows("channels_message", (f"channels/tide/{channel}", number))
-        states.add(through)
-        is_listed = any(
-            row[1] == number
-            for row in await store.rows("channels_open_streams", ("", 0, "channels0", 2**62, 1000))
-        )
-        assert is_listed is (n % 2 == 0), "whether it is open is known all the same"
-    assert len(states) <= 2
-    async for looked in verify_channels(store):
-        assert not looked.damage
+    async with node.store() as store:
+        for n in range(20):
+            extras = STREAMING if n % 2 == 0 else COMPLETE
+            await api.mutate("update", channel, serial, extras=extras)
+            [(through, _)] = await store.rows(
+                "channels_message", (f"channels/tide/{channel}", number)
+            )
+            states.add(through)
+            is_listed = any(
+                row[1] == number
+                for row in await store.rows(
+                    "channels_open_streams", ("", 0, "channels0", 2**62, 1000)
+                )
+            )
+            assert is_listed is (n % 2 == 0), "whether it is open is known all the same"
+        assert len(states) <= 2
+        async for looked in verify_channels(store):
+            assert not looked.damage
 
 
 @pytest.mark.inside
@@ -218,7 +221,6 @@ async def test_a_resume_comes_after_what_is_being_sent(node: ChannelsNode, api: 
         assert (await reader.receive())["data"] == "next"
 
 
-@pytest.mark.inside
 async def test_erased_kept_data_is_gone(node: ChannelsNode, api: Api) -> None:
     """Forgetting a message empties what its versions say and what they refer to."""
     channel = unique()

@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 MASTER_KEY = base64.b64encode(bytes(range(32))).decode()
-PROXY_TOKEN = "only for tests"
+PROXY_TOKEN = "a token only for tests"
 
 
 def server_sdk(node: ChannelsNode) -> AsyncSockudo:

@@ -36,8 +36,11 @@ from tidelog.channels.settings import (
     VersionedMessages,
 )
 from tidelog.channels.surface import ChannelsSurface
+from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
 from tidelog.serve.server import Node, Server
+from tidelog.store import open_store
+from tidelog.store.engine import Store
 
 WAIT_SECONDS = 60.0
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -399,9 +402,11 @@ class ChannelsNode:
         self,
         url: str,
         client: httpx.AsyncClient,
+        location: str,
         inside: tuple[Server, ChannelsSurface] | None = None,
     ) -> None:
-        """`inside` is what a server in the test's own process is made of."""
+        """`location` is its store; `inside` what a server in the test's own process is made of."""
+        self._location = location
         self._inside = inside
         self._url = url
         self.ws_url = url.replace("http", "ws")
@@ -425,6 +430,15 @@ class ChannelsNode:
     def port(self) -> int:
         """Where it listens."""
         return int(self._url.rsplit(":", 1)[1])
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        """What it has stored, read beside it."""
+        store = await open_store(SCHEMA, self._location, log_id="", node="", read_only=True)
+        try:
+            yield store
+        finally:
+            await store.close()
 
     def url(self, query: str, key: str = APP.key) -> str:
         """The socket's URL."""
@@ -498,9 +512,10 @@ async def channels_server(
     http = httpx.AsyncClient(
         verify=False, limits=httpx.Limits(keepalive_expiry=1), timeout=WAIT_SECONDS
     )
+    location = store or str(data_dir / "tidelog.db")
     if workers.count() and clock is None:
         async with workers.served(data_dir, store, settings) as url, http as client:
-            yield ChannelsNode(url, client)
+            yield ChannelsNode(url, client, location)
         return
     mounted: list[ChannelsSurface] = []
 
@@ -515,7 +530,7 @@ async def channels_server(
         ) as server,
         http as client,
     ):
-        yield ChannelsNode(server.url, client, (server, mounted[0]))
+        yield ChannelsNode(server.url, client, location, (server, mounted[0]))
 
 
 # What a version looks like in a frame and in an answer.
@@ -567,6 +582,13 @@ async def nothing_else(api: Api, channel: str, *peers: Peer) -> dict[str, Any]:
     for peer in peers:
         await peer.expect("marker", channel)
     return ack
+
+
+async def unoccupied(api: Api, channel: str) -> None:
+    """Wait until nobody is subscribed any more."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while ok(await api.get(f"/channels/{channel}"))["occupied"]:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.005)
 
 
 async def until(condition: Any) -> None:
