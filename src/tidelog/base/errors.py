@@ -37,6 +37,10 @@ class TooLargeToSend(Unsendable):
     """It is too large: less of it at a time can be sent."""
 
 
+class OtherVersion(TidelogError):  # noqa: N818 - the failure is the noun
+    """Two processes of a server are of different versions of tidelog."""
+
+
 class StoreError(TidelogError):
     """Root of what an engine can raise."""
 

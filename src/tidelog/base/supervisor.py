@@ -2,8 +2,9 @@
 
 It does nothing else, so that nothing can go wrong with it: it accepts no connection and opens no
 store. Programs are started by exec, never by a fork that goes on, and are killed when their
-supervisor is (`parent_death`), so that the next one finds nothing held by them. The port stays open
-while a program that serves it is away, and whoever connects meanwhile waits.
+supervisor is (`parent_death`), so that the next one finds nothing held by them. One that gives no
+sign of life any more (`supervised`) is as good as dead, and killed. The port stays open while a
+program that serves it is away, and whoever connects meanwhile waits.
 """
 
 import asyncio
@@ -12,23 +13,23 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tidelog.base.parent_death import tied
+from tidelog.base.supervised import MOST_SAID_BYTES, READY_VARIABLE, SIGN_SECONDS
 
 LISTENER_VARIABLE = "TIDELOG_LISTENER"
 """Number of the port's socket, for whoever serves it; nobody sets it."""
-
-READY_VARIABLE = "TIDELOG_READY"
-"""Number of the pipe by which a program says that it is ready; nobody sets it."""
 
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 5.0
 """Between the death of a program and its next start, twice as long each time."""
 
-MOST_SAID_BYTES = 4096
-"""Of what a program says when it is ready; so much is written at once or not at all."""
+MOST_SILENT_LOOKS = 10
+"""A program that has given no sign of life between so many looks, `SIGN_SECONDS` apart, hangs. They
+are counted and not timed: a supervisor that did not look, because it or the whole machine stood
+still, has not heard anything either."""
 
 SETTLED_SECONDS = 10.0
 """A program that lived for so long died of something new: the pauses begin anew."""
@@ -53,22 +54,6 @@ class CouldNotStart(Exception):  # noqa: N818 - the failure is the noun
     def __init__(self, name: str, code: int) -> None:
         super().__init__(f"{name} could not start ({_ending(code)})")
         self.code = code
-
-
-def say_ready(text: str = "") -> None:
-    """Tell the supervisor, if there is one, that this program has started, and a little more."""
-    if given := os.environ.pop(READY_VARIABLE, ""):
-        with contextlib.suppress(OSError, ValueError):  # somebody else's variable
-            os.write(int(given), b"+" + text.encode()[: MOST_SAID_BYTES - 1])
-            os.close(int(given))
-
-
-def server_process() -> int:
-    """What one stops to end this server: the supervisor of a program that starts, or itself.
-
-    A program that is stopped alone is started again.
-    """
-    return os.getppid() if READY_VARIABLE in os.environ else os.getpid()
 
 
 def next_pause(pause: float, lived: float) -> float:
@@ -235,33 +220,79 @@ class _Kept:
             raise
         finally:
             os.close(says)
-        with self._listening(said):
+        listening = _Listening(said, self._said_ready, self._hangs)
+        try:
             self._process = process
             if self._ending.is_set():  # meanwhile
                 self.signal(signal.SIGTERM)
-            try:
-                return await process.wait()
-            finally:
-                self._process = None
-
-    @contextlib.contextmanager
-    def _listening(self, said: int) -> Iterator[None]:
-        """Note whether the program says that it is ready; the pipe is closed afterwards."""
-        loop, is_open = asyncio.get_running_loop(), True
-
-        def hear() -> None:
-            nonlocal is_open
-            if is_open:
-                is_open = False
-                loop.remove_reader(said)
-                with contextlib.suppress(BlockingIOError):  # nothing, and another has its end
-                    text = os.read(said, MOST_SAID_BYTES)
-                    if text and not self.ready.done():
-                        self.ready.set_result(text[1:].decode())
-                os.close(said)
-
-        loop.add_reader(said, hear)
-        try:
-            yield
+            return await process.wait()
         finally:
-            hear()
+            self._process = None
+            listening.close()
+
+    def _said_ready(self, text: str) -> None:
+        if not self.ready.done():
+            self.ready.set_result(text)
+
+    def _hangs(self) -> None:
+        if not self._ending.is_set():  # whoever ends it says for how long it may take
+            seconds = MOST_SILENT_LOOKS * SIGN_SECONDS
+            _log.error("%s hangs, for %.0f s; it is killed", self._program.name, seconds)
+            self.signal(signal.SIGKILL)
+
+
+class _Listening:
+    """What a program says: that it is ready, then that it lives. The pipe is closed at the end.
+
+    It is watched from its first sign of life.
+    """
+
+    def __init__(self, pipe: int, ready: Callable[[str], None], hangs: Callable[[], None]) -> None:
+        self._pipe: int | None = pipe
+        self._ready = ready
+        self._hangs = hangs
+        self._text: bytes | None = b""
+        """So far; None when it is complete."""
+        self._silent_looks: int | None = None
+        """Since its last sign of life; None before the first."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(pipe, self._hear)
+        self._timer = self._loop.call_later(SIGN_SECONDS, self._look)
+
+    def _hear(self) -> None:
+        """Take what is there."""
+        if self._pipe is None:
+            return
+        try:
+            said = os.read(self._pipe, MOST_SAID_BYTES)
+        except BlockingIOError:  # nothing, and another has its end
+            return
+        if not said:
+            self._loop.remove_reader(self._pipe)
+        elif self._text is None:
+            self._silent_looks = 0
+        else:
+            text, is_complete, signs = (self._text + said).partition(b"\n")
+            self._text = text
+            if is_complete:
+                self._text = None
+                self._ready(text[1:].decode())
+            if signs:
+                self._silent_looks = 0
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(SIGN_SECONDS, self._look)
+        if self._silent_looks is not None:
+            self._silent_looks += 1
+            if self._silent_looks > MOST_SILENT_LOOKS:
+                self._silent_looks = None
+                self._hangs()
+
+    def close(self) -> None:
+        """Take what the program has said before it ended, and listen no more."""
+        self._hear()
+        self._timer.cancel()
+        if self._pipe is not None:
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = None

@@ -32,3 +32,12 @@ clients anything in time, and what waits for it is memory of the owner."""
 MAX_REPEATED = 10_000
 """Questions that wait for the next owner when one is lost. Each is a request whose body a front has
 in memory anyway; those beyond it are told that their outcome is unknown."""
+
+BEAT_SECONDS = 1.0
+"""Each end says so often that it lives."""
+
+MOST_SILENT_BEATS = 6
+"""An end from which no byte has come between so many beats of ours hangs: it stands still, or its
+event loop is held up. They are counted and not timed: who did not beat itself has not read either.
+A loaded machine slows both ends; a healthy one that takes longer than this is dropped, and begins
+again. `tidelog.base.supervisor` kills what hangs for longer."""

@@ -3,6 +3,10 @@
 What a turn of the event loop sends leaves in one write. An end that does not read what it is sent
 is dropped: a front then begins again as a new one, with its connections closed. `bounds` says how
 much that is, and when the tail waits for a front that reads.
+
+Both ends first say which version of tidelog they are of, and then now and then that they live. The
+owner drops a front that says nothing any more. A front only knows it of its owner: the supervisor
+kills one that hangs, and until then it may go on.
 """
 
 import asyncio
@@ -11,29 +15,67 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+from tidelog import __version__
 from tidelog.base.brake import Brake
+from tidelog.base.errors import OtherVersion
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.link import bounds
 from tidelog.link.ends import AtOwner, FrontEnd, OwnerHalf, Send, answering
 from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame
-from tidelog.link.message import Vocabulary
+from tidelog.link.message import Message, Vocabulary
 
 _log = logging.getLogger(__name__)
+
+_OWN = 0
+"""What the ends themselves say to each other; the surfaces are numbered after it."""
+
+
+class Opened(Message, frozen=True):
+    """The first message of either end. It is the same in every version."""
+
+    version: str
+
+
+class Beat(Message, frozen=True):
+    """This end lives."""
+
+
+def _encoded_alone(message: Message) -> bytes:
+    writer = FrameWriter()
+    writer.add(_OWN, 0, message)
+    return writer.take()
+
+
+_BEAT = _encoded_alone(Beat())
 
 
 class SocketLink(asyncio.Protocol):
     """One end of a link that carries the messages of several surfaces."""
 
-    def __init__(self, kinds: Sequence[Any], lost: Callable[[], None], brake: Brake) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[Any],
+        lost: Callable[[], None],
+        brake: Brake,
+        *,
+        drops_silent: bool,
+    ) -> None:
         """`kinds` as of `FrameReader`; `lost` is called once, when nothing comes any more.
 
-        The brake is held while the other end has much to read.
+        The brake is held while the other end has much to read. `drops_silent`: what hangs is lost.
         """
         self.receive: list[Send] = []
         """Takes what comes, by the number of the surface."""
         self.made: Callable[[], None] = _do_nothing
         """Called when messages can be sent."""
-        self._reader = FrameReader(kinds)
+        self.refused: OtherVersion | None = None
+        """Why it was dropped, if the other end is of another version."""
+        self._is_open = False
+        """Whether the other end has said that it is of this version."""
+        self._drops_silent = drops_silent
+        self._silent_beats = 0
+        self._beating: asyncio.TimerHandle | None = None
+        self._reader = FrameReader([Opened | Beat, *kinds])
         self._writer = FrameWriter()
         self._lost = lost
         self._brake = brake
@@ -41,7 +83,7 @@ class SocketLink(asyncio.Protocol):
 
     def sender(self, surface: int) -> Send:
         """What sends messages of a surface; they are dropped once the link is lost."""
-        return functools.partial(self._send, surface)
+        return functools.partial(self._send, surface + 1)
 
     def _send(self, surface: int, number: int, message: Any) -> None:
         if self._transport is not None and self._writer.add(surface, number, message):
@@ -70,7 +112,28 @@ class SocketLink(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
         self._transport.set_write_buffer_limits(bounds.HIGH_WATER_BYTES, bounds.LOW_WATER_BYTES)
+        self._transport.write(_encoded_alone(Opened(__version__)))
+        self._beat_later()
         self.made()
+
+    def _beat_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._beating = loop.call_later(bounds.BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(_BEAT)  # beside the frames of this turn: it says nothing of an order
+        self._silent_beats += 1
+        if self._drops_silent and self.is_silent:
+            self._drop("its other end hangs: nothing has come from it for a while")
+        else:
+            self._beat_later()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the other end hangs, as far as that can be told from here."""
+        return self._silent_beats > bounds.MOST_SILENT_BEATS
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -85,20 +148,41 @@ class SocketLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        self._silent_beats = 0
         reach(FaultPoint.LINK_RECEIVED)
         try:
             for surface, number, message in self._reader.feed(data):
+                if surface == _OWN:
+                    self._check(message)
+                    continue
+                if not self._is_open:
+                    raise NotAFrame("it does not say first of which version it is")
                 try:
-                    self.receive[surface](number, message)
+                    self.receive[surface - 1](number, message)
                 except Exception:  # noqa: BLE001 - what follows must arrive
                     _log.exception("receiving a %s failed", type(message).__name__)
-        except NotAFrame as error:
+        except (NotAFrame, OtherVersion) as error:
             self._drop(str(error))
+
+    def _check(self, message: Opened | Beat) -> None:
+        """Whether both ends are of one version: they share what messages mean, and nothing else."""
+        if isinstance(message, Opened):
+            if message.version != __version__:
+                self.refused = OtherVersion(
+                    f"this process is of tidelog {__version__} and its other end of "
+                    f"{message.version}: restart the server, so that all of its processes are of "
+                    "one version"
+                )
+                raise self.refused
+            self._is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
         self._transport = None
+        self._silent_beats = 0  # it is gone, and does not hang
+        if self._beating is not None:
+            self._beating.cancel()
         self._brake.release(self._too_slow)
         self._lost()
 
@@ -121,7 +205,8 @@ def owner_link(surfaces: Sequence[Served], brake: Brake | None = None) -> Socket
         for front in fronts:
             front.lost()
 
-    link = SocketLink([each.vocabulary.to_owner for each in surfaces], lost, brake or Brake())
+    kinds = [each.vocabulary.to_owner for each in surfaces]
+    link = SocketLink(kinds, lost, brake or Brake(), drops_silent=True)
     for number, each in enumerate(surfaces):
         fronts.append(each.half.accept(answering(link.sender(number), link.give_up)))
     link.receive = [front.received for front in fronts]
@@ -165,7 +250,8 @@ def _to_owner(
             end.cut()
         lost()
 
-    link = SocketLink([each.to_front for each in vocabularies], lose, Brake())
+    kinds = [each.to_front for each in vocabularies]
+    link = SocketLink(kinds, lose, Brake(), drops_silent=False)
     link.receive = [end.received for end in ends]
     return link
 

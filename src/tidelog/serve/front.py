@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from tidelog.base import handed_on
 from tidelog.base.clock import SystemClock
 from tidelog.base.garbage_collection import leave_startup_out
-from tidelog.base.supervisor import LISTENER_VARIABLE, say_ready
+from tidelog.base.supervised import Supervised
+from tidelog.base.supervisor import LISTENER_VARIABLE
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.link.ends import FrontEnd
@@ -48,6 +49,19 @@ class OwnerLink:
         self._link, self.ends = front_link(self._vocabularies, self.lost.set)
         self.all_processes, self.pauses, *self.of_surfaces = self.ends
 
+    def hangs(self) -> bool:
+        """Whether there is an owner that does not respond."""
+        return self._link.is_silent
+
+    def check(self) -> None:
+        """Whether the owner that was lost is one to come back to.
+
+        Raises:
+            OtherVersion: it is of another version, and will be.
+        """
+        if self._link.refused is not None:
+            raise self._link.refused
+
     async def connect(self) -> None:
         """Return when an owner has accepted, however long that takes."""
         await self._connect(self._link)
@@ -70,8 +84,13 @@ class OwnerLink:
         """
         while True:
             lost = asyncio.Event()
-            await self._connect(repeating_link(self._vocabularies, self.ends, lost.set))
+            link = repeating_link(self._vocabularies, self.ends, lost.set)
+            await self._connect(link)
             await lost.wait()
+            if link.refused is not None:
+                for end in self.ends:
+                    end.lost()
+                return
 
 
 class Apart:
@@ -98,9 +117,28 @@ class Apart:
 
 
 async def serve(
-    settings: Settings, given: Arguments, listener: socket.socket, told: ToldToEnd
+    settings: Settings,
+    given: Arguments,
+    listener: socket.socket,
+    told: ToldToEnd,
+    supervised: Supervised,
 ) -> bool:
-    """Serve until SIGTERM; returns whether the owner was lost."""
+    """Serve until SIGTERM; returns whether the owner was lost.
+
+    Raises:
+        OtherVersion: the owner is of another version.
+    """
+    with supervised.living():
+        return await _serve(settings, given, listener, told, supervised)
+
+
+async def _serve(
+    settings: Settings,
+    given: Arguments,
+    listener: socket.socket,
+    told: ToldToEnd,
+    supervised: Supervised,
+) -> bool:
     settings = share_of_front(settings, counted(settings.workers))
     surfaces = halved(settings)
     owner = OwnerLink(given.socket, surfaces)
@@ -112,6 +150,7 @@ async def serve(
         opening.cancel()
         await asyncio.wait({opening})
         if opening.cancelled() or opening.exception() is not None:
+            owner.check()
             await asyncio.sleep(RETRY_SECONDS)  # as if it had not been there
             return True
     server = opening.result()
@@ -119,7 +158,7 @@ async def serve(
     leave_startup_out()
     watchdog = Watchdog()
     watchdog.start()
-    say_ready()
+    supervised.ready()
     try:
         with told.calls(server.stop):
             await server.run()
@@ -143,7 +182,8 @@ async def _open(
     listener: socket.socket,
 ) -> Serving:
     clock, metrics, tls = SystemClock(), all_metrics(), tls_context(settings)
-    processes = GatheringFront(owner.all_processes, name, gathering.metrics_topic(metrics))
+    topics = gathering.metrics_topic(metrics)
+    processes = GatheringFront(owner.all_processes, name, topics, owner.hangs)
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
     try:
         PausingFront(owner.pauses, store.read_gate)
@@ -174,9 +214,9 @@ def main() -> None:
         raise SystemExit(f"tidelog: {LISTENER_VARIABLE} names no socket; a supervisor sets it")
 
     async def front(settings: Settings, given: Arguments) -> bool:
-        return await serve(settings, given, listener, told)
+        return await serve(settings, given, listener, told, supervised)
 
-    told = ToldToEnd()
+    told, supervised = ToldToEnd(), Supervised()
     while program.run(front) and not told.is_told:
         gc.unfreeze()  # what was made at the start does not stay until the end after all
 

@@ -35,6 +35,7 @@ GONE = "gone"
 """In place of a process: what those counted that are no more."""
 
 AWAY = "the owner of the log is away; waiting for it"
+HANGS = "the owner of the log does not respond; if it goes on so, it is started again"
 
 _log = logging.getLogger(__name__)
 
@@ -236,8 +237,11 @@ class _AtFront(OwnerEnd):
 class GatheringFront:
     """The front's half."""
 
-    def __init__(self, link: FrontEnd, name: str, topics: Topics) -> None:
+    def __init__(
+        self, link: FrontEnd, name: str, topics: Topics, owner_hangs: Callable[[], bool]
+    ) -> None:
         self._link = link
+        self._owner_hangs = owner_hangs
         self._topics = dict(topics)
         # Strangers may ask these, as often as they like.
         self._metrics = Together(self._ask_metrics)
@@ -274,6 +278,8 @@ class GatheringFront:
 
     async def problem(self) -> str | None:
         """Why no writes are taken; None if they are."""
+        if self._owner_hangs():
+            return HANGS
         try:
             return (await self._health.answer()).problem
         except TidelogError:

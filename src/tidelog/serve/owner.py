@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.base.clock import SystemClock
 from tidelog.base.garbage_collection import leave_startup_out
-from tidelog.base.supervisor import say_ready
+from tidelog.base.supervised import Supervised
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.link.unix import Served, owner_link
@@ -41,7 +41,9 @@ async def own(settings: Settings, given: Arguments) -> None:
     try:
         committer = await committer_class.start(store, clock, all_metrics(), settings.limits)
         try:
-            await _serve(Node(settings, clock, store, committer), given.socket)
+            supervised = Supervised()
+            with supervised.living():
+                await _serve(Node(settings, clock, store, committer), given.socket, supervised)
         finally:
             await committer.abandon()  # over already, unless something failed
     finally:
@@ -50,7 +52,7 @@ async def own(settings: Settings, given: Arguments) -> None:
             await tracing.close()
 
 
-async def _serve(node: Node, path: str) -> None:
+async def _serve(node: Node, path: str, supervised: Supervised) -> None:
     committer, loop = node.committer, asyncio.get_running_loop()
     processes = GatheringOwner(metrics_topic(committer.metrics), lambda: committer.problem)
     pauses = PausingOwner()
@@ -69,7 +71,7 @@ async def _serve(node: Node, path: str) -> None:
     watchdog = Watchdog()
     watchdog.start()
     head = await node.store.head()
-    say_ready(f"{head.log_id} {head.committed_id}")
+    supervised.ready(f"{head.log_id} {head.committed_id}")
     stopping = asyncio.ensure_future(told.wait())
     ends: set[asyncio.Future[Any]] = {stopping, committer.failed, committer.replaced}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

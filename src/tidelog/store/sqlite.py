@@ -23,7 +23,7 @@ from tidelog.base.errors import (
 )
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.sql import sqlitefile
-from tidelog.base.supervisor import server_process
+from tidelog.base.supervised import server_process
 from tidelog.store.checkpoints import LARGEST_WAL_PAGES, Checkpoints
 from tidelog.store.disk_speed import LARGE_BYTES, DiskSpeed
 from tidelog.store.engine import (

@@ -25,6 +25,7 @@ from tidelog.dashboard.feed import SESSION_ENDED
 FRONTS = 3
 MAX_MEMBERS = 4
 STALE = {"PYTHONPATH": str(Path(processes.__file__).with_name("stale"))}
+PATIENT = {"PYTHONPATH": str(Path(processes.__file__).with_name("patient"))}
 KEPT = 20
 """What each client has acknowledged between two kills."""
 
@@ -33,7 +34,8 @@ KEPT = 20
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One for all tests."""
     data = tmp_path_factory.mktemp("serve") / "data"
-    with Processes(data, FRONTS, TIDELOG_CHANNELS_MAX_PRESENCE_MEMBERS=str(MAX_MEMBERS)) as server:
+    limit = {"TIDELOG_CHANNELS_MAX_PRESENCE_MEMBERS": str(MAX_MEMBERS)}
+    with Processes(data, FRONTS, **limit, **PATIENT) as server:
         yield server
 
 

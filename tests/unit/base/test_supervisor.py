@@ -19,7 +19,8 @@ from tidelog.base.supervisor import CouldNotStart, Program, Supervisor, next_pau
 
 PROGRAM = """
 import os, signal, socket, sys, time
-from tidelog.base.supervisor import LISTENER_VARIABLE, say_ready
+from tidelog.base.supervised import Supervised
+from tidelog.base.supervisor import LISTENER_VARIABLE
 name, notes, given = sys.argv[1:4]
 def note(what):
     with open(notes, "a") as file:
@@ -28,7 +29,7 @@ def told(*_):
     if given == "twice":
         signal.signal(signal.SIGINT, lambda *_: (note("told"), note("ended"), os._exit(0)))
     note("told")
-    if not given:
+    if given in ("", "loop"):
         time.sleep(0.05)
         note("ended")
         os._exit(0)
@@ -36,7 +37,15 @@ signal.signal(signal.SIGTERM, told)
 note("began")
 if given == "fails":
     sys.exit(7)
-say_ready()
+supervised = Supervised()
+if given == "loop":
+    import asyncio
+    async def main():
+        with supervised.living():
+            supervised.ready()
+            await asyncio.Event().wait()
+    asyncio.run(main())
+supervised.ready()
 if LISTENER_VARIABLE in os.environ:
     listener = socket.socket(fileno=int(os.environ[LISTENER_VARIABLE]))
     while True:
@@ -137,6 +146,35 @@ async def test_programs_share_a_port_and_the_dead_are_started_again(
             pass
     assert notes.lines().count("owner began") == 1
     assert "front ended (signal 9); it is started again" in caplog.text
+
+
+async def test_who_hangs_is_killed_and_started_again(
+    notes: Notes,
+    listener: socket.socket,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who gives signs of life is left alone, and so is who has never given one."""
+    monkeypatch.setattr(module, "MOST_SILENT_LOOKS", 4)
+    programs = [notes.program("a", "loop"), notes.program("b", "loop"), notes.program("c")]
+    async with running(programs, listener=listener):
+        hanging = next(each for each in children() if b"a" in arguments(each))
+        os.kill(hanging, signal.SIGSTOP)
+        while notes.lines().count("a began") < 2:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
+        assert notes.lines().count("b began") == notes.lines().count("c began") == 1
+    assert "a hangs, for 4 s; it is killed" in caplog.text
+
+
+def children() -> list[int]:
+    """Processes that this one has started."""
+    path = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return [int(each) for each in path.read_text().split()]
+
+
+def arguments(process: int) -> list[bytes]:
+    """Of its command."""
+    return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
 
 
 async def test_ranks_begin_and_end_in_order(notes: Notes, listener: socket.socket) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,15 +14,16 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog import __version__
 from tidelog.base import brake
 from tidelog.base.brake import Brake
-from tidelog.base.errors import OutcomeUnknown, Unsendable
+from tidelog.base.errors import OtherVersion, OutcomeUnknown, Unsendable
 from tidelog.link import bounds
 from tidelog.link.bounds import FRAME_BYTES, MAX_FRAME_MESSAGES
 from tidelog.link.ends import FrontEnd, OwnerEnd, Send
 from tidelog.link.frames import FrameReader, FrameWriter, NotAFrame, encoded
 from tidelog.link.message import Failed, Message, NotSent, Vocabulary
-from tidelog.link.unix import Served, front_link, owner_link
+from tidelog.link.unix import Beat, Opened, Served, SocketLink, front_link, owner_link
 
 
 class Ask(Message, frozen=True):
@@ -407,3 +409,116 @@ async def test_a_front_that_holds_the_brake_too_long_is_dropped(
                 both.a.fronts[0].tell(Said(bytes(100_000)))
                 await asyncio.sleep(0)
         assert "too slow, and the tail has waited long enough" in caplog.text
+
+
+@asynccontextmanager
+async def facing(link: SocketLink) -> AsyncIterator[socket.socket]:
+    """What is at the other end of a link: a socket that says nothing by itself."""
+    here, there = socket.socketpair()
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, sock=here)
+    there.setblocking(False)
+    try:
+        yield there
+    finally:
+        there.close()
+        transport.abort()
+
+
+def said(*messages: tuple[int, Message]) -> bytes:
+    """Messages of surfaces, in frames."""
+    writer = FrameWriter()
+    for surface, message in messages:
+        writer.add(surface, 0, message)
+    return writer.take()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return when it is."""
+    while not is_so():  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.01)
+
+
+OPENED = (0, Opened(__version__))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends notice soon that the other hangs."""
+    monkeypatch.setattr(bounds, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(bounds, "MOST_SILENT_BEATS", 20)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_front_that_hangs_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """When nothing has come from it for a while; anything that comes is a sign of life."""
+    half = Half()
+    async with asyncio.timeout(20), facing(owner_link([Served(half, A)])) as front:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(front, said(OPENED))
+        part = said((1, Said(bytes(60))))
+        for place in range(len(part)):  # twice as long as it may be silent
+            await loop.sock_sendall(front, part[place : place + 1])
+            await asyncio.sleep(bounds.BEAT_SECONDS / 2)
+        assert half.fronts[0].heard == [Said(bytes(60))]
+        assert not half.lost
+        with caplog.at_level(logging.ERROR):
+            await half.gone.wait()
+        assert "its other end hangs" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_stood_still_itself_drops_nobody() -> None:
+    """It has not read either what the others said meanwhile."""
+    async with asyncio.timeout(20), linked() as both:
+        time.sleep(3 * bounds.BEAT_SECONDS * bounds.MOST_SILENT_BEATS)  # noqa: ASYNC251 - on purpose
+        await asyncio.sleep(2 * bounds.BEAT_SECONDS)
+        assert await both.to_a.reply(Ask("x"), Answer) == Answer("x")
+        assert not both.a.lost
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_front_knows_of_an_owner_that_hangs() -> None:
+    """And waits for it; when it lives again all is well."""
+    lost = asyncio.Event()
+    link, _ = front_link([A], lost.set)
+    async with asyncio.timeout(20), facing(link) as owner:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(owner, said(OPENED))
+        await until(lambda: link.is_silent)
+        await loop.sock_sendall(owner, said((0, Beat())))
+        await until(lambda: not link.is_silent)
+        assert not lost.is_set()
+
+
+async def test_ends_of_other_versions_refuse_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    """With both versions named, and before anything else that the other says is taken."""
+    half, lost = Half(), asyncio.Event()
+    link, (end,) = front_link([A], lost.set)
+    came: list[Any] = []
+    end.hear = came.append
+    other = said((0, Opened("99.0")), (1, Said(b"x")))
+    loop = asyncio.get_running_loop()
+    with caplog.at_level(logging.ERROR):
+        async with asyncio.timeout(20), facing(link) as owner:
+            await loop.sock_sendall(owner, other)
+            await lost.wait()
+        async with asyncio.timeout(20), facing(owner_link([Served(half, A)])) as front:
+            await loop.sock_sendall(front, other)
+            await half.gone.wait()
+    assert isinstance(link.refused, OtherVersion)
+    assert f"is of tidelog {__version__} and its other end of 99.0: restart" in str(link.refused)
+    assert caplog.text.count("its other end of 99.0") == 2
+    assert came == half.fronts[0].heard == []
+
+
+async def test_who_does_not_say_its_version_first_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing that it says is taken."""
+    half = Half()
+    with caplog.at_level(logging.ERROR):
+        async with asyncio.timeout(20), facing(owner_link([Served(half, A)])) as front:
+            await asyncio.get_running_loop().sock_sendall(front, said((1, Said(b"x"))))
+            await half.gone.wait()
+    assert "does not say first of which version it is" in caplog.text
+    assert half.fronts[0].heard == []

@@ -26,7 +26,7 @@ class Server:
     def front(self, name: str, say: Callable[[], bytes] | None = None) -> GatheringFront:
         """One more."""
         self.ends[name] = end = connect_apart(self.owner, VOCABULARY)
-        return GatheringFront(end, name, {"names": say or name.encode})
+        return GatheringFront(end, name, {"names": say or name.encode}, lambda: False)
 
 
 async def test_everybody_hears_what_all_say() -> None:
