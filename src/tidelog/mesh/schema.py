@@ -9,7 +9,7 @@ _DELIVERY = Touch("mesh_delivery_queue", slice(0, 4))
 EXTENSION = packaged(
     "tidelog.mesh",
     short_reads=(
-        *("mesh_by_slug", "mesh_member", "mesh_dedupe_row", "mesh_take_shares", "mesh_use_tokens"),
+        *("mesh_by_slug", "mesh_member", "mesh_known_ids", "mesh_take_shares", "mesh_use_tokens"),
         *("mesh_waiting", "mesh_recipients", "mesh_entry"),
     ),
     touches={

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
@@ -56,6 +57,9 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_busy = True
         """Whether something is under way that later frames wait for: first, finding the mesh."""
+        self._is_taking = False
+        """Whether frames that have waited are being handled: a reply to one of them, which may come
+        at once, must not begin with the next inside of it."""
         self._sends = 0
         self._no_sends = asyncio.Event()
         self._no_sends.set()
@@ -194,25 +198,26 @@ class Connection:
                     told = (frame.kind[:64], frame.feature[:64], frame.detail[:200])
                     _log.warning("a daemon cannot work with this broker: %r %r %r", *told)
                 case AcceptSend(frame):
-                    self._sends += 1
-                    self._no_sends.clear()
-                    self._spawn(self._accept(frame))
+                    self._accept(frame)
                 case _:
                     self._is_busy = True
                     self._spawn(self._act_slowly(actions[number:]))
                     return
 
-    async def _accept(self, frame: wire.SendRequest) -> None:
-        try:
-            reply = await self._service.accept_frame(self.mesh, self.member, frame)
-            self.send(ack(frame.ref, reply))
-            if reply.error == "not_a_member":
-                self.end(wire.NOT_A_MEMBER, "revoked")
-        finally:
-            self._sends -= 1
-            if self._sends == 0:
-                self._no_sends.set()
-        self._take_inbox()
+    def _accept(self, frame: wire.SendRequest) -> None:
+        self._sends += 1
+        self._no_sends.clear()
+        self._service.accept_frame(self.mesh, self.member, frame, partial(self._replied, frame.ref))
+
+    def _replied(self, ref: int, reply: Reply) -> None:
+        self.send(ack(ref, reply))
+        if reply.error == "not_a_member":
+            self.end(wire.NOT_A_MEMBER, "revoked")
+        self._sends -= 1
+        if self._sends == 0:
+            self._no_sends.set()
+        if self._inbox and not self._is_taking:
+            self._take_inbox()
 
     async def _act_slowly(self, actions: list[Action]) -> None:
         await self._no_sends.wait()
@@ -226,9 +231,11 @@ class Connection:
         self._take_inbox()
 
     def _take_inbox(self) -> None:
+        self._is_taking = True
         while self._inbox and not self._must_wait:
             payload, is_text = self._inbox.take()
             self._handle(payload, is_text=is_text)
+        self._is_taking = False
         if self._outlet is not None and not self._inbox.is_full:
             self._outlet.resume_reading()
 

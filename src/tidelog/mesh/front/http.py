@@ -24,7 +24,8 @@ from tidelog.base.serving.surface import (
 )
 from tidelog.mesh.front.history import MAX_HISTORY_ID
 from tidelog.mesh.front.openapi import MESH, OPERATIONS
-from tidelog.mesh.front.service import MeshService, reply_of
+from tidelog.mesh.front.sends import reply_of
+from tidelog.mesh.front.service import MeshService
 from tidelog.mesh.protocol import per_mesh_settings, replies
 from tidelog.mesh.protocol.fingerprint import (
     PUBLIC_KEY,

@@ -17,19 +17,13 @@ from tidelog import __version__
 from tidelog.base.clock import ServerClock
 from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.errors import (
-    DataError,
-    OutcomeUnknown,
     QueueFull,
-    ShuttingDown,
     StoreError,
-    TidelogError,
-    TooLargeToSend,
 )
-from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.net import authority
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
 from tidelog.link.ends import FrontEnd
-from tidelog.link.message import Failed, Message, NotSent
+from tidelog.link.message import Message
 from tidelog.mesh import messages
 from tidelog.mesh.front.connection import Connection
 from tidelog.mesh.front.delivery import PushDelivery
@@ -37,21 +31,16 @@ from tidelog.mesh.front.history import HistoryReader, Page
 from tidelog.mesh.front.peers import SETTINGS_CHANGED, Peers
 from tidelog.mesh.front.posting import Posting
 from tidelog.mesh.front.public_hosts import PublicHosts
-from tidelog.mesh.messages import Accept, Budget, Change, Replied
+from tidelog.mesh.front.sends import Replier, Sends, reply_to
+from tidelog.mesh.messages import Change
 from tidelog.mesh.metrics import MeshMetrics
 from tidelog.mesh.protocol import replies, wire
 from tidelog.mesh.protocol.fingerprint import (
-    KINDS,
     MAX_REFERENCE_BYTES,
     RequestRefused,
-    SendEnvelope,
-    is_client_message_id,
-    mentions_in,
-    read_envelope,
 )
 from tidelog.mesh.protocol.identity import MemberClaims, is_signed, join_message
-from tidelog.mesh.protocol.known_ids import reply_of_known
-from tidelog.mesh.protocol.model import Member, Mesh, member_of, stream_name
+from tidelog.mesh.protocol.model import Member, Mesh, member_of
 from tidelog.mesh.protocol.per_mesh_settings import NAMES as SETTING_NAMES
 from tidelog.mesh.protocol.per_mesh_settings import changed
 from tidelog.mesh.protocol.replies import Reply, refusal
@@ -60,7 +49,6 @@ from tidelog.mesh.protocol.slug import is_slug
 from tidelog.mesh.settings import MeshSettings
 from tidelog.store.batched_reads import BatchedReads
 from tidelog.store.engine import Store
-from tidelog.store.rows import DedupeRow
 
 REMEMBERED_MESHES = 10_000
 """Meshes kept in memory by slug; one whose settings change is read again."""
@@ -80,15 +68,6 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
 
 
-def reply_of(error: TidelogError) -> Reply:
-    """What a caller is told of a failure: whether to come again, and nothing of the inside."""
-    if isinstance(error, DataError):
-        return replies.internal()
-    if isinstance(error, (StoreError, QueueFull, ShuttingDown, OutcomeUnknown)):
-        return replies.unavailable()
-    return replies.internal()
-
-
 class MeshService:
     """Connections, routes and reads of the broker, on a link to the owner of the log."""
 
@@ -104,7 +83,6 @@ class MeshService:
         public_hosts: PublicHosts,
     ) -> None:
         self.link = link
-        self._metrics = metrics
         self.public_hosts = public_hosts
         self.store = store
         self.settings = settings
@@ -119,6 +97,7 @@ class MeshService:
         self._is_recheck_due = False
         self._recheck: asyncio.Task[None] | None = None
         self.peers = Peers()
+        self._sends = Sends(link, store, metrics, settings.max_inline_bytes)
         self.delivery = PushDelivery(link, store, settings, clock, metrics)
         self._posting = Posting(link, store, settings, clock)
         link.hear = self._heard
@@ -268,92 +247,34 @@ class MeshService:
 
     # Sends.
 
-    async def accept_frame(self, mesh: Mesh, member: Member, frame: wire.SendRequest) -> Reply:
+    def accept_frame(
+        self, mesh: Mesh, member: Member, frame: wire.SendRequest, replied: Replier
+    ) -> None:
         """Accept a `send` frame; whatever happens, there is a reply."""
-        if frame.fault is not None:
-            return replies.of_request(frame.fault)
         fields = frame.fields
-        if "request_fingerprint" not in fields:
-            return refusal(400, "schema_invalid", "request_fingerprint is missing")
-        return await self.accept(mesh, member, fields.get("client_message_id"), fields)
+        if frame.fault is not None:
+            replied(replies.of_request(frame.fault))
+        elif "request_fingerprint" not in fields:
+            replied(refusal(400, "schema_invalid", "request_fingerprint is missing"))
+        else:
+            self._sends.accept(mesh, member, fields.get("client_message_id"), fields, replied)
 
     async def accept(
         self, mesh: Mesh, member: Member, client_message_id: object, fields: Mapping[str, Any]
     ) -> Reply:
-        """Accept a send of a member (mesh 6.1); whatever happens, there is a reply."""
-        try:
-            if not is_client_message_id(client_message_id):
-                return refusal(400, "client_message_id_invalid")
-            reply = await self._accept(mesh, member, client_message_id, fields)
-        except RequestRefused as error:
-            return replies.of_request(error)
-        except TidelogError as error:
-            _log.warning("a send was not accepted: %s", error)
-            return reply_of(error)
-        except Exception:  # noqa: BLE001 - a mistake of ours; the daemon keeps the row and retries
-            _log.exception("a send failed")
-            return replies.internal()
-        reach(FaultPoint.BROKER_ACCEPTED)
-        return reply
+        """As `accept_frame`, for a caller that waits; it may go away, and withdraws nothing."""
+        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    async def _accept(
-        self, mesh: Mesh, member: Member, client_message_id: str, fields: Mapping[str, Any]
-    ) -> Reply:
-        envelope = _envelope(fields)
-        fingerprint = envelope.fingerprint()
-        known = await self._known(mesh, client_message_id)
-        if known is not None:
-            return reply_of_known(known, member.id, fingerprint)
-        send = Accept(
-            Budget(mesh.id, mesh.rate_limit, mesh.rate_window_ms),
-            member,
-            client_message_id,
-            envelope,
-            fingerprint,
-            mentions_in(envelope.meta),
-            _supersedes(fields),
-        )
-        refused = self._check(send, fields.get("request_fingerprint"))
-        if refused is not None:
-            return refused
-        reach(FaultPoint.BROKER_PARSED)
-        return await self._decided(send)
+        def replied(reply: Reply) -> None:
+            if not done.done():
+                done.set_result(reply)
 
-    async def _known(self, mesh: Mesh, client_message_id: str) -> DedupeRow | None:
-        """The row of an id: phase B0, no transaction and no budget (mesh 6.1)."""
-        rows = await self._reads.rows("mesh_dedupe_row", (stream_name(mesh.id), client_message_id))
-        return DedupeRow._make(rows[0]) if rows else None
+        self._sends.accept(mesh, member, client_message_id, fields, replied)
+        return await done
 
-    def _check(self, send: Accept, claimed: object) -> Reply | None:
-        """What is left of B1: size, and that nothing changed the send on its way."""
-        if len(send.envelope.body) > self.settings.max_inline_bytes:
-            return refusal(
-                413, "payload_too_large", f"at most {self.settings.max_inline_bytes} bytes"
-            )
-        if claimed is None:
-            return None
-        if not isinstance(claimed, str) or not _FINGERPRINT.fullmatch(claimed):
-            return refusal(400, "schema_invalid", "request_fingerprint is not 64 hex digits")
-        if claimed != send.fingerprint.hex():
-            mismatches = self._metrics.fingerprint_mismatches
-            mismatches.labels(send.sender.id, send.mesh.id).inc()
-            return replies.conflict(
-                send.client_message_id, "request_fingerprint_mismatch", send.fingerprint
-            )
-        return None
-
-    async def _decided(self, question: Accept | Change) -> Reply:
+    async def _decided(self, question: Change) -> Reply:
         """What the owner makes of it."""
-        answer = await self.link.answer(question)
-        if isinstance(answer, NotSent):
-            is_large = isinstance(answer.raised(), TooLargeToSend)
-            status, code = (413, "payload_too_large") if is_large else (400, "schema_invalid")
-            return refusal(status, code, f"the request was not taken: {answer.text}")
-        if isinstance(answer, Failed):
-            _log.warning("%s was not kept: %s", type(question).__name__, answer.text)
-            return reply_of(answer.raised())
-        assert isinstance(answer, Replied), answer  # noqa: S101 - both halves are ours
-        return answer.reply
+        return reply_to(type(question), await self.link.answer(question))
 
     async def use_token(self, mesh: Mesh, claims: MemberClaims) -> bool:
         """Use a member's token; False if it was used before.
@@ -572,23 +493,6 @@ def _members_page(
 ) -> Reply:
     next_after = items[-1]["member_pubkey"] if items else after
     return Reply(200, {"items": items, "next_after": next_after, "has_more": has_more})
-
-
-def _envelope(fields: Mapping[str, Any]) -> SendEnvelope:
-    """As the daemon reads it, but for the code of a kind that there is not (mesh 6.1)."""
-    kind = fields.get("destination_kind")
-    if isinstance(kind, str) and kind not in KINDS:
-        raise RequestRefused(400, "destination_kind_invalid", f"not one of {', '.join(KINDS)}")
-    return read_envelope(fields)
-
-
-def _supersedes(fields: Mapping[str, Any]) -> str | None:
-    given = fields.get("supersedes")
-    if given is None:
-        return None
-    if not is_client_message_id(given):
-        raise RequestRefused(400, "schema_invalid", "supersedes is not a client_message_id")
-    return given
 
 
 def _reference(value: object) -> str:

@@ -285,6 +285,14 @@ SELECT named.number, d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.o
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS named (scope, key, number)
 JOIN tidelog.dedupe d ON d.scope = named.scope AND d.key = named.key;
 
+-- name: mesh_known_ids
+-- The rows of some keys of scopes; those of each are a JSON array.
+SELECT named.number, d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.outcome, d.available,
+       d.first_seen_at, d.expires_at
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS named (scope, keys, number)
+CROSS JOIN LATERAL json_array_elements_text(named.keys::json) AS asked (key)
+JOIN tidelog.dedupe d ON d.scope = named.scope AND d.key = asked.key;
+
 -- name: mesh_history_seq
 -- The newest messages of meshes, by their streams.
 SELECT named.number, coalesce((SELECT max(stream_serial) FROM tidelog.log l WHERE l.stream = named.stream), 0)

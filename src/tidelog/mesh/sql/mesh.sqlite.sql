@@ -192,6 +192,12 @@ VALUES (?1, ?2, ?3, ?4, ?5, seal(?1, ?2, ?3, ?4, ?5));
 SELECT scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at, expires_at
 FROM dedupe WHERE scope = ? AND key = ?;
 
+-- name: mesh_known_ids
+-- The rows of some keys of a scope; they are a JSON array.
+SELECT d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.outcome, d.available, d.first_seen_at,
+       d.expires_at
+FROM json_each(?2) AS asked CROSS JOIN dedupe d ON d.scope = ?1 AND d.key = asked.value;
+
 -- name: mesh_history_seq
 -- The newest message of a mesh, by its stream.
 SELECT coalesce(max(stream_serial), 0) FROM log WHERE stream = ?;

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
+import msgspec
+
 from tidelog.base.clock import ServerClock
 from tidelog.base.ids import UlidFactory
 from tidelog.link.ends import OwnerEnd, Send, failed
@@ -41,6 +43,21 @@ ANNOUNCED_SECONDS = 5.0
 """How long a connection waits until the other nodes are told of it."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Post(msgspec.Struct):
+    """What the content of a post says of its deliveries."""
+
+    recipients: int = 1
+    """Earlier versions did not say it."""
+
+
+_decode_post = msgspec.json.Decoder(_Post).decode
+
+
+def _has_recipients(entry: Entry) -> bool:
+    """Whether anybody is to be woken: fronts need not look for whom, if it is nobody."""
+    return entry.body is None or _decode_post(entry.body).recipients > 0
 
 
 class MeshOwner:
@@ -132,6 +149,7 @@ class MeshOwner:
 
     def _on_entries(self, entries: Sequence[Entry]) -> None:
         """The tail: whoever is connected may have got something; consumers of queues come."""
+        posts = []
         for entry in entries:
             match entry.kind:
                 case "send.dm":
@@ -139,9 +157,12 @@ class MeshOwner:
                 case "send.queue":
                     pass
                 case _:
-                    post = mesh_id_of(entry.stream), entry.entity
-                    for front in self.peers.fronts():
-                        front.tell(Wake(posts=(post,)))
+                    if _has_recipients(entry):
+                        posts.append((mesh_id_of(entry.stream), entry.entity))
+        if posts:
+            woken = Wake(posts=tuple(posts))
+            for front in self.peers.fronts():
+                front.tell(woken)
         self.webhooks.nudge()
 
     def _wake(self, key: RecipientKey) -> None:

@@ -332,15 +332,17 @@ async def to_a_queue(scene: Scene) -> list[httpx.Response]:
 async def race(scene: Scene, *bodies: str) -> list[httpx.Response]:
     """Requests that all miss the fast path: the store is asked for all before any commits."""
     scene.count_units()
-    service = scene.broker.service
-    known, waiting = service._known, asyncio.Barrier(len(bodies))
+    sends = scene.broker.service._sends
+    known = sends._known
 
-    async def together(mesh: Mesh, client_message_id: str) -> Any:
-        row = await known(mesh, client_message_id)
-        await waiting.wait()
-        return row
+    async def together(asked: list[Any]) -> Any:
+        while len(asked) < len(bodies):
+            await asyncio.sleep(0)
+            asked += sends._waiting
+            sends._waiting.clear()
+        return await known(asked)
 
-    with patch.object(service, "_known", together):
+    with patch.object(sends, "_known", together):
         return await asyncio.gather(*(scene.post(envelope(body=body)) for body in bodies))
 
 

@@ -123,7 +123,10 @@ async def test_a_front_that_is_lost_takes_its_members_with_it(tmp_path: Path) ->
 
 
 async def test_only_the_front_of_a_receiver_is_woken(tmp_path: Path) -> None:
-    """By a direct message; by a post every front with members, and the store knows for whom."""
+    """By a direct message; by a post every front with members, and the store knows for whom.
+
+    A post that nobody receives wakes no front.
+    """
     async with fronts(tmp_path) as scene:
         ana, ben = [await scene.broker.member(scene.slug) for _ in range(2)]
         await ana.topic("alerts")
@@ -134,6 +137,8 @@ async def test_only_the_front_of_a_receiver_is_woken(tmp_path: Path) -> None:
         woken = await scene.one.one()
         assert isinstance(woken, Wake)
         assert [key for _, key in woken.recipients] == [ben.address]
+        assert (await ana.post(unique(), envelope())).status_code == 201
+        await ben.subscribe("alerts")
         sent = await ana.post(unique(), envelope())
         woken = await scene.one.one()
         assert [post for _, post in woken.posts] == [sent.json()["broker_message_id"]]

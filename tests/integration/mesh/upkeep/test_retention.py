@@ -227,10 +227,11 @@ async def test_a_sweep_between_the_fast_path_and_the_decision(
     first = (await ana.post(client_id, envelope())).json()
     scene.clock.advance(8 * DAY_MS)
 
-    async def missed(mesh: object, client_message_id: str) -> None:
-        del mesh, client_message_id
+    async def missed(sends: object) -> dict[tuple[str, str], Any]:
+        del sends
+        return {}
 
-    monkeypatch.setattr(scene.broker.service, "_known", missed)
+    monkeypatch.setattr(scene.broker.service._sends, "_known", missed)
     present = await ana.post(client_id, envelope())
     assert (present.status_code, present.json()["history_available"]) == (200, True)
     assert present.json()["broker_message_id"] == first["broker_message_id"]
