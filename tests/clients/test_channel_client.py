@@ -99,7 +99,7 @@ async def publisher(node: ChannelsNode) -> AsyncIterator[ChannelPublisher]:
 
 def publish_to(address: str, **options: Any) -> ChannelPublisher:
     """A publisher of the first app."""
-    options = {"backoff": QUICK, "attempts": 100, **options}
+    options = {"backoff": QUICK, "attempts": 1000, **options}
     return ChannelPublisher(f"http://{address}", APP.id, APP.key, APP.secret, **options)
 
 

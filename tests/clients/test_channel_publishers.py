@@ -35,7 +35,7 @@ Call = Callable[..., Awaitable[Any]]
 
 def blocking(address: str, **options: Any) -> BlockingChannelPublisher:
     """A publisher of the app."""
-    options = {"backoff": QUICK, "attempts": 100, **options}
+    options = {"backoff": QUICK, "attempts": 1000, **options}
     return BlockingChannelPublisher(f"http://{address}", APP.id, APP.key, APP.secret, **options)
 
 

@@ -7,6 +7,7 @@ kill the server, all of them die before anyone can see that the one that has rea
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import select
@@ -15,6 +16,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from io import StringIO
 from pathlib import Path
 from typing import IO
 
@@ -92,21 +94,46 @@ def spawner(fronts: int) -> Callable[..., Process]:
         faults = env.get(FAULTS_VARIABLE, "")
         env = {**env, FAULTS_VARIABLE: faults.replace("=kill", "=kill-all")}
         process = NURSERY.start(workers, env=env, stderr=stderr, cwd=cwd)
-        return Workers(process, log, began, has_faults=bool(faults))
+        port = int(command[command.index("--port") + 1])
+        return Workers(process, log, began, port, has_faults=bool(faults))
 
     return start
+
+
+class _Output(StringIO):
+    """Standard output of a server, which ends with this line if it has said nothing."""
+
+    def __init__(self, output: IO[str], instead: str) -> None:
+        super().__init__()
+        self._output = output
+        self._instead = instead
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # as text has it
+        """See `IO.readline`."""
+        return self._output.readline(size) or self._instead
+
+    def close(self) -> None:
+        """See `IO.close`."""
+        self._output.close()
 
 
 class Workers:
     """A supervisor and all that it has started, as one process."""
 
-    def __init__(self, supervisor: Process, log: Path, began: int, *, has_faults: bool) -> None:
+    def __init__(
+        self, supervisor: Process, log: Path, began: int, port: int, *, has_faults: bool
+    ) -> None:
         self._supervisor = supervisor
         self._log = log
         self._began = began
         self._has_faults = has_faults
         self.pid = supervisor.pid
-        self.stdout = supervisor.stdout
+        assert supervisor.stdout is not None
+        self._output = supervisor.stdout
+        # Clients come back when one front is ready, and may reach a fault point before all are. One
+        # process would have said that it is ready; the first start, with any port, has no clients.
+        served = json.dumps({"url": f"http://127.0.0.1:{port}"}) + "\n"
+        self.stdout = _Output(self._output, served if has_faults and port else "")
 
     def poll(self) -> int | None:
         """See `Process.poll`."""
@@ -137,10 +164,10 @@ class Workers:
 
     def _have_ended(self) -> bool:
         """Whether nobody is left that has the supervisor's standard output, as all of them do."""
-        if self.stdout is None or self.stdout.closed:
+        if self._output.closed:
             return True
-        readable, _, _ = select.select([self.stdout], [], [], 0.0)
-        return bool(readable) and not os.read(self.stdout.fileno(), 4096)
+        readable, _, _ = select.select([self._output], [], [], 0.0)
+        return bool(readable) and not os.read(self._output.fileno(), 4096)
 
     def _children(self) -> list[psutil.Process]:
         try:
