@@ -12,7 +12,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tidelog.base.serving.surface import HttpRequest
 from tidelog.config.settings import Settings
-from tidelog.dashboard.sessions import SESSION_SECONDS, Ended, Sessions, Tries, is_same
+from tidelog.dashboard.sessions import (
+    SESSION_SECONDS,
+    Ended,
+    EndedLogins,
+    Sessions,
+    Tries,
+    is_same,
+)
 
 COOKIE = "tidelog_dashboard"
 PATH = "/dashboard"
@@ -39,11 +46,12 @@ class Mode(Enum):
 class Access:
     """The gate of one server."""
 
-    def __init__(self, settings: Settings, log_id: str) -> None:
+    def __init__(self, settings: Settings, log_id: str, ended: EndedLogins) -> None:
         """`log_id`: a login to one log opens no other that has the same token."""
+        self.ended = ended
         self._token = settings.admin_token
         self._is_secure = bool(settings.tls_certificate)
-        self._sessions = Sessions(self._token, log_id, time.time)
+        self._sessions = Sessions(self._token, log_id, ended)
         self._tries = Tries(time.monotonic)
         self.mode = Mode.TOKEN if self._token else Mode.OPEN if settings.dev else Mode.OFF
 
@@ -81,10 +89,6 @@ class Access:
             The cookie that forgets it, and what the other nodes must be told.
         """
         return self._set_cookie("", 0), self._sessions.end(_cookie(headers))
-
-    def logged_out_elsewhere(self, ended: Ended) -> None:
-        """Another node says that a session is over."""
-        self._sessions.note(ended)
 
     def _set_cookie(self, value: str, seconds: int) -> bytes:
         cookie = f"{COOKIE}={value}; Path={PATH}; Max-Age={seconds}; HttpOnly; SameSite=Strict"

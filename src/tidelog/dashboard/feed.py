@@ -143,12 +143,13 @@ class Feed:
 
     async def open(self) -> None:
         """Learn what was so before; from now on it is told what is new."""
-        await self._link.reply(Hello(), Welcome, at_once=self._welcomed)
+        hello = Hello(self.access.ended.all())
+        await self._link.reply(hello, Welcome, at_once=self._welcomed)
 
     def _welcomed(self, welcome: Welcome) -> None:
         self.samples.extend(welcome.samples)
         for ended in welcome.ended:
-            self.access.logged_out_elsewhere(ended)
+            self.access.ended.note(ended)
 
     async def log_out(self, ended: Ended) -> None:
         """A login is over; returns when all other fronts and nodes are told."""
@@ -200,7 +201,7 @@ class Feed:
             case Sampled():
                 self._sample(message)
             case LoggedOut(ended):
-                self.access.logged_out_elsewhere(ended)
+                self.access.ended.note(ended)
 
     def _sample(self, sampled: Sampled) -> None:
         self.samples.append(sampled.sample)

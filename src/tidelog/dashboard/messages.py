@@ -13,6 +13,9 @@ from tidelog.store.rows import Entry
 class Hello(Message, frozen=True):
     """The first message of a front. Answered by `Welcome`."""
 
+    ended: Sequence[Ended]
+    """Logins that it knows to be over: it may have outlived an owner, who knew them too."""
+
 
 class Watch(Message, frozen=True):
     """Tell the entries of these surfaces from now on; none ends it. Answered by `Watching`."""
@@ -30,6 +33,11 @@ class LogOut(Message, frozen=True):
     """A login is over. Answered by `Done` when the other nodes are told."""
 
     ended: Ended
+
+    @property
+    def may_repeat(self) -> bool:
+        """See `Message.may_repeat`: it is over, however often that is said."""
+        return True
 
 
 ToOwner = Hello | Watch | Counted | LogOut

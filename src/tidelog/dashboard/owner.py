@@ -26,7 +26,7 @@ from tidelog.dashboard.messages import (
     Written,
 )
 from tidelog.dashboard.samples import NOTHING, Counts, Samples, counts_of
-from tidelog.dashboard.sessions import MAX_ENDED, Ended
+from tidelog.dashboard.sessions import Ended, EndedLogins
 from tidelog.link.ends import OwnerEnd, Send
 from tidelog.link.message import Message
 from tidelog.log.committer import Committer
@@ -59,7 +59,7 @@ class DashboardOwner:
         self.gone = NOTHING
         """What fronts counted that are no more."""
         self.samples = Samples(committer.metrics, committer.tail.position, clock.now_ms())
-        self.ended: deque[Ended] = deque(maxlen=MAX_ENDED)
+        self.ended = EndedLogins()
         self._loop = asyncio.get_running_loop()
         committer.announcements.subscribe(LOGGED_OUT, self._hear)
         self._sample_later()
@@ -69,9 +69,8 @@ class DashboardOwner:
         return AtFront(self, send)
 
     def log_out(self, ended: Ended, *, told_by: "AtFront | None" = None) -> None:
-        """A login is over; all fronts but the one that says so are told."""
-        self.ended.append(ended)
-        for front in self.fronts:
+        """A login is over; all fronts but the one that says so are told, if it is news."""
+        for front in self.fronts if self.ended.note(ended) else ():
             if front is not told_by:
                 front.tell(LoggedOut(ended))
 
@@ -109,9 +108,11 @@ class AtFront(OwnerEnd):
     def received(self, number: int, message: Any) -> None:
         """See `AtOwner.received`."""
         match message:
-            case Hello():
+            case Hello(known):
+                for ended in known:
+                    self._owner.log_out(ended)
                 self._owner.fronts[self] = None
-                welcome = Welcome(tuple(self._owner.samples.kept), tuple(self._owner.ended))
+                welcome = Welcome(tuple(self._owner.samples.kept), self._owner.ended.all())
                 self.send(number, welcome)
             case Watch(surfaces):
                 self._watch(surfaces)

@@ -4,7 +4,8 @@ import hashlib
 import hmac
 import math
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -37,18 +38,47 @@ class Ended(Struct, frozen=True):
     ends: int
 
 
+class EndedLogins:
+    """Those that were logged out and would not be over yet, the last `MAX_ENDED` of them.
+
+    All processes of a server know the same, and whichever begins again is told by the others.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        """`now` in Unix seconds, which all nodes share."""
+        self.now = now
+        self._ends: dict[bytes, int] = {}
+        """When each would have ended, by the hash of its cookie."""
+
+    def __contains__(self, hashed: bytes) -> bool:
+        return hashed in self._ends
+
+    def note(self, ended: Ended) -> bool:
+        """Remember one; returns whether that is news."""
+        if ended.hashed in self._ends:
+            return False
+        now = self.now()
+        self._ends = {each: ends for each, ends in self._ends.items() if now < ends}
+        while len(self._ends) >= MAX_ENDED:
+            del self._ends[next(iter(self._ends))]
+        self._ends[ended.hashed] = ended.ends
+        return True
+
+    def all(self) -> Sequence[Ended]:
+        """In the order in which they became known."""
+        return [Ended(hashed, ends) for hashed, ends in self._ends.items()]
+
+
 class Sessions:
     """Logins that every node of a log accepts: the cookie says when it ends, and is signed.
 
     Whoever changes the admin token ends them all.
     """
 
-    def __init__(self, token: str, log_id: str, now: Callable[[], float]) -> None:
-        """`now` in Unix seconds, which all nodes share."""
+    def __init__(self, token: str, log_id: str, ended: EndedLogins) -> None:
         self._key = hmac.digest(token.encode(), f"dashboard session/{log_id}".encode(), "sha256")
-        self._now = now
-        self._ended: dict[bytes, int] = {}
-        """When each login that was logged out would have ended, by the hash of its cookie."""
+        self._now = ended.now
+        self._ended = ended
 
     def begin(self) -> str:
         """A new login; returns the secret that is its cookie."""
@@ -66,16 +96,8 @@ class Sessions:
         if ends is None or self._now() >= ends:
             return None
         ended = Ended(_hash(session), ends)
-        self.note(ended)
+        self._ended.note(ended)
         return ended
-
-    def note(self, ended: Ended) -> None:
-        """Remember a login that was logged out, here or on another node."""
-        now = self._now()
-        self._ended = {each: ends for each, ends in self._ended.items() if now < ends}
-        while len(self._ended) >= MAX_ENDED:
-            del self._ended[next(iter(self._ended))]
-        self._ended[ended.hashed] = ended.ends
 
     def _ends(self, session: str) -> int | None:
         claims, _, signature = session.rpartition(".")

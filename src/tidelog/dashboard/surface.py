@@ -37,6 +37,7 @@ from tidelog.dashboard.assets import NOT_KEPT, SAFE, Assets
 from tidelog.dashboard.entries import MAX_LISTED, Filter, detail, listed
 from tidelog.dashboard.feed import MAX_MESSAGE_BYTES, Feed, Page
 from tidelog.dashboard.openapi import API, OPERATIONS
+from tidelog.dashboard.sessions import EndedLogins
 from tidelog.dashboard.views.channels import ChannelView
 from tidelog.dashboard.views.mesh import MESH_PRESENT, MeshView
 from tidelog.dashboard.views.outboxes import NoDaemon, OutboxView
@@ -98,10 +99,12 @@ class DashboardSurface:
         log_id: str,
         surfaces: Sequence[Surface],
         gather: Gather | None = None,
+        ended: EndedLogins | None = None,
     ) -> None:
         """`surfaces` are those that are mounted already: it shows what they know.
 
-        Other processes have the same, and `gather` asks them; None if there are none.
+        Other processes have the same, and `gather` asks them; None if there are none. `ended` are
+        logins that this process has heard of before.
         """
         # By name: to import a surface that is not served would cost a third of the start.
         named = {surface.name: surface for surface in surfaces}
@@ -112,7 +115,7 @@ class DashboardSurface:
         self._log_id = log_id
         self._has_playground = "playground" in named
         self._served = sorted(named.keys() - {"playground"})
-        self._access = Access(settings, log_id)
+        self._access = Access(settings, log_id, ended or EndedLogins())
         self._assets = Assets()
         self._gather = gather or self._own
         self._channels = ChannelView(store, settings, log_id, channels)
@@ -151,10 +154,11 @@ class DashboardSurface:
         metrics: Metrics,
         surfaces: Sequence[Surface],
         gather: Gather | None = None,
+        ended: EndedLogins | None = None,
     ) -> "DashboardSurface":
         """The dashboard of a front; as of its constructor."""
         log_id = (await store.head()).log_id
-        dashboard = cls(link, store, settings, metrics, log_id, surfaces, gather)
+        dashboard = cls(link, store, settings, metrics, log_id, surfaces, gather, ended)
         await dashboard._feed.open()
         return dashboard
 

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidelog.base import handed_on
 from tidelog.base.clock import SystemClock
@@ -18,6 +19,7 @@ from tidelog.base.supervised import Supervised
 from tidelog.base.supervisor import LISTENER_VARIABLE
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
+from tidelog.dashboard.sessions import EndedLogins
 from tidelog.link.ends import FrontEnd
 from tidelog.link.unix import SocketLink, front_link, repeating_link
 from tidelog.serve import gathering, program, read_pauses
@@ -116,35 +118,32 @@ class Apart:
             end.lost()
 
 
-async def serve(
-    settings: Settings,
-    given: Arguments,
-    listener: socket.socket,
-    told: ToldToEnd,
-    supervised: Supervised,
-) -> bool:
+class Lasting(NamedTuple):
+    """What a front has for longer than an owner."""
+
+    listener: socket.socket
+    told: ToldToEnd
+    supervised: Supervised
+    ended_logins: EndedLogins
+
+
+async def serve(settings: Settings, given: Arguments, lasting: Lasting) -> bool:
     """Serve until SIGTERM; returns whether the owner was lost.
 
     Raises:
         OtherVersion: the owner is of another version.
     """
-    with supervised.living():
-        return await _serve(settings, given, listener, told, supervised)
+    with lasting.supervised.living():
+        return await _serve(settings, given, lasting)
 
 
-async def _serve(
-    settings: Settings,
-    given: Arguments,
-    listener: socket.socket,
-    told: ToldToEnd,
-    supervised: Supervised,
-) -> bool:
+async def _serve(settings: Settings, given: Arguments, lasting: Lasting) -> bool:
     settings = share_of_front(settings, counted(settings.workers))
     surfaces = halved(settings)
     owner = OwnerLink(given.socket, surfaces)
     await owner.connect()
     lost = asyncio.ensure_future(owner.lost.wait())
-    opening = asyncio.ensure_future(_open(settings, given.name, surfaces, owner, listener))
+    opening = asyncio.ensure_future(_open(settings, given.name, surfaces, owner, lasting))
     await asyncio.wait({lost, opening}, return_when=asyncio.FIRST_COMPLETED)
     if owner.lost.is_set():
         opening.cancel()
@@ -158,9 +157,9 @@ async def _serve(
     leave_startup_out()
     watchdog = Watchdog()
     watchdog.start()
-    supervised.ready()
+    lasting.supervised.ready()
     try:
-        with told.calls(server.stop):
+        with lasting.told.calls(server.stop):
             await server.run()
     finally:
         watchdog.stop()
@@ -179,7 +178,7 @@ async def _open(
     name: str,
     surfaces: Sequence[Halved],
     owner: OwnerLink,
-    listener: socket.socket,
+    lasting: Lasting,
 ) -> Serving:
     clock, metrics, tls = SystemClock(), all_metrics(), tls_context(settings)
     topics = gathering.metrics_topic(metrics)
@@ -187,7 +186,7 @@ async def _open(
     store = await open_served(settings, EXTENSIONS, clock, read_only=True)
     try:
         PausingFront(owner.pauses, store.read_gate)
-        node = FrontNode(settings, clock, store, metrics, processes, [])
+        node = FrontNode(settings, clock, store, metrics, processes, [], lasting.ended_logins)
         for surface, end in zip(surfaces, owner.of_surfaces, strict=True):
             node.mounted.append(await surface.open_front(node, end))
         backing = Apart(owner.ends, processes)
@@ -197,7 +196,7 @@ async def _open(
             store,
             backing,
             node.mounted,
-            listener,
+            lasting.listener,
             tracing=tracing_of(settings),
             tls=tls,
             takes_turns=True,
@@ -214,10 +213,10 @@ def main() -> None:
         raise SystemExit(f"tidelog: {LISTENER_VARIABLE} names no socket; a supervisor sets it")
 
     async def front(settings: Settings, given: Arguments) -> bool:
-        return await serve(settings, given, listener, told, supervised)
+        return await serve(settings, given, lasting)
 
-    told, supervised = ToldToEnd(), Supervised()
-    while program.run(front) and not told.is_told:
+    lasting = Lasting(listener, ToldToEnd(), Supervised(), EndedLogins())
+    while program.run(front) and not lasting.told.is_told:
         gc.unfreeze()  # what was made at the start does not stay until the end after all
 
 

@@ -10,6 +10,7 @@ from tidelog.base.metrics import Metrics
 from tidelog.base.serving.surface import Surface
 from tidelog.config.settings import Settings
 from tidelog.dashboard.schema import EXTENSION as DASHBOARD
+from tidelog.dashboard.sessions import EndedLogins
 from tidelog.link.ends import FrontEnd, OwnerHalf
 from tidelog.link.message import Vocabulary
 from tidelog.serve.gathering import GatheringFront
@@ -32,6 +33,8 @@ class FrontNode(NamedTuple):
     processes: GatheringFront
     mounted: list[Surface]
     """What was opened before."""
+    ended_logins: EndedLogins
+    """Of the dashboard; this process knows them longer than it has an owner."""
 
 
 class Halved(NamedTuple):
@@ -142,9 +145,11 @@ def _dashboard() -> Halved:
         async def gather(topic: str) -> Sequence[tuple[str, bytes]]:
             return [(each.process, each.payload) for each in await node.processes.gather(topic)]
 
-        settings, _, store, metrics, processes, mounted = node
+        settings, _, store, metrics, processes, mounted, ended = node
         mounted.extend(whole(node))
-        dashboard = await DashboardSurface.open(link, store, settings, metrics, mounted, gather)
+        dashboard = await DashboardSurface.open(
+            link, store, settings, metrics, mounted, gather, ended
+        )
         processes.add(dashboard.topics())
         return dashboard
 

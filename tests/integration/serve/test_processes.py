@@ -281,6 +281,27 @@ async def test_the_dashboard_of_every_front_shows_the_whole_server(server: Proce
                 pass
 
 
+async def test_a_logout_outlives_the_owner(server: Processes) -> None:
+    """Every front, also one that did not take it, refuses the session at the next owner too."""
+    async with dashboard(server) as browser:
+        await browser.post("/dashboard/login", data={"token": ADMIN_TOKEN})
+        cookies = dict(browser.cookies)
+        change = {CHANGE_HEADER.decode(): "1", "origin": server.url}
+        assert (await browser.post("/dashboard/logout", headers=change)).status_code == 200
+    owner = await server.owner()
+    kill(owner)
+    assert await server.owner() != owner
+    for front in await server.fronts():
+        async with server.only(front), asyncio.timeout(WAIT_SECONDS):
+            status = 503
+            while status == 503:  # it has no owner yet
+                with contextlib.suppress(*LOST):
+                    async with dashboard(server) as browser:
+                        browser.cookies.update(cookies)
+                        status = (await browser.get("/dashboard/api/state")).status_code
+            assert status == 401
+
+
 async def test_the_owner_is_lost(server: Processes, broker: BrokerAt) -> None:
     """Who waits is told that nobody knows; connections are closed so that clients come back."""
     slug = await broker.mesh()

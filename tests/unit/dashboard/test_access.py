@@ -13,6 +13,7 @@ from tidelog.dashboard.access import (
     is_change,
     is_from_elsewhere,
 )
+from tidelog.dashboard.sessions import EndedLogins
 
 HOST = (b"host", b"log.example:8080")
 
@@ -29,7 +30,7 @@ def with_cookie(cookie: bytes) -> Headers:
 
 def test_without_a_token_everything_is_off() -> None:
     """A server without a token and without --dev lets nobody in, whatever they send."""
-    access = Access(Settings(), "log")
+    access = Access(Settings(), "log", EndedLogins())
     assert access.mode is Mode.OFF
     assert access.log_in(login("")) is None
     assert access.session(with_cookie(b"tidelog_dashboard=")) is None
@@ -37,7 +38,7 @@ def test_without_a_token_everything_is_off() -> None:
 
 def test_the_token_opens_a_session() -> None:
     """The right token gives a cookie that opens, and only until it is logged out."""
-    access = Access(Settings(admin_token="secret"), "log")
+    access = Access(Settings(admin_token="secret"), "log", EndedLogins())
     cookie = access.log_in(login("secret"))
     assert isinstance(cookie, bytes)
     assert access.session(with_cookie(cookie)) is not None
@@ -48,9 +49,9 @@ def test_the_token_opens_a_session() -> None:
 
 def test_the_cookie_is_out_of_reach() -> None:
     """No script reads the cookie and no other site sends it; under TLS it never travels without."""
-    plain = Access(Settings(admin_token="secret"), "log").log_in(login("secret"))
+    plain = Access(Settings(admin_token="secret"), "log", EndedLogins()).log_in(login("secret"))
     tls = Settings(admin_token="secret", tls_certificate="c", tls_key="k")
-    secure = Access(tls, "log").log_in(login("secret"))
+    secure = Access(tls, "log", EndedLogins()).log_in(login("secret"))
     assert isinstance(plain, bytes)
     assert isinstance(secure, bytes)
     for part in (b"HttpOnly", b"SameSite=Strict", b"Path=/dashboard", COOKIE.encode()):
@@ -61,7 +62,7 @@ def test_the_cookie_is_out_of_reach() -> None:
 
 def test_guessing_is_limited() -> None:
     """After five wrong tokens the next one is told to wait, but not the right one."""
-    access = Access(Settings(admin_token="secret"), "log")
+    access = Access(Settings(admin_token="secret"), "log", EndedLogins())
     for _ in range(5):
         assert access.log_in(login("guess")) is None
     assert access.log_in(login("guess")) == 10
@@ -73,15 +74,18 @@ def test_guessing_is_limited() -> None:
 @pytest.mark.parametrize("body", [b"", b"token", b"\xff\xfe", b"token=" + b"x" * 5000, b"secret"])
 def test_a_broken_form_is_a_wrong_token(body: bytes) -> None:
     """Whatever is posted, only the token logs in."""
-    access = Access(Settings(admin_token="secret"), "log")
+    access = Access(Settings(admin_token="secret"), "log", EndedLogins())
     request = HttpRequest("POST", b"/dashboard/login", b"", (HOST,), body, "")
     assert access.log_in(request) is None
 
 
 def test_development_is_open_unless_a_token_is_set() -> None:
     """Under --dev nobody logs in, but whoever sets a token wants it asked for."""
-    assert Access(Settings(dev=True), "log").session((HOST,)) == ""
-    assert Access(Settings(dev=True, admin_token="secret"), "log").session((HOST,)) is None
+    assert Access(Settings(dev=True), "log", EndedLogins()).session((HOST,)) == ""
+    assert (
+        Access(Settings(dev=True, admin_token="secret"), "log", EndedLogins()).session((HOST,))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_development_is_open_unless_a_token_is_set() -> None:
 )
 def test_a_broken_cookie_is_none(cookie: bytes) -> None:
     """A cookie that cannot be read is no session, and no failure."""
-    access = Access(Settings(admin_token="secret"), "log")
+    access = Access(Settings(admin_token="secret"), "log", EndedLogins())
     assert access.session((HOST, (b"cookie", cookie))) is None
 
 

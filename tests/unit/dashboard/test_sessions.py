@@ -8,6 +8,7 @@ from tidelog.dashboard.sessions import (
     SECONDS_PER_TRY,
     SESSION_SECONDS,
     TRIES,
+    EndedLogins,
     Sessions,
     Tries,
     is_same,
@@ -27,7 +28,7 @@ class Moment:
 
 def sessions_of(moment: Moment, token: str = "token", log_id: str = "log") -> Sessions:
     """The logins of one node."""
-    return Sessions(token, log_id, moment)
+    return Sessions(token, log_id, EndedLogins(moment))
 
 
 def test_a_session_ends_after_its_time() -> None:
@@ -53,12 +54,15 @@ def test_every_node_accepts_a_session() -> None:
 def test_a_session_ends_when_it_is_ended() -> None:
     """Logging out ends one login and no other, and on the nodes that are told of it."""
     moment = Moment()
-    here, there = sessions_of(moment), sessions_of(moment)
+    known = EndedLogins(moment)
+    here, there = sessions_of(moment), Sessions("token", "log", known)
     first, second = here.begin(), here.begin()
     ended = here.end(first)
     assert ended is not None
     assert not here.is_open(first)
-    there.note(ended)
+    assert known.note(ended)
+    assert not known.note(ended), "no news"
+    assert known.all() == [ended]
     assert not there.is_open(first)
     assert here.is_open(second)
     assert there.is_open(second)
@@ -71,13 +75,14 @@ def test_a_session_ends_when_it_is_ended() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """A login that would be over anyway is forgotten; so is the oldest, if there are too many."""
     moment = Moment()
-    sessions = sessions_of(moment)
+    known = EndedLogins(moment)
+    sessions = Sessions("token", "log", known)
     for _ in range(MAX_ENDED + 1):
         sessions.end(sessions.begin())
-    assert len(sessions._ended) == MAX_ENDED
+    assert len(known.all()) == MAX_ENDED
     moment.now += SESSION_SECONDS
     sessions.end(sessions.begin())
-    assert len(sessions._ended) == 1
+    assert len(known.all()) == 1
 
 
 @pytest.mark.parametrize("guess", ["", "x", ".", "..", "\ud800", "a" * 100_000, "9999999999.x.y"])
