@@ -71,11 +71,16 @@ def postgresql_template(postgresql_server: str) -> str:
 
 @pytest.fixture
 def postgresql_url(postgresql_server: str, postgresql_template: str) -> Iterator[str]:
-    """URL of a database of its own that is migrated and has no log.
-
-    The tests of the store, which are about migrating and restoring too, get an empty one instead.
-    """
+    """URL of a database of its own that is migrated and has no log."""
     url = asyncio.run(create_database(postgresql_server, template=postgresql_template))
+    yield url
+    asyncio.run(drop_database(url))
+
+
+@pytest.fixture
+def empty_postgresql_url(postgresql_server: str) -> Iterator[str]:
+    """URL of a database of its own with nothing in it, to be migrated or restored to."""
+    url = asyncio.run(create_database(postgresql_server))
     yield url
     asyncio.run(drop_database(url))
 

@@ -1,7 +1,7 @@
-"""Stores from their very beginning: what a database is like before anything was started on it."""
+"""What several modules begin with: a backup, or nothing at all."""
 
 import asyncio
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,22 +10,17 @@ from support.log.nodes import put_item, running_node
 from support.store.backups import silent
 from tidelog.config.schema import SCHEMA
 from tidelog.store.backup import back_up
-from tidelog.testing.postgresql import create_database, drop_database
 
 
-@pytest.fixture
-def postgresql_url(postgresql_server: str) -> Iterator[str]:
-    """URL of an empty database of its own."""
-    url = asyncio.run(create_database(postgresql_server))
-    yield url
-    asyncio.run(drop_database(url))
+@pytest.fixture(scope="session")
+def sound_backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound backup of some pages, alone in a folder with the `source` it was made of.
 
-
-@pytest.fixture
-def backup_file(tmp_path: Path) -> Path:
-    """A sound backup of some pages."""
-    source = str(tmp_path / "source" / "tidelog.db")
-    target = tmp_path / "sound-backup.db"
+    It is nobody's own: `backup_file` is a copy.
+    """
+    folder = tmp_path_factory.mktemp("backup")
+    source = str(folder / "source" / "tidelog.db")
+    target = folder / "sound-backup.db"
 
     async def make() -> None:
         async with running_node(source) as node:
@@ -35,3 +30,19 @@ def backup_file(tmp_path: Path) -> Path:
 
     asyncio.run(make())
     return target
+
+
+@pytest.fixture
+def backup_file(sound_backup: Path, tmp_path: Path) -> Path:
+    """A sound backup of some pages, and beside it the `source` that it was made of."""
+    shutil.copytree(sound_backup.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / sound_backup.name
+
+
+@pytest.fixture
+def empty_location(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Where nothing is yet, not even the schema that a `store_location` of PostgreSQL has."""
+    if engine == "sqlite":
+        return str(tmp_path / "store" / "tidelog.db")
+    url: str = request.getfixturevalue("empty_postgresql_url")
+    return url

@@ -168,26 +168,28 @@ def test_a_restore_never_overwrites_a_file(backup_file: Path, tmp_path: Path, en
     assert occupied.read_bytes() == b"precious"
 
 
-def test_a_restore_never_overwrites_a_database(backup_file: Path, postgresql_url: str) -> None:
+def test_a_restore_never_overwrites_a_database(
+    backup_file: Path, empty_postgresql_url: str
+) -> None:
     """A PostgreSQL store that holds a log keeps it."""
-    asyncio.run(write_log(postgresql_url))
-    before = contents(postgresql_url)
+    asyncio.run(write_log(empty_postgresql_url))
+    before = contents(empty_postgresql_url)
     with pytest.raises(StoreUnavailable, match=r"already holds a log.*empty database"):
-        command("restore", str(backup_file), "--store", postgresql_url)
-    assert contents(postgresql_url) == before
+        command("restore", str(backup_file), "--store", empty_postgresql_url)
+    assert contents(empty_postgresql_url) == before
 
 
 def test_a_restore_fills_a_store_that_was_only_started(
-    backup_file: Path, postgresql_url: str
+    backup_file: Path, empty_postgresql_url: str
 ) -> None:
     """A database on which a server was started but nothing written may be restored to."""
 
     async def start() -> None:
-        async with running_node(postgresql_url):
+        async with running_node(empty_postgresql_url):
             pass
 
     asyncio.run(start())
-    assert command("restore", str(backup_file), "--store", postgresql_url)["head"] == 300
+    assert command("restore", str(backup_file), "--store", empty_postgresql_url)["head"] == 300
 
 
 def test_a_missing_source_is_named(tmp_path: Path) -> None:
@@ -256,7 +258,7 @@ def test_a_bad_backup_is_refused_and_leaves_nothing(
 
 
 async def test_a_restore_that_fails_half_way_leaves_nothing(
-    backup_file: Path, postgresql_url: str
+    backup_file: Path, empty_postgresql_url: str
 ) -> None:
     """Filling a database is one transaction, which the schema belongs to."""
 
@@ -264,10 +266,10 @@ async def test_a_restore_that_fails_half_way_leaves_nothing(
         raise OSError(f"injected at {done} of {total}")
 
     with pytest.raises(StoreUnavailable, match="injected at 300 of 300"):
-        await restore(SCHEMA, backup_file, postgresql_url, fail)
-    assert await Database(postgresql_url).columns() == {}
-    await restore(SCHEMA, backup_file, postgresql_url, silent)
-    assert len(contents(postgresql_url)["log"]) == 300
+        await restore(SCHEMA, backup_file, empty_postgresql_url, fail)
+    assert await Database(empty_postgresql_url).columns() == {}
+    await restore(SCHEMA, backup_file, empty_postgresql_url, silent)
+    assert len(contents(empty_postgresql_url)["log"]) == 300
 
 
 async def test_an_interrupted_backup_leaves_no_file(store_location: str, tmp_path: Path) -> None:
@@ -328,16 +330,18 @@ def test_a_damaged_store_gives_no_backup(store_location: str, tmp_path: Path) ->
     assert list(tmp_path.glob("backup*")) == []
 
 
-async def test_a_newer_database_is_not_copied_in_part(postgresql_url: str, tmp_path: Path) -> None:
+async def test_a_newer_database_is_not_copied_in_part(
+    empty_postgresql_url: str, tmp_path: Path
+) -> None:
     """Tables that this version does not know would be missing from the copy: it is refused."""
-    await write_log(postgresql_url)
-    server = await asyncpg.connect(postgresql_url)
+    await write_log(empty_postgresql_url)
+    server = await asyncpg.connect(empty_postgresql_url)
     await server.execute("INSERT INTO tidelog.schema_version VALUES (99)")
     await server.close()
     with pytest.raises(
         SchemaTooNew, match=f"version 99, .* copies {len(SCHEMA.migrations('sqlite'))}"
     ):
-        await back_up(SCHEMA, postgresql_url, tmp_path / "backup.db", silent)
+        await back_up(SCHEMA, empty_postgresql_url, tmp_path / "backup.db", silent)
     assert files_in(tmp_path) == []
 
 

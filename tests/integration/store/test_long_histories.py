@@ -94,19 +94,19 @@ async def test_what_is_retained_is_counted_right(engine: str, store_location: st
 
 
 async def test_a_store_of_an_earlier_version_is_counted_once(
-    engine: str, store_location: str
+    engine: str, empty_location: str
 ) -> None:
     """The migration counts what is there; what comes later adds to it."""
     if engine == "sqlite":
-        Path(store_location).parent.mkdir()
-    earlier = Database(store_location)
+        Path(empty_location).parent.mkdir()
+    earlier = Database(empty_location)
     await earlier.at_version(SCHEMA.migrations(engine)[:12])
     for serial in (1, 255, 256, 70_000):
         await earlier.run(
             "INSERT INTO channels_message (message, stream, history_serial, published_at, is_open,"
             f" size_bytes, through) VALUES ({serial}, '{STREAM}', {serial}, 5, 0, 10, 0)"
         )
-    async with opened(store_location) as store:
+    async with opened(empty_location) as store:
         await write(store, [added(70_001, 70_001, 6, 3)])
         assert await store.rows("channels_retained", (STREAM, 0, 0)) == ((5, 1, 70_001, 5, 6, 43),)
         assert await store.rows("channels_retained", (STREAM, 255, 0)) == (

@@ -21,9 +21,9 @@ from tidelog.testing.process import ServerProcess
 SECONDS = 60.0
 
 
-async def test_a_row_in_any_table_is_kept(backup_file: Path, postgresql_url: str) -> None:
+async def test_a_row_in_any_table_is_kept(backup_file: Path, empty_postgresql_url: str) -> None:
     """Meshes, members, settings: whatever a store holds stops a restore, also without a log."""
-    database = Database(postgresql_url)
+    database = Database(empty_postgresql_url)
     await database.at_version(SCHEMA.migrations("postgresql"))
     await database.fill()
     for table in tables(SCHEMA):
@@ -35,27 +35,27 @@ async def test_a_row_in_any_table_is_kept(backup_file: Path, postgresql_url: str
         before = await database.run(f"SELECT * FROM {table}")
         found = "a log" if table in ("head", "log") else f"rows in {table}"
         with pytest.raises(StoreUnavailable, match=f"already holds {found}; .*empty database"):
-            await restore(SCHEMA, backup_file, postgresql_url, silent)
+            await restore(SCHEMA, backup_file, empty_postgresql_url, silent)
         assert await database.run(f"SELECT * FROM {table}") == before
         assert before
         await database.run(f"TRUNCATE {every}")  # a message brings its counters
 
 
 async def test_a_running_server_stops_a_restore(
-    backup_file: Path, postgresql_url: str, tmp_path: Path
+    backup_file: Path, empty_postgresql_url: str, tmp_path: Path
 ) -> None:
     """Also if nothing was written yet; the server goes on with the log it started with."""
-    database = Database(postgresql_url)
-    with ServerProcess(data_dir=tmp_path / "data", store=postgresql_url) as server:
+    database = Database(empty_postgresql_url)
+    with ServerProcess(data_dir=tmp_path / "data", store=empty_postgresql_url) as server:
         await asyncio.to_thread(server.start)
         before = await database.run("SELECT * FROM head")
         with pytest.raises(StoreInUse, match=r"another tidelog is connected.*Stop every server"):
-            await restore(SCHEMA, backup_file, postgresql_url, silent)
+            await restore(SCHEMA, backup_file, empty_postgresql_url, silent)
         assert await database.run("SELECT * FROM head") == before
         assert await asyncio.to_thread(put, server) == 1
         assert await asyncio.to_thread(server.terminate) == 0
     with pytest.raises(StoreUnavailable, match="already holds a log"):
-        await restore(SCHEMA, backup_file, postgresql_url, silent)
+        await restore(SCHEMA, backup_file, empty_postgresql_url, silent)
 
 
 def put(server: ServerProcess) -> int:
@@ -67,7 +67,7 @@ def put(server: ServerProcess) -> int:
 
 
 async def test_a_killed_restore_leaves_nothing(
-    backup_file: Path, postgresql_url: str, tmp_path: Path
+    backup_file: Path, empty_postgresql_url: str, tmp_path: Path
 ) -> None:
     """SIGKILL after the log was copied: no schema, a server makes a log of its own."""
     script = (
@@ -79,24 +79,24 @@ async def test_a_killed_restore_leaves_nothing(
     )
     killed = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", script, str(backup_file), postgresql_url],
+        [sys.executable, "-c", script, str(backup_file), empty_postgresql_url],
         check=False,
         timeout=SECONDS,
     )
     assert killed.returncode == -signal.SIGKILL
-    database = Database(postgresql_url)
+    database = Database(empty_postgresql_url)
     assert await database.columns() == {}
-    await restore(SCHEMA, backup_file, postgresql_url, silent)
+    await restore(SCHEMA, backup_file, empty_postgresql_url, silent)
     assert await database.run("SELECT committed_id FROM head") == [(300,)]
-    with ServerProcess(data_dir=tmp_path / "data", store=postgresql_url) as server:
+    with ServerProcess(data_dir=tmp_path / "data", store=empty_postgresql_url) as server:
         await asyncio.to_thread(server.start)
         assert await asyncio.to_thread(put, server) == 301
         assert await asyncio.to_thread(server.terminate) == 0
 
 
-async def test_nobody_sees_half_a_restore(backup_file: Path, postgresql_url: str) -> None:
+async def test_nobody_sees_half_a_restore(backup_file: Path, empty_postgresql_url: str) -> None:
     """While it fills the database there is no schema; a second restore waits and is refused."""
-    database = Database(postgresql_url)
+    database = Database(empty_postgresql_url)
     seen = []
     second: list[asyncio.Task[None]] = []
 
@@ -109,10 +109,14 @@ async def test_nobody_sees_half_a_restore(backup_file: Path, postgresql_url: str
         loop.call_soon_threadsafe(begin_another)
 
     def begin_another() -> None:
-        second.append(asyncio.create_task(restore(SCHEMA, backup_file, postgresql_url, silent)))
+        second.append(
+            asyncio.create_task(restore(SCHEMA, backup_file, empty_postgresql_url, silent))
+        )
 
     loop = asyncio.get_running_loop()
-    first = asyncio.to_thread(asyncio.run, restore(SCHEMA, backup_file, postgresql_url, filling))
+    first = asyncio.to_thread(
+        asyncio.run, restore(SCHEMA, backup_file, empty_postgresql_url, filling)
+    )
     async with asyncio.timeout(SECONDS):
         await first
         assert seen == [{}]

@@ -135,14 +135,16 @@ async def test_messages_of_the_previous_version_are_what_they_were(tmp_path: Pat
             assert witness.end()[0] == len(earlier.entries)
 
 
-async def test_an_earlier_store_moves_to_postgresql(earlier: Earlier, postgresql_url: str) -> None:
+async def test_an_earlier_store_moves_to_postgresql(
+    earlier: Earlier, empty_postgresql_url: str
+) -> None:
     """Its file is a backup: restored to the other engine it has every entry and verifies."""
     with closing(sqlite3.connect(earlier.database)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")  # one file, as a backup is
     head = len(earlier.entries)
-    restored = await tidelog("restore", str(earlier.database), "--store", postgresql_url)
+    restored = await tidelog("restore", str(earlier.database), "--store", empty_postgresql_url)
     assert restored["head"] == head
-    assert listed(postgresql_url, head) == earlier.entries
+    assert listed(empty_postgresql_url, head) == earlier.entries
     assert schema_version(earlier.database) == earlier.schema_version, "the backup was changed"
 
 

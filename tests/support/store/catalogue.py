@@ -1,6 +1,7 @@
 """What a store's tables are and hold, seen without our code."""
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,20 @@ class Database:
             Path(location).parent.mkdir(parents=True, exist_ok=True)
 
     async def run(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows that `query` answers."""
+        """The rows that `query` returns."""
+        [rows] = await self.run_each([query])
+        return rows
+
+    async def run_each(self, queries: Iterable[str]) -> list[list[tuple[Any, ...]]]:
+        """The rows that each query returns, over one connection: one costs more than a query."""
         if self.is_sqlite:
             with closing(sqlite3.connect(self.location, isolation_level=None)) as connection:
-                return connection.execute(query).fetchall()
+                return [connection.execute(query).fetchall() for query in queries]
         server = await asyncpg.connect(
             self.location, server_settings={"search_path": "tidelog, public"}
         )
         try:
-            return [tuple(record) for record in await server.fetch(query)]
+            return [[tuple(row) for row in await server.fetch(query)] for query in queries]
         finally:
             await server.close()
 
@@ -40,18 +46,21 @@ class Database:
             found = await self.run("SELECT type, name, tbl_name, sql FROM sqlite_schema")
             pragmas = ("user_version", "application_id")
             return {*found, *[(name, *(await self.run(f"PRAGMA {name}"))[0]) for name in pragmas]}
-        return {
-            *await self.run(
-                "SELECT table_name, column_name, data_type, is_nullable, column_default, "
-                "collation_name FROM information_schema.columns WHERE table_schema = 'tidelog'"
-            ),
-            *await self.run("SELECT indexdef FROM pg_indexes WHERE schemaname = 'tidelog'"),
-            *await self.run(
-                "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint "
-                "WHERE connamespace = 'tidelog'::regnamespace"
-            ),
-            *await self.run("SELECT 'version', max(version) FROM schema_version"),
-        }
+        parts = await self.run_each(
+            (
+                (
+                    "SELECT table_name, column_name, data_type, is_nullable, column_default, "
+                    "collation_name FROM information_schema.columns WHERE table_schema = 'tidelog'"
+                ),
+                "SELECT indexdef FROM pg_indexes WHERE schemaname = 'tidelog'",
+                (
+                    "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint "
+                    "WHERE connamespace = 'tidelog'::regnamespace"
+                ),
+                "SELECT 'version', max(version) FROM schema_version",
+            )
+        )
+        return {row for part in parts for row in part}
 
     async def columns(self) -> dict[str, dict[str, tuple[str, bool, int]]]:
         """Table to column to (type, may be null, place in the primary key)."""
@@ -66,19 +75,22 @@ class Database:
                 }
                 for (table,) in tables
             }
-        keys = {
-            (table, column): place
-            for table, column, place in await self.run(
-                "SELECT table_name, column_name, ordinal_position "
-                "FROM information_schema.key_column_usage WHERE table_schema = 'tidelog'"
+        key_columns, columns = await self.run_each(
+            (
+                (
+                    "SELECT table_name, column_name, ordinal_position "
+                    "FROM information_schema.key_column_usage WHERE table_schema = 'tidelog'"
+                ),
+                (
+                    "SELECT table_name, column_name, data_type, is_nullable "
+                    "FROM information_schema.columns WHERE table_schema = 'tidelog' "
+                    "ORDER BY ordinal_position"
+                ),
             )
-        }
+        )
+        keys = {(table, column): place for table, column, place in key_columns}
         found: dict[str, dict[str, tuple[str, bool, int]]] = {}
-        for table, column, kind, nullable in await self.run(
-            "SELECT table_name, column_name, data_type, is_nullable "
-            "FROM information_schema.columns WHERE table_schema = 'tidelog' "
-            "ORDER BY ordinal_position"
-        ):
+        for table, column, kind, nullable in columns:
             key = keys.get((table, column), 0)
             found.setdefault(table, {})[column] = (kind, nullable == "YES", key)
         return found
@@ -104,10 +116,18 @@ class Database:
         samples |= {"bigint": "7", "text": "'t'", "bytea": "'\\x07'"}
         tables = await self.columns()
         tables.pop("schema_version", None)
+        inserts = []
         for table, columns in tables.items():
             values = ", ".join(
                 "1" if name == "only_row" else samples[kind]
                 for name, (kind, _, _) in columns.items()
             )
-            await self.run(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})")
+            inserts.append(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})")
+        await self.run_each(inserts)
         return list(tables)
+
+    async def counts(self, tables: Iterable[str]) -> dict[str, int]:
+        """Table to its number of rows."""
+        names = list(tables)
+        found = await self.run_each(f"SELECT count(*) FROM {name}" for name in names)
+        return {name: count for name, [(count,)] in zip(names, found, strict=True)}
