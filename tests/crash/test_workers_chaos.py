@@ -1,6 +1,7 @@
 """Processes of one server are killed and stand still, at random and at each step of the link."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from support.serve import processes
+from support.serve.clients import until
 from support.serve.load import Load
-from support.serve.processes import Processes, kill, pause
+from support.serve.processes import Processes, is_running, kill, pause
 from support.sync.submitters import Submitter, check_submitted
 from tidelog.base.faultpoint import VARIABLE, FaultPoint
 
@@ -84,6 +86,39 @@ async def test_processes_die_at_a_step(step: FaultPoint, tmp_path: Path) -> None
             await load.more()
             await load.check()
     await asyncio.to_thread(load.check_store)
+
+
+async def test_processes_hang(tmp_path: Path) -> None:
+    """The same, when others go on without a front, which then goes on too, and when an owner hangs.
+
+    The first must find out that it is none any more, the second does not come back.
+    """
+    with Processes(tmp_path / "data", FRONTS) as server:
+        async with Load.on(server) as load:
+            await load.more()
+            front = (await server.fronts())[0]
+            async with server.nothing_is_started():
+                owner = await server.owner()
+                before = links(owner)
+                await pause(front)
+                await until(lambda: links(owner) < before)
+                os.kill(front, signal.SIGCONT)
+                await load.more()
+            assert front in await server.fronts()
+            await pause(owner)
+            await until(lambda: not is_running(owner))
+            await load.more()
+            await load.check()
+    await asyncio.to_thread(load.check_store)
+
+
+def links(owner: int) -> int:
+    """How many sockets an owner has: one for each front beside those that it always has."""
+    found = 0
+    for each in Path(f"/proc/{owner}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            found += str(each.readlink()).startswith("socket:")
+    return found
 
 
 def planted(mistake: str) -> dict[str, str]:
