@@ -6,6 +6,7 @@ sites out. Without either nothing is shown.
 """
 
 import time
+from collections.abc import Sequence
 from enum import Enum
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
@@ -31,7 +32,7 @@ a script of another site would have to be allowed to."""
 MAX_LOGIN_BYTES = 4096
 """A form with one field; whatever is longer is not read."""
 
-Headers = tuple[tuple[bytes, bytes], ...]
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Mode(Enum):

@@ -53,7 +53,8 @@ class FrontEnd:
         self._is_cut = False
         self._send_again: Send | None = None
         """To an owner that is asked again, while there is one."""
-        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+        self._awaited: list[tuple[int, Callable[[], None]]] = []
+        """Positions, and who is called when they are reached."""
         self._finished: asyncio.Future[None] | None = None
 
     def tell(self, message: Message) -> None:
@@ -165,8 +166,7 @@ class FrontEnd:
         self._give_up(self._asked.keys() - set(kept))
         awaited, self._awaited = self._awaited, []
         for _, reached in awaited:
-            if not reached.done():
-                reached.set_result(None)
+            reached()
 
     def ask_again(self, send: Send) -> None:
         """There is a next owner: ask it what has waited, in the order in which it was asked."""
@@ -202,20 +202,28 @@ class FrontEnd:
         if position > self.position:
             self.position = position
             if self._awaited:
-                for awaited, reached in self._awaited:
-                    if awaited <= position and not reached.done():
-                        reached.set_result(None)
-                self._awaited = [each for each in self._awaited if each[0] > position]
+                awaited = self._awaited
+                self._awaited = [each for each in awaited if each[0] > position]
+                for due, reached in awaited:
+                    if due <= position:
+                        reached()
 
-    async def reach(self, position: int) -> None:
-        """Return once the link has passed `position`, which is in the log.
+    def when_reached(self, position: int, reached: Callable[[], None]) -> None:
+        """Call `reached`, which must not raise, once the link has passed `position` of the log.
 
         At once without an owner: nothing comes any more, and all that it was for begins again.
         """
         if position > self.position and not self._is_cut:
-            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._awaited.append((position, reached))
-            await reached
+        else:
+            reached()
+
+    async def reach(self, position: int) -> None:
+        """Return once the link has passed `position`; see `when_reached`."""
+        if position > self.position and not self._is_cut:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_reached(position, lambda: None if done.done() else done.set_result(None))
+            await done
 
 
 class OwnerEnd:

@@ -7,7 +7,7 @@ again as the work they are for (docs/measurements.md).
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from tidelog.base.errors import (
     StoreUnavailable,
 )
 from tidelog.base.metrics import Metrics
+from tidelog.base.serving.address_quota import AddressQuota
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
@@ -62,12 +63,68 @@ class HttpApp:
         for path, methods in by_path.items():
             self._paths.add(path, methods)
 
-    async def respond(self, cycle: Cycle) -> HttpResponse:
-        """Answer one request; never raises."""
-        response = await self._respond(cycle)
+    def begin(
+        self, cycle: Cycle, reply: Callable[[HttpResponse], None]
+    ) -> Coroutine[None, None, None] | None:
+        """Begin to answer a request; `reply` takes the response, once, and does not raise.
+
+        Returns what has to run for that, if something has.
+        """
+        found = None if cycle.more_body else self._paths.find(cycle.raw_path)
+        if found is not None:
+            methods, params = found
+            bounded = methods.get(cycle.method)
+            if bounded is not None and bounded.route.answer is not None:
+                self._answer(cycle, bounded, params, reply)
+                return None
+        return self._respond_to(cycle, reply)
+
+    async def _respond_to(self, cycle: Cycle, reply: Callable[[HttpResponse], None]) -> None:
+        try:
+            response = await self._respond(cycle)
+        except Exception:  # noqa: BLE001 - a peer must not be left without an answer
+            _log.exception("answering failed")
+            response = refuse(500, "Internal server error", (b"connection", b"close"))
+        self._replied(response)
+        reply(response)
+
+    def _answer(
+        self,
+        cycle: Cycle,
+        bounded: "_Bounded",
+        params: Mapping[str, str],
+        reply: Callable[[HttpResponse], None],
+    ) -> None:
+        """Answer without a task what is here as a whole."""
+        route, limit, _ = bounded
+        quota = self._addresses.quota(cycle.connection.peer, cycle.headers)
+
+        def told(outcome: HttpResponse | Exception) -> None:
+            response = outcome
+            if isinstance(response, Exception):
+                response = self._failed(response, cycle.method, route)
+            elif response.status == UNAUTHORIZED:
+                quota.failed()
+            self._replied(response)
+            reply(response)
+
+        if len(cycle.body) > limit:
+            told(self._too_large(bounded))
+        elif wait := quota.wait_seconds():
+            told(self._too_many(route, wait))
+        else:
+            request = _request(cycle, params, quota)
+            self._received_bytes += len(request.body)
+            try:
+                assert route.answer is not None  # noqa: S101 - or somebody else would answer
+                route.answer(request, told)
+            except Exception as error:  # noqa: BLE001 - as of `_respond`
+                told(error)
+            cycle.is_admitted = True  # or it is answered
+
+    def _replied(self, response: HttpResponse) -> None:
         self._answered[response.status] += 1
         self._sent_bytes += len(response.body)
-        return response
 
     def _count(self) -> None:
         for status, requests in self._answered.items():
@@ -78,13 +135,11 @@ class HttpApp:
         self._sent_bytes = self._received_bytes = 0
 
     async def _respond(self, cycle: Cycle) -> HttpResponse:
-        scope = cycle.scope
-        found = self._paths.find(scope["raw_path"])
+        found = self._paths.find(cycle.raw_path)
         if found is None:
             return refuse(404, "there is nothing at this path")
         methods, params = found
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        bounded = methods.get(method)
+        bounded = methods.get("GET" if cycle.method == "HEAD" else cycle.method)
         if bounded is None:
             allowed = ", ".join(sorted(methods)).encode()
             return refuse(405, "this path does not support that method", (b"allow", allowed))
@@ -92,20 +147,8 @@ class HttpApp:
         is_whole = not cycle.more_body  # the body came with the headers, as it mostly does
         if (len(cycle.body) if is_whole else cycle.declared_bytes) > limit:
             return self._too_large(bounded)
-        client, server = scope.get("client"), scope.get("server")
-        peer = client[0] if client else ""
-        quota = self._addresses.quota(peer, scope["headers"])
-        request = HttpRequest(
-            method=scope["method"],
-            raw_path=scope["raw_path"],
-            query_string=scope["query_string"],
-            headers=tuple(scope["headers"]),
-            body=bytes(cycle.body) if is_whole else b"",
-            peer=peer,
-            params=params,
-            local=(server[0], server[1]) if server and server[1] is not None else None,
-            quota=quota,
-        )
+        quota = self._addresses.quota(cycle.connection.peer, cycle.headers)
+        request = _request(cycle, params, quota)
         try:
             handle = route.handle
             if route.admit is not None:
@@ -130,25 +173,30 @@ class HttpApp:
             if response.status == UNAUTHORIZED:
                 quota.failed()
             return response
-        except (QueueFull, ShuttingDown, StoreUnavailable, OutcomeUnknown) as error:
-            self._metrics.refusals.labels(type(error).__name__).inc()
-            code = CODES[503] if isinstance(error, QueueFull) else UNAVAILABLE
-            # An engine's own text names hosts and roles, and anybody may ask.
-            is_inside = isinstance(error, StoreError) and not isinstance(error, ClockSkewed)
-            text = "the store does not answer" if is_inside else str(error)
-            if isinstance(error, OutcomeUnknown):
-                text = OUTCOME_UNKNOWN
-            return refuse(503, text, _RETRY_SOON, code=code)
-        except Exception:  # noqa: BLE001 - whatever a surface raises must not reach the peer
-            _log.exception("%s %s failed", method, route.path)
+        except Exception as error:  # noqa: BLE001 - whatever a surface raises must not reach the peer
+            return self._failed(error, cycle.method, route)
+
+    def _failed(self, error: Exception, method: str, route: Route) -> HttpResponse:
+        """How the failure of a surface looks to its caller."""
+        if not isinstance(error, QueueFull | ShuttingDown | StoreUnavailable | OutcomeUnknown):
+            _log.error("%s %s failed", method, route.path, exc_info=error)
             return refuse(500, "Internal server error")
+        self._metrics.refusals.labels(type(error).__name__).inc()
+        code = CODES[503] if isinstance(error, QueueFull) else UNAVAILABLE
+        # An engine's own text names hosts and roles, and anybody may ask.
+        is_inside = isinstance(error, StoreError) and not isinstance(error, ClockSkewed)
+        text = "the store does not answer" if is_inside else str(error)
+        if isinstance(error, OutcomeUnknown):
+            text = OUTCOME_UNKNOWN
+        return refuse(503, text, _RETRY_SOON, code=code)
 
     async def _read_body(self, cycle: Cycle, limit: int) -> bytes | HttpResponse | None:
         """The body, or why there is none; None if it is too large."""
         if cycle.is_admitted:
             waiting = asyncio.timeout(self._limits.idle_timeout_ms / 1000)
         else:
-            waiting = asyncio.timeout_at(cycle.deadline)
+            patience = self._limits.unauthenticated_timeout_ms / 1000
+            waiting = asyncio.timeout_at(cycle.began_at + patience)
         try:
             async with waiting:
                 return await cycle.read(limit)
@@ -174,6 +222,22 @@ class HttpApp:
             f"the body is larger than {bounded.max_body_bytes} bytes (setting {bounded.setting})"
         )
         return refuse(413, error, (b"connection", b"close"))
+
+
+def _request(cycle: Cycle, params: Mapping[str, str], quota: AddressQuota) -> HttpRequest:
+    """The request as surfaces see it; without its body as long as that is not whole."""
+    connection = cycle.connection
+    return HttpRequest(
+        cycle.method,
+        cycle.raw_path,
+        cycle.query_string,
+        cycle.headers,
+        b"" if cycle.more_body else bytes(cycle.body),
+        connection.peer,
+        params,
+        connection.local,
+        quota,
+    )
 
 
 class _Bounded(NamedTuple):

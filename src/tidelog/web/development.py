@@ -91,7 +91,7 @@ class Gate:
             self._explain(request.headers)
             return _REFUSAL
 
-        return msgspec.structs.replace(route, handle=handle, admit=admit)
+        return msgspec.structs.replace(route, handle=handle, admit=admit, answer=None)
 
     def _guarded_endpoint(self, endpoint: Endpoint) -> Endpoint:
         def accept(upgrade: Upgrade) -> Conversation | HttpResponse:

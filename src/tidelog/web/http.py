@@ -1,20 +1,20 @@
-"""uvicorn's HTTP protocol with the limits it does not have: header size, header time, connections.
+"""One HTTP/1.1 connection: parsed by httptools, limited, and answered with one write.
 
-Given to uvicorn's public `http=` option. It counts and times, and answers without ASGI in between:
-one call, one write. Parsing, keep-alive and pipelining stay uvicorn's.
+Given to uvicorn's public `http=` option: uvicorn listens, and tells the connections to end when the
+server does. What is between a socket and a route is here, because uvicorn's own protocol makes a
+scope, an event and a task of every request, which cost more than most requests do themselves.
 """
 
 import asyncio
 import logging
-import math
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidelog.base.metrics import Metrics
-from tidelog.base.serving.surface import Streamed
+from tidelog.base.serving.surface import HttpResponse, Streamed
 from tidelog.base.settings.limits import Limits
 from tidelog.web.addresses import Addresses
 from tidelog.web.app import HttpApp
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_strangers = logging.getLogger("tidelog.web.strangers")
-"""Takes what uvicorn would log of malformed requests, and writes nothing: anybody could fill the
-disk with such lines. They are counted instead."""
-_strangers.setLevel(logging.CRITICAL)
-
 MAX_PIPELINED = 16
 """Requests waiting after the one being answered. A read of a quarter megabyte can hold thousands;
 each would be an object before the first is answered."""
 
+HIGH_WATER_BYTES = 65_536
+"""Of a body that nobody has asked for yet; then reading pauses."""
 
 TRAILER_SLACK_BYTES = 262_144
 """What one read of a socket can bring of a body together with the beginning of what follows it."""
@@ -46,28 +43,49 @@ TRAILER_SLACK_BYTES = 262_144
 LINGER_SECONDS = 1.0
 """How long the rest of a body that nobody wants is read and dropped."""
 
+_CLOSE = (b"connection", b"close")
 
-class LimitedHttp(HttpToolsProtocol):
+
+class LimitedHttp(asyncio.Protocol):
     """One HTTP connection, watched while it is not known who sends its requests."""
 
     limits: Limits
     metrics: Metrics
-    app_: HttpApp
+    app: HttpApp
     unauthenticated: Unauthenticated
     addresses: Addresses
     fanout: Fanout
     sockets: Sockets
-    cycle: Cycle
-    pipeline: deque[tuple[Cycle, Any]]  # type: ignore[assignment]  # `cycle` is ours
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.logger = _strangers
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        config: Any,
+        server_state: Any,
+        app_state: Any,
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """As uvicorn makes one."""
+        self.loop = _loop or asyncio.get_running_loop()
+        self._config = config
+        self._server_state = server_state
+        self._app_state = app_state
+        self.connections: set[Any] = server_state.connections
+        """All of the server's, HTTP and WebSocket."""
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # What follows a request that ends the connection is ignored, but that one is answered.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.peer = ""
+        self.local: tuple[str, int] | None = None
+        # The head that is coming.
         self._awaiting_head = True
         self._has_begun = False
         """Whether part of a head is there."""
         self._heads = 0
         """Heads that have begun."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         """Bytes received since the head began; what the parser holds cannot be more."""
         self._header_bytes = 0
@@ -77,34 +95,55 @@ class LimitedHttp(HttpToolsProtocol):
         """Whether that timer is the head's; before the first byte it is the connection's."""
         self._began_at = 0.0
         """Event-loop time of the first byte of the head."""
-        self._quota: AddressQuota | None = None
-        """Who is counted for this connection, while it is."""
+        # Requests.
+        self._arriving: Cycle | None = None
+        """The request whose body is coming."""
+        self.cycle: Cycle | None = None
+        """The last one that came."""
         self._served: Cycle | None = None
-        """The request that is being answered; `cycle` is the last one that came."""
+        """The one that is being answered."""
+        self._is_begun = False
+        """Whether somebody is at it."""
+        self._pipeline: deque[Cycle] = deque()
+        """Those that came after it."""
         self._ending = False
         """Whether what comes is ignored, because the connection ends with the pending answer."""
         self._is_after_chunks = False
         """Whether a chunk has begun and nothing of it has come: what comes may be trailers."""
         self._trailer_bytes = 0
         """Received since then; the parser holds a trailer until it is whole."""
+        self._is_held = False
+        """Whether something is noted as held of requests that may be anybody's."""
+        # The connection.
+        self._quota: AddressQuota | None = None
+        """Who is counted for this connection, while it is."""
+        self._is_read_paused = False
+        self.is_write_paused = False
+        """Whether the peer has not taken everything that was written."""
+        self._late: HttpResponse | None = None
+        """The answer that waits until it has."""
         self._unread_timer: asyncio.TimerHandle | None = None
-        """Set while the peer has not taken everything that was written."""
+        """Set while it has not."""
         self._linger_timer: asyncio.TimerHandle | None = None
         """Set while the rest of a body that nobody wants is dropped."""
+        self._idle_since = 0.0
+        """Event-loop time of the last answer."""
+        self._idle_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvloop's are no subclass
         """Refuse at once what would be one connection too many."""
+        self.transport = transport
         if len(self.connections) >= self.limits.max_connections:
-            self.transport = transport
             self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
             return
-        peername = transport.get_extra_info("peername")
-        if not self.count_in(str(peername[0]) if isinstance(peername, tuple) else ""):
-            self.transport = transport
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.local = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
+        if not self.count_in(self.peer):
             wait = (b"retry-after", b"5")
             self._refuse("address_connections", 429, TOO_MANY_CONNECTIONS, wait)
             return
-        super().connection_made(transport)
+        self.connections.add(self)
         transport.set_write_buffer_limits(high=1)  # whatever is left unsent is watched
         self._start_head_timer(self.limits.header_timeout_ms / 1000)
 
@@ -129,27 +168,41 @@ class LimitedHttp(HttpToolsProtocol):
         A connection and its request know each other. Left to the search for garbage in cycles, a
         thousand refused bodies are held until it comes, and given back while everybody waits.
         """
-        self._stop_head_timer()
-        self._stop_unread_timer()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
-            self._linger_timer = None
+        del exc
+        self._stop_timers()
         self.count_out()
-        self.unauthenticated.note(self, 0)
-        if self in self.connections:
-            super().connection_lost(exc)
-            self._unset_keepalive_if_required()  # which uvicorn does after an orderly end only
-            self.pipeline.clear()
-            self._head_bytes = self._trailer_bytes = 0
-            self.cycle = self._served = None  # type: ignore[assignment]  # as before the first
+        self.connections.discard(self)
+        self._head_bytes = self._trailer_bytes = 0
+        self._pipeline.clear()
+        if self._served is not None:
+            self._served.is_lost = True
+            self._served.wake()
+        self._parser = self._late = self._arriving = self.cycle = self._served = None
+        self.note_held()
+
+    def shutdown(self) -> None:
+        """The server ends: so does this, after what is being answered."""
+        if self.cycle is None or self.cycle.is_answered:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+
+    # What comes.
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes before a head is complete."""
+        """Parse it, count what comes before a head is complete, and begin with what is there."""
         if self.transport.is_closing() or self._ending:
             return
         was_awaiting, had_begun, heads = self._awaiting_head, self._has_begun, self._heads
-        super().data_received(data)
-        self._count_trailers(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._wants_websocket():
+                self._switch_protocols()
+        except httptools.HttpParserError:
+            self._refuse("malformed", 400, "Invalid HTTP request received.")
+        if self._is_after_chunks or self._trailer_bytes:
+            self._count_trailers(data)
         new_heads = self._heads - heads
         if self._has_begun:  # part of a head is there
             if was_awaiting and new_heads == (not had_begun):
@@ -158,21 +211,32 @@ class LimitedHttp(HttpToolsProtocol):
                 self._head_bytes = min(len(data), self.limits.max_header_bytes)
         elif was_awaiting and not had_begun and not new_heads:
             self._head_bytes += len(data)  # empty lines, which may stand before a head
-        if self._awaiting_head and self._head_bytes and not self._ending:
-            if self._head_bytes > self.limits.max_header_bytes:
-                self._refuse("header_size", 431, "the request's headers are too large")
-            elif not self._is_head_timed and not self.transport.is_closing():
-                self._is_head_timed = True  # only part of a head has come
-                limits = self.limits
-                wait_ms = min(limits.header_timeout_ms, limits.unauthenticated_timeout_ms)
-                self._start_head_timer(wait_ms / 1000)
-        if not self.transport.is_closing():
-            self._note_held()
+        if self._head_bytes and self._awaiting_head and not self._ending:
+            self._watch_head()
+        if self.transport.is_closing():
+            return
+        if self._served is not None and not self._is_begun:
+            self._begin(self._served)
+        if self._pipeline:
+            self._pause_reading()
+        self.note_held()
+
+    def _watch_head(self) -> None:
+        """Only part of a head has come."""
+        limits = self.limits
+        if self._head_bytes > limits.max_header_bytes:
+            self._refuse("header_size", 431, "the request's headers are too large")
+        elif not self._is_head_timed and not self.transport.is_closing():
+            self._is_head_timed = True
+            wait_ms = min(limits.header_timeout_ms, limits.unauthenticated_timeout_ms)
+            self._start_head_timer(wait_ms / 1000)
 
     def _count_trailers(self, data: bytes) -> None:
         self._trailer_bytes = self._trailer_bytes + len(data) if self._is_after_chunks else 0
         if self._trailer_bytes > self.limits.max_header_bytes + TRAILER_SLACK_BYTES:
             self._refuse("header_size", 431, "what follows the request's body is too large")
+
+    # The parser calls these.
 
     def on_chunk_header(self) -> None:
         """A chunk begins; the last one has no body, but trailers."""
@@ -182,11 +246,16 @@ class LimitedHttp(HttpToolsProtocol):
         """A new head begins; none is read once the connection is to end."""
         if self._ending:
             raise ConnectionAbortedError("the connection ends after the responses that are pending")
+        self._url = b""
+        self._headers = []
         self._header_bytes = 0
         self._has_begun = True
         self._heads += 1
         self._began_at = self.loop.time()
-        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Part of the target."""
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header while there is room for it; what follows a body is none."""
@@ -195,119 +264,168 @@ class LimitedHttp(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value) + 4
         if (
             self._header_bytes <= self.limits.max_header_bytes
-            and len(self.headers) <= self.limits.max_headers
+            and len(self._headers) <= self.limits.max_headers
         ):
-            super().on_header(name, value)
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is complete: stop the watch, refuse what was too much."""
         self._awaiting_head = self._has_begun = False
         self._head_bytes = 0
         self._stop_head_timer()
+        head_bytes = self._header_bytes + len(self._url)
         if (
-            self._header_bytes + len(self.url) > self.limits.max_header_bytes
-            or len(self.headers) > self.limits.max_headers
+            head_bytes > self.limits.max_header_bytes
+            or len(self._headers) > self.limits.max_headers
         ):
             self._refuse("header_size", 431, "the request's headers are too large")
-        else:
-            self._begin_cycle()
-
-    def _begin_cycle(self) -> None:
-        """As uvicorn begins one, without what only ASGI needs."""
-        parser = self.parser
-        self.scope["method"] = parser.get_method().decode("ascii")
-        if parser.should_upgrade() and self._should_upgrade():
             return
-        url = httptools.parse_url(self.url)
-        self.scope["raw_path"] = url.path or b"/"
-        self.scope["query_string"] = url.query or b""
-        before: Cycle | None = self.cycle  # None before the first request
-        self.cycle = Cycle(
-            head_bytes=self._header_bytes + len(self.url),
-            deadline=self._began_at + self.limits.unauthenticated_timeout_ms / 1000,
-            on_admitted=self._note_held,
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
-            on_response=self.on_response_complete,
+        parser = self._parser
+        if parser.should_upgrade() and self._wants_websocket():
+            return
+        raw_path, query_string = split_target(self._url)
+        cycle = Cycle(
+            self,
+            parser.get_method().decode("ascii"),
+            raw_path,
+            query_string,
+            self._headers,
+            head_bytes,
+            self._began_at,
+            keep_alive=parser.should_keep_alive() and parser.get_http_version() != "1.0",
         )
-        if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, None)
+        self.cycle = self._arriving = cycle
+        if self._served is None:
+            self._served = cycle
+            self._is_begun = False
         else:
-            self.cycle.deadline = math.inf  # until it is its turn, nobody waits for it
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self._pipeline.append(cycle)
 
     def on_body(self, body: bytes) -> None:
         """Ignore the body of a refused request; let a stranger send no more than may be held."""
         self._is_after_chunks = False
-        if not self.transport.is_closing() and not self._ending:
-            super().on_body(body)
-            cycle = self.cycle
-            if not cycle.is_admitted and len(cycle.body) > self.limits.unauthenticated_body_bytes:
-                self.flow.pause_reading()
+        cycle = self._arriving
+        if cycle is None or cycle.is_answered or self._ending or self.transport.is_closing():
+            return
+        cycle.add(body)
+        held = len(cycle.body)
+        if held > HIGH_WATER_BYTES or (
+            not cycle.is_admitted and held > self.limits.unauthenticated_body_bytes
+        ):
+            self._pause_reading()
 
     def on_message_complete(self) -> None:
         """The next bytes belong to the next head."""
         self._awaiting_head = True
         self._is_after_chunks = False
-        if not self.transport.is_closing() and not self._ending:
-            super().on_message_complete()
-            if len(self.pipeline) >= MAX_PIPELINED:
-                self._end_after_pending()
+        cycle, self._arriving = self._arriving, None
+        if cycle is None or cycle.is_answered or self._ending or self.transport.is_closing():
+            return
+        cycle.more_body = False
+        cycle.wake()
+        if len(self._pipeline) >= MAX_PIPELINED:
+            self._end_after_pending()
 
-    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]  # ours
-        """Answer a request; uvicorn would call `app` instead."""
-        del app
-        self._served = cycle
-        if cycle.deadline == math.inf:
-            cycle.deadline = self.loop.time() + self.limits.unauthenticated_timeout_ms / 1000
-        task = self.loop.create_task(self._answer(cycle))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+    def _wants_websocket(self) -> bool:
+        connection: list[bytes] = []
+        upgrade = b""
+        for name, value in self._headers:
+            if name == b"connection":
+                connection = [token.strip() for token in value.lower().split(b",")]
+            elif name == b"upgrade":
+                upgrade = value.lower()
+        return upgrade == b"websocket" and b"upgrade" in connection
 
-    async def _answer(self, cycle: Cycle) -> None:
-        try:
-            response = await self.app_.respond(cycle)
-        except Exception:  # noqa: BLE001 - a peer must not be left without an answer
-            _log.exception("answering failed")
-            response = refuse(500, "Internal server error")
-            cycle.keep_alive = False
+    def _switch_protocols(self) -> None:
+        """Become a WebSocket; not while an earlier request is unanswered."""
+        if self._end_after_pending():
+            return
+        self._stop_timers()
+        self.count_out()  # from here on it counts as a socket, perhaps for whom a proxy speaks
+        self.connections.discard(self)
+        fields = [b"%s: %s\r\n" % header for header in self._headers]
+        request = (self._parser.get_method(), b" ", self._url, b" HTTP/1.1\r\n", *fields, b"\r\n")
+        self.unauthenticated.note(self, 0)
+        socket = self._config.ws_protocol_class(
+            config=self._config, server_state=self._server_state, app_state=self._app_state
+        )
+        socket.connection_made(self.transport)
+        socket.data_received(b"".join(request))
+        self.transport.set_protocol(socket)
+        self._parser = None
+
+    # What is answered.
+
+    def _begin(self, cycle: Cycle) -> None:
+        """Let the request be answered whose turn it is."""
+        self._is_begun = True
+        work = self.app.begin(cycle, partial(self._reply, cycle))
+        if work is not None:
+            task = self.loop.create_task(work)
+            tasks = self._server_state.tasks
+            task.add_done_callback(tasks.discard)
+            tasks.add(task)
+
+    def _reply(self, cycle: Cycle, response: HttpResponse) -> None:
+        """Send the answer of a request, unless nobody is there for it any more."""
+        if cycle is not self._served or self.transport.is_closing():
+            return
+        if self.is_write_paused:
+            self._late = response
+            return
         if cycle.more_body:
             cycle.keep_alive = False  # nobody reads the rest of a body that was not wanted
-        if self.flow.write_paused and not cycle.disconnected:
-            await self.flow.drain()
-        if cycle.disconnected or self.transport.is_closing():
+        is_head = cycle.method == "HEAD"
+        if isinstance(response, Streamed) and not is_head:
+            self._stream(response)
             return
-        if isinstance(response, Streamed) and cycle.scope["method"] != "HEAD":
-            self._stream(cycle, response)
-            return
-        cycle.keep_alive = cycle.keep_alive and (b"connection", b"close") not in response.headers
+        if response.headers and _CLOSE in response.headers:
+            cycle.keep_alive = False
         answer = encode(
-            response, keep_alive=cycle.keep_alive, common=self.server_state.default_headers
+            response, keep_alive=cycle.keep_alive, common=self._server_state.default_headers
         )
-        if cycle.scope["method"] == "HEAD":
+        if is_head:
             answer = answer[: len(answer) - len(response.body)]
-        cycle.response_started = cycle.response_complete = True
-        cycle.message_event.set()
+        cycle.is_answered = True
         self.transport.write(answer)
         if cycle.more_body:
             self._linger()
         elif not cycle.keep_alive:
             self.transport.close()
-        cycle.on_response()
-        self._note_held()
+        else:
+            self._go_on()
+        self.note_held()
 
-    def _stream(self, cycle: Cycle, response: Streamed) -> None:
+    def _go_on(self) -> None:
+        """An answer is sent: the next request has its turn, or is waited for."""
+        self._served = None
+        self.resume_reading()
+        if self._pipeline:
+            self._served = cycle = self._pipeline.popleft()
+            cycle.began_at = self.loop.time()  # so far nobody has waited for it
+            self._begin(cycle)
+        else:
+            self._idle_since = self.loop.time()
+            if self._idle_timer is None:
+                self._watch_idle(self._config.timeout_keep_alive)
+
+    def _watch_idle(self, seconds: float) -> None:
+        """One timer for many requests: to set one for each costs 1 µs."""
+        self._idle_timer = self.loop.call_later(seconds, self._on_idle)
+
+    def _on_idle(self) -> None:
+        self._idle_timer = None
+        if self._served is not None or self._has_begun or self._head_bytes:
+            return  # begins again with the next answer
+        left = self._idle_since + self._config.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._watch_idle(left)
+        else:
+            self.transport.close()
+
+    def _stream(self, response: Streamed) -> None:
         """Become a connection that is sent events; nothing more is read from it."""
-        common = self.server_state.default_headers
+        common = self._server_state.default_headers
         self.count_out()  # from here on it counts for whoever a proxy speaks for
         if not response.quota.enter():
             self.metrics.refusals.labels("address_connections").inc()
@@ -315,15 +433,12 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport.write(encode(refusal, common=common))
             self.transport.close()
             return
-        cycle.response_started = cycle.response_complete = True
-        self._stop_head_timer()
-        self._stop_unread_timer()
-        self._unset_keepalive_if_required()
+        self._stop_timers()
         self.unauthenticated.note(self, 0)
-        self.pipeline.clear()
-        self.flow.resume_reading()  # an end of the connection is noticed by reading
+        self._pipeline.clear()
+        self.resume_reading()  # an end of the connection is noticed by reading
         self.connections.discard(self)
-        self.cycle = self._served = None  # type: ignore[assignment]  # as before the first
+        self._parser = self._arriving = self.cycle = self._served = None
         stream = EventStream(response, self.fanout, self.sockets, self.connections)
         stream.begin(self.transport, encode(response, common=common))
 
@@ -334,22 +449,38 @@ class LimitedHttp(HttpToolsProtocol):
         overtake the answer.
         """
         self._ending = True
-        self.flow.resume_reading()
+        self.resume_reading()
         if self.transport.can_write_eof():  # TLS has no half-close
             self.transport.write_eof()
         self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    # Reading and writing.
+
+    def _pause_reading(self) -> None:
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, if reading was paused."""
+        if self._is_read_paused:
+            self._is_read_paused = False
+            self.transport.resume_reading()
 
     # Peers that do not read.
 
     def pause_writing(self) -> None:
         """The socket did not take everything."""
-        super().pause_writing()
+        self.is_write_paused = True
         self._watch_unread()
 
     def resume_writing(self) -> None:
         """The socket has taken everything."""
-        super().resume_writing()
+        self.is_write_paused = False
         self._stop_unread_timer()
+        late, self._late = self._late, None
+        if late is not None and self._served is not None:
+            self._reply(self._served, late)
 
     def _watch_unread(self) -> None:
         seconds, unread = self.limits.idle_timeout_ms / 1000, self._unread_bytes()
@@ -374,21 +505,25 @@ class LimitedHttp(HttpToolsProtocol):
 
     # What is held of requests that may be anybody's.
 
-    def _note_held(self) -> None:
+    def note_held(self) -> None:
+        """Tell how much that is; mostly nothing, as it was before."""
         held = self._head_bytes + self._trailer_bytes
         if self._served is not None:
             held += self._served.unproven_bytes
-        for cycle, _ in self.pipeline:
+        for cycle in self._pipeline:
             held += cycle.unproven_bytes
-        self.unauthenticated.note(self, held)
+        if held or self._is_held:
+            self._is_held = held > 0
+            self.unauthenticated.note(self, held)
 
     def give_way(self) -> None:
         """End, because all connections together hold too much that may be anybody's."""
         self.metrics.refusals.labels("unauthenticated_bytes").inc()
         served = self._served
+        self._is_held = False
         self._ending = True
         self._stop_head_timer()
-        if served is None or served.response_complete or served.more_body:
+        if served is None or served.is_answered or served.more_body:
             error = (
                 "too much is waiting of requests that nobody has proved to have sent (setting "
                 "limits.unauthenticated_total_bytes)"
@@ -397,7 +532,7 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport.close()
         else:
             served.keep_alive = False  # it is whole, and will be answered; nothing after it is
-        self.pipeline.clear()
+        self._pipeline.clear()
 
     def _start_head_timer(self, seconds: float) -> None:
         if self._head_timer is not None:
@@ -410,10 +545,18 @@ class LimitedHttp(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        self._stop_unread_timer()
+        for timer in (self._linger_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._linger_timer = self._idle_timer = None
+
     def _on_head_timeout(self) -> None:
         if self.transport.is_closing():
             return
-        if self._has_begun and any(name == b"upgrade" for name, _ in self.headers):
+        if self._has_begun and any(name == b"upgrade" for name, _ in self._headers):
             left = self._began_at + self.limits.header_timeout_ms / 1000 - self.loop.time()
             if left > 0:  # handshakes of sockets have more time
                 self._start_head_timer(left)
@@ -433,26 +576,25 @@ class LimitedHttp(HttpToolsProtocol):
         connection ends after it instead.
         """
         self._stop_head_timer()
-        last: Cycle | None = self.cycle  # None before the first request
-        if last is None or last.response_complete:
+        last = self.cycle
+        if last is None or last.is_answered:
             return False
         last.keep_alive = False  # those before it are answered first, in their order
         self._ending = True
         return True
 
-    def send_400_response(self, msg: str) -> None:
-        """Not HTTP; unless an earlier request is unanswered, say so."""
-        self.metrics.refusals.labels("malformed").inc()
-        if not self._end_after_pending():
-            self.transport.write(encode(refuse(400, msg)))
-            self.transport.close()
 
-    def handle_websocket_upgrade(self) -> None:
-        """Switch protocols; not while an earlier request is unanswered."""
-        if not self._end_after_pending():
-            self._stop_unread_timer()
-            self.count_out()  # from here on it counts as a socket, perhaps for whom a proxy speaks
-            super().handle_websocket_upgrade()
+def split_target(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request's target, both as they came.
+
+    Raises:
+        httptools.HttpParserInvalidURLError: it is no URL.
+    """
+    if url.startswith(b"/") and b"#" not in url:  # nearly always; the parser checked its bytes
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path or b"/", parsed.query or b""
 
 
 def http_protocol(
@@ -466,7 +608,7 @@ def http_protocol(
 ) -> type[asyncio.Protocol]:
     """The class for `uvicorn.Config(http=...)`."""
     bound = {
-        "app_": app,
+        "app": app,
         "limits": limits,
         "metrics": metrics,
         "addresses": addresses,

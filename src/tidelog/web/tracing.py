@@ -112,7 +112,7 @@ class Tracing:
 
             return await spanned(refused, request)
 
-        return replace(route, handle=handle, admit=admit)
+        return replace(route, handle=handle, admit=admit, answer=None)
 
     def _listened(self, endpoint: Endpoint) -> Endpoint:
         def accept(upgrade: Upgrade) -> Conversation | HttpResponse:

@@ -564,12 +564,15 @@ async def test_check_68_errors(node: ChannelsNode, monkeypatch: pytest.MonkeyPat
     ack = await api.publish(channel)
     service: Any = node.surface.service
 
-    async def fail(*_: object, **__: object) -> None:
+    def fail_at_once(*_: object, **__: object) -> None:
         raise RuntimeError("secret internals: /var/lib/x SELECT * FROM entry")
 
+    async def fail(*_: object, **__: object) -> None:
+        fail_at_once()
+
     with monkeypatch.context() as broken:
-        for name in ("publish", "mutate"):
-            broken.setattr(service, name, fail)
+        for name in ("begin_publish", "begin_mutation"):
+            broken.setattr(service, name, fail_at_once)
         for name in ("item", "versions"):
             broken.setattr(service.messages, name, fail)
         broken.setattr(service.history_api, "page", fail)

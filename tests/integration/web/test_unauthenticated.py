@@ -434,11 +434,11 @@ async def test_who_does_not_read_the_answers_is_cut_off(tmp_path: Path) -> None:
         assert isinstance(served, LimitedHttp)
 
         def is_idle(heads: int) -> bool:
-            if served.flow.write_paused:
+            if served.is_write_paused:
                 return True
-            return served._heads > heads and served.cycle.response_complete
+            return served._heads > heads and served._served is None
 
-        while not served.flow.write_paused:
+        while not served.is_write_paused:
             peer.send(ask)
             await channels_peer.until(partial(is_idle, served._heads))
         await channels_peer.until(lambda: not connections)

@@ -3,15 +3,18 @@
 import hashlib
 import hmac
 from collections.abc import Sequence
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, cast
 from urllib.parse import urlencode
 
 from tidelog.base.serving.surface import HttpRequest, HttpResponse, Route
+from tidelog.base.told import Told
+from tidelog.base.until_told import until_told
 from tidelog.channels.front.api.history import HistoryApi
 from tidelog.channels.front.api.routes import Service
 from tidelog.channels.front.reads.message_reader import MessageReader
-from tidelog.channels.protocol.requests import MutationResult, Published
+from tidelog.channels.protocol.requests import Mutation, MutationResult, Published
 from tidelog.channels.settings import App
 from tidelog.web.routing import Paths
 
@@ -39,6 +42,15 @@ class Recording:
 
     def __getattr__(self, name: str) -> Any:
         return self.noting(name, is_async=iscoroutinefunction(getattr(Service, name)))
+
+    def begin_publish(self, app: App, *arguments: Any, told: Told[bytes], **named: Any) -> None:
+        """A publish whose answer is told."""
+        answer = self.noting("publish", is_async=False)(app, *arguments, **named)
+        told(answer if isinstance(answer, Exception) else answer.body)
+
+    def begin_mutation(self, app: App, mutation: Mutation, told: Told[MutationResult]) -> None:
+        """A mutation whose answer is told."""
+        told(self.noting("mutate", is_async=False)(app, mutation))
 
     def noting(self, name: str, *, is_async: bool) -> Any:
         """A method of this name."""
@@ -102,16 +114,17 @@ async def call(
     found = paths.find(path.encode())
     assert found is not None, f"no route for {path}"
     methods, params = found
-    return await methods[method].handle(
-        HttpRequest(
-            method=method,
-            raw_path=path.encode(),
-            query_string=query.encode(),
-            headers=tuple(
-                (name.encode(), value.encode()) for name, value in (headers or {}).items()
-            ),
-            body=body,
-            peer="",
-            params=params,
-        )
+    route = methods[method]
+    request = HttpRequest(
+        method=method,
+        raw_path=path.encode(),
+        query_string=query.encode(),
+        headers=tuple((name.encode(), value.encode()) for name, value in (headers or {}).items()),
+        body=body,
+        peer="",
+        params=params,
     )
+    if route.answer is None:
+        return await route.handle(request)
+    answer: HttpResponse = await until_told(partial(route.answer, request))
+    return answer

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from tidelog.base.serving.address_quota import NO_QUOTA, AddressQuota
 from tidelog.base.serving.openapi import Operation
+from tidelog.base.told import Told
 
 
 class HttpRequest(Struct, frozen=True):
@@ -21,7 +22,7 @@ class HttpRequest(Struct, frozen=True):
     raw_path: bytes
     """The path as received, still percent-encoded: signatures are computed over it."""
     query_string: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: Sequence[tuple[bytes, bytes]]
     """Names in lower case, in the order received."""
     body: bytes
     peer: str
@@ -34,7 +35,10 @@ class HttpRequest(Struct, frozen=True):
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that lower-case name."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
 
 class HttpResponse(Struct, frozen=True):
@@ -57,6 +61,10 @@ Handle = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Admit = Callable[[HttpRequest], Awaitable[Handle | HttpResponse]]
 """Judges who asks: what then handles the request, or the refusal."""
 
+Answer = Callable[[HttpRequest, Told[HttpResponse]], None]
+"""Judges and handles a request that is here as a whole, without a task, and tells the response or
+the failure. A stranger is told before it returns, others when there is something to tell."""
+
 
 class Route(Struct, frozen=True):
     """An HTTP route: a method and a template such as `/probe/streams/{stream}`."""
@@ -78,6 +86,9 @@ class Route(Struct, frozen=True):
     too_many: Callable[[int], HttpResponse] | None = None
     """How it refuses to judge who asks for so many seconds, because the address has failed too
     often; None for the server's own words."""
+    answer: Answer | None = None
+    """As `admit` and `handle` together, for what is asked so often that a task for each request
+    would be much of its cost."""
 
 
 def guarded(
@@ -87,6 +98,7 @@ def guarded(
     operation: Operation | None = None,
     *,
     is_for_pages: bool = False,
+    answer: Answer | None = None,
 ) -> Route:
     """A route whose callers are judged by the head of their requests."""
 
@@ -94,7 +106,7 @@ def guarded(
         admitted = await admit(request)
         return admitted if isinstance(admitted, HttpResponse) else await admitted(request)
 
-    return Route(method, path, handle, operation, admit, is_for_pages=is_for_pages)
+    return Route(method, path, handle, operation, admit, is_for_pages=is_for_pages, answer=answer)
 
 
 class Outlet(Protocol):

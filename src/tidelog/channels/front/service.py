@@ -7,7 +7,8 @@ It decides nothing and writes nothing: what the log is asked for, and what it sa
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +18,8 @@ from tidelog.base.data.incarnation import Incarnations
 from tidelog.base.errors import TooLargeToSend
 from tidelog.base.serving.address_quota import AddressQuota
 from tidelog.base.serving.surface import Conversation, Endpoint, HttpResponse, Upgrade
+from tidelog.base.told import Told
+from tidelog.base.until_told import until_told
 from tidelog.channels import messages
 from tidelog.channels.front.api.history import HistoryApi
 from tidelog.channels.front.reads.history_reader import HistoryReader
@@ -94,6 +97,9 @@ SWEEP_SECONDS = 1.0
 """How often timeouts are looked at, at most; their accuracy."""
 
 A = TypeVar("A", bound=Message)
+P = TypeVar("P", messages.Published, messages.Mutated)
+F = TypeVar("F")
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -169,6 +175,8 @@ class ChannelsService:
             reader=history,
         )
         self._sweep: asyncio.TimerHandle | None = None
+        self._work: set[asyncio.Task[None]] = set()
+        """Questions to the owner that something has to be found out for first."""
 
     @classmethod
     async def open(
@@ -439,17 +447,89 @@ class ChannelsService:
         request_key: str | None,
         is_batch: bool,
     ) -> Published | Fault:
-        """Publish, all in one request; see `decide.rules.Publish` for what that means."""
-        events = []
+        """As `begin_publish`."""
+        begin = partial(
+            self.begin_publish, app, publications, request_key=request_key, is_batch=is_batch
+        )
+        try:
+            return Published(await until_told(lambda told: begin(told=told)))
+        except Fault as refused:
+            return refused
+
+    def begin_publish(
+        self,
+        app: App,
+        publications: Sequence[Publication],
+        *,
+        request_key: str | None,
+        is_batch: bool,
+        told: Told[bytes],
+    ) -> None:
+        """Publish, all in one request; see `decide.rules.Publish` for what that means.
+
+        `told` takes the response when the entries have come here too, or why there is none.
+        """
+        clients: list[str | None] = []
+        for publication in publications:
+            publisher = None
+            if publication.socket_id is not None:
+                publisher = self.hub.facts(app.id, publication.socket_id)
+                if publisher is None:
+                    break
+            clients.append(None if publisher is None else publisher.actor.client_id)
+        key = request_key if is_batch and request_key else None
+
+        def ask(clients: Sequence[str | None]) -> None:
+            events = tuple(
+                [
+                    Event(publication, self._targets(app, publication), client_id)
+                    for publication, client_id in zip(publications, clients, strict=True)
+                ]
+            )
+            question = messages.Publish(app.id, events, is_batch, key)
+            self.link.ask(question, partial(self._answered, messages.Published, told, _body))
+
+        if len(clients) == len(publications):
+            ask(clients)
+        else:
+            self._ask_later(self._clients(app, publications), ask, told)
+
+    async def _clients(self, app: App, publications: Sequence[Publication]) -> list[str | None]:
+        """In whose name each is published, by its socket, wherever that is connected."""
+        clients = []
         for publication in publications:
             publisher = None
             if publication.socket_id is not None:
                 publisher = await self.socket(app.id, publication.socket_id)
-            client_id = None if publisher is None else publisher.actor.client_id
-            events.append(Event(publication, self._targets(app, publication), client_id))
-        key = request_key if is_batch and request_key else None
-        answer = await self._commit(messages.Publish(app.id, tuple(events), is_batch, key))
-        return answer if isinstance(answer, Fault) else Published(answer.body)
+            clients.append(None if publisher is None else publisher.actor.client_id)
+        return clients
+
+    def _ask_later(
+        self, found: Coroutine[Any, Any, F], ask: Callable[[F], None], told: Told[Any]
+    ) -> None:
+        """Ask once it is found out what to ask."""
+
+        async def ask_then() -> None:
+            try:
+                ask(await found)
+            except Exception as error:  # noqa: BLE001 - for whoever waits
+                told(error)
+
+        task = asyncio.create_task(ask_then())
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    def _answered(
+        self, kind: type[P], told: Told[T], read: Callable[[P], T], answer: Message
+    ) -> None:
+        """Tell what the owner answered, once what it appended has come here too."""
+        if isinstance(answer, kind):
+            self.link.when_reached(answer.position, lambda: told(read(answer)))
+            return
+        try:
+            told(_refusal(answer))
+        except Exception as error:  # noqa: BLE001 - for whoever waits
+            told(error)
 
     async def _commit(self, question: messages.Publish) -> messages.Published | Fault:
         """Let the owner commit; returns when the entries have come here too."""
@@ -502,19 +582,33 @@ class ChannelsService:
     # Mutations.
 
     async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
-        """Append the next version of a message."""
-        actor = unknown = None
-        if mutation.socket_id is not None:
-            try:
-                actor = await self._actor(app, mutation.socket_id, mutation.client_id)
-            except Fault as refused:
-                unknown = Refused.of(refused)
-        answer = await self.link.answer(messages.Mutate(app.id, mutation, actor, unknown))
-        if not isinstance(answer, messages.Mutated):
-            return _refusal(answer)
-        if answer.position > self.link.position:
-            await self.link.reach(answer.position)
-        return answer.result
+        """As `begin_mutation`."""
+        try:
+            return await until_told(partial(self.begin_mutation, app, mutation))
+        except Fault as refused:
+            return refused
+
+    def begin_mutation(self, app: App, mutation: Mutation, told: Told[MutationResult]) -> None:
+        """Append the next version of a message; `told` as of `begin_publish`."""
+
+        def ask(actor: Actor | Refused | None) -> None:
+            refused = actor if isinstance(actor, Refused) else None
+            question = messages.Mutate(
+                app.id, mutation, None if isinstance(actor, Refused) else actor, refused
+            )
+            self.link.ask(question, partial(self._answered, messages.Mutated, told, _result))
+
+        if mutation.socket_id is None:
+            ask(None)
+        else:
+            self._ask_later(self._mutating(app, mutation), ask, told)
+
+    async def _mutating(self, app: App, mutation: Mutation) -> Actor | Refused | None:
+        """In whose name a mutation is made, or why in nobody's."""
+        try:
+            return await self._actor(app, mutation.socket_id, mutation.client_id)
+        except Fault as refused:
+            return Refused.of(refused)
 
     async def _actor(self, app: App, socket_id: str | None, client_id: str | None) -> Actor | None:
         """Who a request acts for: points 1 to 3 of channels 7.3; None for the app's own server."""
@@ -584,6 +678,14 @@ class ChannelsService:
     async def channel_users(self, app: App, channel: str) -> bytes:
         """The members of a presence channel."""
         return await self.occupancy.users(stream_name(app.id, channel))
+
+
+def _body(answer: messages.Published) -> bytes:
+    return answer.body
+
+
+def _result(answer: messages.Mutated) -> MutationResult:
+    return answer.result
 
 
 def _refusal(answer: Message) -> Fault:

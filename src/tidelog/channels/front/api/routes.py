@@ -13,6 +13,8 @@ import msgspec
 from tidelog.base.allowance import Allowance
 from tidelog.base.clock import Clock
 from tidelog.base.serving.surface import Admit, Handle, HttpRequest, HttpResponse, Route, guarded
+from tidelog.base.told import Told
+from tidelog.base.until_told import until_told
 from tidelog.channels.front.api.history import HistoryApi
 from tidelog.channels.front.api.openapi import APP, CHANNEL, MESSAGE, OPERATIONS
 from tidelog.channels.front.reads.message_reader import MessageReader
@@ -50,6 +52,8 @@ NOT_OFFERED = (
 
 Query = Mapping[str, str]
 AppHandler = Callable[[App, HttpRequest, Query], Awaitable[bytes | Fault]]
+HotHandler = Callable[[App, HttpRequest, Told[bytes]], None]
+"""For what is asked so often that a task for each would cost much; it may raise a `Fault`, too."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -75,8 +79,22 @@ class Service(Protocol):
     ) -> Published | Fault:
         """Publish in order; `request_key` covers the whole request."""
 
+    def begin_publish(
+        self,
+        app: App,
+        publications: Sequence[Publication],
+        *,
+        request_key: str | None,
+        is_batch: bool,
+        told: Told[bytes],
+    ) -> None:
+        """The same, told."""
+
     async def mutate(self, app: App, mutation: Mutation) -> MutationResult | Fault:
         """Make the next version of a message."""
+
+    def begin_mutation(self, app: App, mutation: Mutation, told: Told[MutationResult]) -> None:
+        """The same, told."""
 
     async def emit_summary(
         self, app: App, channel: str, message_serial: str, socket_id: str | None
@@ -124,8 +142,6 @@ class ChannelsHttp:
     def routes(self) -> Sequence[Route]:
         """See `Surface.routes`."""
         handlers: dict[tuple[str, str], AppHandler] = {
-            ("POST", f"{APP}/events"): self._publish,
-            ("POST", f"{APP}/batch_events"): self._publish_batch,
             ("GET", f"{APP}/channels"): self._get_channels,
             ("GET", CHANNEL): self._get_channel,
             ("GET", f"{CHANNEL}/users"): self._get_users,
@@ -142,9 +158,22 @@ class ChannelsHttp:
             ("GET", f"{MESSAGE}/versions"): self._get_versions,
             ("GET", f"{MESSAGE}/summary"): self._get_summary,
             ("POST", f"{MESSAGE}/summary"): self._emit_summary,
+        }
+        hot: dict[tuple[str, str], HotHandler] = {
+            ("POST", f"{APP}/events"): self._publish,
+            ("POST", f"{APP}/batch_events"): self._publish_batch,
             **{("POST", f"{MESSAGE}/{verb}"): self._mutation(verb) for verb in MUTATION_VERBS},
         }
         return (
+            *(
+                guarded(
+                    *route,
+                    self._signed(_awaited(begin)),
+                    OPERATIONS[route],
+                    answer=partial(self._answer, begin),
+                )
+                for route, begin in hot.items()
+            ),
             *(
                 guarded(method, path, self._signed(handle), OPERATIONS[method, path])
                 for (method, path), handle in handlers.items()
@@ -204,23 +233,35 @@ class ChannelsHttp:
             return refused.response()
         return answer.response() if isinstance(answer, Fault) else HttpResponse(200, answer)
 
-    async def _publish(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
-        del query
+    def _answer(self, begin: HotHandler, request: HttpRequest, reply: Told[HttpResponse]) -> None:
+        """Judge and handle a request at once; see `Route.answer`."""
+
+        def told(outcome: bytes | Exception) -> None:
+            if isinstance(outcome, bytes):
+                reply(HttpResponse(200, outcome))
+            else:
+                reply(outcome.response() if isinstance(outcome, Fault) else outcome)
+
+        try:
+            signed = self.judge(request)
+            signed.check_body(request.body)
+            self.check_rate(signed.app)
+            begin(signed.app, request, told)
+        except Fault as refused:
+            told(refused)
+
+    def _publish(self, app: App, request: HttpRequest, told: Told[bytes]) -> None:
         header_key = requests.parse_header_key(request.header(b"x-idempotency-key"))
         publication = requests.parse_publication(request.body, header_key, self._settings)
-        published = await self._service.publish(
-            app, (publication,), request_key=publication.idempotency_key, is_batch=False
-        )
-        return published if isinstance(published, Fault) else published.body
+        key = publication.idempotency_key
+        self._service.begin_publish(app, (publication,), request_key=key, is_batch=False, told=told)
 
-    async def _publish_batch(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
-        del query
+    def _publish_batch(self, app: App, request: HttpRequest, told: Told[bytes]) -> None:
         header_key = requests.parse_header_key(request.header(b"x-idempotency-key"))
         publications = requests.parse_batch(request.body, self._settings)
-        published = await self._service.publish(
-            app, publications, request_key=header_key, is_batch=True
+        self._service.begin_publish(
+            app, publications, request_key=header_key, is_batch=True, told=told
         )
-        return published if isinstance(published, Fault) else published.body
 
     async def _get_channels(self, app: App, request: HttpRequest, query: Query) -> bytes | Fault:
         del request
@@ -315,9 +356,8 @@ class ChannelsHttp:
         socket_id = requests.parse_socket(request.body)
         return await self._service.emit_summary(app, *self._message(request), socket_id)
 
-    def _mutation(self, verb: MutationVerb) -> AppHandler:
-        async def mutate(app: App, request: HttpRequest, query: Query) -> bytes | Fault:
-            del query
+    def _mutation(self, verb: MutationVerb) -> HotHandler:
+        def mutate(app: App, request: HttpRequest, told: Told[bytes]) -> None:
             params = request.params
             mutation = requests.parse_mutation(
                 verb,
@@ -327,8 +367,11 @@ class ChannelsHttp:
                 self._settings.max_message_values,
             )
             self._message(request)
-            result = await self._service.mutate(app, mutation)
-            return result if isinstance(result, Fault) else mutation_body(mutation, result)
+
+            def made(result: MutationResult | Exception) -> None:
+                told(result if isinstance(result, Exception) else mutation_body(mutation, result))
+
+            self._service.begin_mutation(app, mutation, made)
 
         return mutate
 
@@ -376,6 +419,14 @@ def mutation_body(mutation: Mutation, result: MutationResult) -> bytes:
             "status": "duplicate" if result.is_duplicate else "applied",
         }
     )
+
+
+def _awaited(begin: HotHandler) -> AppHandler:
+    async def handle(app: App, request: HttpRequest, query: Query) -> bytes:
+        del query
+        return await until_told(partial(begin, app, request))
+
+    return handle
 
 
 def _not_offered(what: str) -> AppHandler:
