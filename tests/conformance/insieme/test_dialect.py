@@ -217,6 +217,7 @@ async def test_pages_of_a_project_are_exact(node: SyncNode) -> None:
         assert found == [*expected[6:], late["committed_id"]]
 
 
+@pytest.mark.inside
 async def test_pages_and_broadcasts_are_in_order(
     sqlite_node: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ async def test_pages_and_broadcasts_are_in_order(
         assert len(during) > 2
 
 
+@pytest.mark.inside
 async def test_what_is_too_much_to_hold_comes_by_another_page(
     sqlite_node: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,7 +402,7 @@ async def raw_connection(
     node: SyncNode, client_id: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection after its handshake whose peer replies to nothing."""
-    address = urlsplit(node.server.url)
+    address = urlsplit(node.url)
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that little fills it
     narrow.setblocking(False)
@@ -423,6 +425,7 @@ def say(writer: asyncio.StreamWriter, kind: str, payload: Json) -> None:
     writer.write(b"\x81\xfe" + len(text).to_bytes(2, "big") + bytes(4) + text)
 
 
+@pytest.mark.inside
 async def test_a_slow_consumer_is_dropped_and_catches_up(tmp_path: Path) -> None:
     """What it did not take it gets by pages (sync D46)."""
     limits = Limits(send_buffer_bytes=200_000)
@@ -441,6 +444,7 @@ async def test_a_slow_consumer_is_dropped_and_catches_up(tmp_path: Path) -> None
         writer.close()
 
 
+@pytest.mark.inside
 async def test_a_project_of_too_many_partitions_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +460,7 @@ async def test_a_project_of_too_many_partitions_is_refused(
         assert (await peer.submit(task("n5")))[0]["status"] == "committed"
 
 
+@pytest.mark.inside
 async def test_an_operator_sees_who_is_connected(sqlite_node: SyncNode) -> None:
     """With the dialect in place of a profile, and the project as what it follows."""
     async with connected(sqlite_node.ws_url) as peer:

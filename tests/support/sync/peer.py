@@ -14,14 +14,19 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support.probe.server import mount_probe, running_server
+from support.serve import workers
 from support.web import wire_schema
 from tidelog.base.clock import ServerClock
 from tidelog.base.settings.limits import Limits
+from tidelog.config.schema import SCHEMA
 from tidelog.config.settings import Settings
 from tidelog.serve.server import Node, Server
+from tidelog.store import open_store
+from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.profiles import TREE_ACTIONS
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import SyncSurface
+from tidelog.sync.upkeep.owner import SyncOwner
 
 SECRET = "a secret of more than thirty-two bytes"
 ADMIN_TOKEN = "only for the tests"
@@ -104,13 +109,40 @@ def outcome(results: list[dict[str, Any]]) -> list[str]:
 class SyncNode:
     """A running server with sync mounted."""
 
-    def __init__(self, server: Server, surface: SyncSurface, settings: Settings) -> None:
-        self.server = server
-        self.service = surface.service
-        """The front's half."""
-        self.owner = surface.owner
+    def __init__(
+        self,
+        url: str,
+        location: str,
+        settings: Settings,
+        inside: tuple[Server, SyncSurface] | None = None,
+    ) -> None:
+        """`location` is its store; `inside` what a server in the test's own process is made of."""
+        self.url = url
+        self.ws_url = url.replace("http", "ws") + "/sync"
         self.settings = settings
-        self.ws_url = server.url.replace("http", "ws") + "/sync"
+        self._location = location
+        self._inside = inside
+
+    @property
+    def server(self) -> Server:
+        """For tests that are marked `inside`, or have no part in runs with several processes."""
+        assert self._inside is not None, "mark this test `inside`: it looks into the server"
+        return self._inside[0]
+
+    @property
+    def _surface(self) -> SyncSurface:
+        assert self._inside is not None, "mark this test `inside`: it looks into the server"
+        return self._inside[1]
+
+    @property
+    def service(self) -> SyncService:
+        """The front's half."""
+        return self._surface.service
+
+    @property
+    def owner(self) -> SyncOwner:
+        """The owner's half."""
+        return self._surface.owner
 
     @property
     def store(self) -> Any:
@@ -119,7 +151,13 @@ class SyncNode:
 
     async def counts(self) -> tuple[int, int]:
         """The head of the log and the number of remembered keys."""
-        return (await self.store.head()).committed_id, await self.store.dedupe_count()
+        if self._inside is not None:
+            return (await self.store.head()).committed_id, await self.store.dedupe_count()
+        store = await open_store(SCHEMA, self._location, log_id="", node="", read_only=True)
+        try:
+            return (await store.head()).committed_id, await store.dedupe_count()
+        finally:
+            await store.close()
 
 
 def write_model(directory: Path, model: dict[str, Any] = MODEL) -> str:
@@ -144,6 +182,12 @@ async def sync_server(
     options = {"jwt_secret": SECRET, "max_messages_per_second": 100_000, **options}
     options["model_file"] = write_model(data_dir, model)
     settings = Settings(admin_token=ADMIN_TOKEN, sync=SyncSettings(**options))
+    location = store or str(data_dir / "tidelog.db")
+    if workers.count() and clock is None:
+        served = msgspec.structs.replace(settings, limits=limits or settings.limits)
+        async with workers.served(data_dir, store, served) as url:
+            yield SyncNode(url, location, settings)
+        return
     mounted: list[SyncSurface] = []
 
     async def mount(node: Node) -> SyncSurface:
@@ -154,7 +198,7 @@ async def sync_server(
     async with running_server(
         data_dir, store=store, limits=limits, mounts=(mount, mount_probe), clock=clock
     ) as server:
-        yield SyncNode(server, mounted[0], settings)
+        yield SyncNode(server.url, location, settings, (server, mounted[0]))
 
 
 UNAVAILABLE = ("server_error", "rate_limited")
