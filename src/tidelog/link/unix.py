@@ -13,6 +13,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
 
 from tidelog import __version__
@@ -38,6 +39,20 @@ class Opened(Message, frozen=True):
 
 class Beat(Message, frozen=True):
     """This end lives."""
+
+
+class Within(Message, frozen=True):
+    """The question that follows under the same number is asked within this trace."""
+
+    surface: int
+    trace: str
+
+
+Trace = Callable[[], str | None]
+"""The trace that whoever asks a question is within, as a `traceparent`."""
+
+WithinTrace = Callable[[str], AbstractContextManager[object]]
+"""What is done within the block belongs to that trace."""
 
 
 def _encoded_alone(message: Message) -> bytes:
@@ -70,12 +85,16 @@ class SocketLink(asyncio.Protocol):
         """Called when messages can be sent."""
         self.refused: OtherVersion | None = None
         """Why it was dropped, if the other end is of another version."""
+        self.trace: Trace | None = None
+        self.within: WithinTrace | None = None
+        """Of the end that asks and of the one that is asked, if somebody wants traces."""
+        self._asked_within: tuple[int, Within] | None = None
         self._is_open = False
         """Whether the other end has said that it is of this version."""
         self._drops_silent = drops_silent
         self._silent_beats = 0
         self._beating: asyncio.TimerHandle | None = None
-        self._reader = FrameReader([Opened | Beat, *kinds])
+        self._reader = FrameReader([Opened | Beat | Within, *kinds])
         self._writer = FrameWriter()
         self._lost = lost
         self._brake = brake
@@ -86,7 +105,14 @@ class SocketLink(asyncio.Protocol):
         return functools.partial(self._send, surface + 1)
 
     def _send(self, surface: int, number: int, message: Any) -> None:
-        if self._transport is not None and self._writer.add(surface, number, message):
+        if self._transport is None:
+            return
+        if number and self.trace is not None and (trace := self.trace()):
+            self._add(_OWN, number, Within(surface, trace))
+        self._add(surface, number, message)
+
+    def _add(self, surface: int, number: int, message: Any) -> None:
+        if self._writer.add(surface, number, message):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -153,28 +179,44 @@ class SocketLink(asyncio.Protocol):
         try:
             for surface, number, message in self._reader.feed(data):
                 if surface == _OWN:
-                    self._check(message)
+                    self._take_own(number, message)
                     continue
                 if not self._is_open:
                     raise NotAFrame("it does not say first of which version it is")
                 try:
-                    self.receive[surface - 1](number, message)
+                    if self._asked_within is None:
+                        self.receive[surface - 1](number, message)
+                    else:
+                        self._receive_within(surface, number, message)
                 except Exception:  # noqa: BLE001 - what follows must arrive
                     _log.exception("receiving a %s failed", type(message).__name__)
         except (NotAFrame, OtherVersion) as error:
             self._drop(str(error))
 
-    def _check(self, message: Opened | Beat) -> None:
-        """Whether both ends are of one version: they share what messages mean, and nothing else."""
+    def _take_own(self, number: int, message: Opened | Beat | Within) -> None:
         if isinstance(message, Opened):
-            if message.version != __version__:
-                self.refused = OtherVersion(
-                    f"this process is of tidelog {__version__} and its other end of "
-                    f"{message.version}: restart the server, so that all of its processes are of "
-                    "one version"
-                )
-                raise self.refused
-            self._is_open = True
+            self._check(message.version)
+        elif isinstance(message, Within):
+            self._asked_within = (number, message)
+
+    def _check(self, version: str) -> None:
+        """Whether both ends are of one version: they share what messages mean, and nothing else."""
+        if version != __version__:
+            self.refused = OtherVersion(
+                f"this process is of tidelog {__version__} and its other end of {version}: "
+                "restart the server, so that all of its processes are of one version"
+            )
+            raise self.refused
+        self._is_open = True
+
+    def _receive_within(self, surface: int, number: int, message: Any) -> None:
+        asked, self._asked_within = self._asked_within, None
+        is_asked = asked is not None and (asked[0], asked[1].surface) == (number, surface)
+        if asked is not None and is_asked and self.within is not None:
+            with self.within(asked[1].trace):
+                self.receive[surface - 1](number, message)
+        else:  # the question could not be sent after all
+            self.receive[surface - 1](number, message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -194,7 +236,9 @@ class Served(NamedTuple):
     vocabulary: Vocabulary
 
 
-def owner_link(surfaces: Sequence[Served], brake: Brake | None = None) -> SocketLink:
+def owner_link(
+    surfaces: Sequence[Served], brake: Brake | None = None, within: WithinTrace | None = None
+) -> SocketLink:
     """The owner's end of a link to one more front; both ends have the surfaces in one order.
 
     `brake` is the tail's.
@@ -207,6 +251,7 @@ def owner_link(surfaces: Sequence[Served], brake: Brake | None = None) -> Socket
 
     kinds = [each.vocabulary.to_owner for each in surfaces]
     link = SocketLink(kinds, lost, brake or Brake(), drops_silent=True)
+    link.within = within
     for number, each in enumerate(surfaces):
         fronts.append(each.half.accept(answering(link.sender(number), link.give_up)))
     link.receive = [front.received for front in fronts]

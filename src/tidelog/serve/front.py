@@ -21,7 +21,7 @@ from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
 from tidelog.dashboard.sessions import EndedLogins
 from tidelog.link.ends import FrontEnd
-from tidelog.link.unix import SocketLink, front_link, repeating_link
+from tidelog.link.unix import SocketLink, Trace, front_link, repeating_link
 from tidelog.serve import gathering, program, read_pauses
 from tidelog.serve.gathering import GatheringFront
 from tidelog.serve.program import Arguments
@@ -63,6 +63,10 @@ class OwnerLink:
         """
         if self._link.refused is not None:
             raise self._link.refused
+
+    def trace_by(self, trace: Trace) -> None:
+        """Ask within the trace of whoever asks here."""
+        self._link.trace = trace
 
     async def connect(self) -> None:
         """Return when an owner has accepted, however long that takes."""
@@ -189,7 +193,9 @@ async def _open(
         node = FrontNode(settings, clock, store, metrics, processes, [], lasting.ended_logins)
         for surface, end in zip(surfaces, owner.of_surfaces, strict=True):
             node.mounted.append(await surface.open_front(node, end))
-        backing = Apart(owner.ends, processes)
+        backing, tracing = Apart(owner.ends, processes), tracing_of(settings)
+        if tracing is not None:
+            owner.trace_by(tracing.current)
         return Serving(
             settings,
             metrics,
@@ -197,7 +203,7 @@ async def _open(
             backing,
             node.mounted,
             lasting.listener,
-            tracing=tracing_of(settings),
+            tracing=tracing,
             tls=tls,
             takes_turns=True,
         )

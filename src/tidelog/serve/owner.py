@@ -17,7 +17,7 @@ from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.base.supervised import Supervised
 from tidelog.config.metrics import all_metrics
 from tidelog.config.settings import Settings
-from tidelog.link.unix import Served, owner_link
+from tidelog.link.unix import Served, WithinTrace, owner_link
 from tidelog.serve import gathering, program, read_pauses
 from tidelog.serve.gathering import GatheringOwner, metrics_topic
 from tidelog.serve.program import Arguments
@@ -43,7 +43,9 @@ async def own(settings: Settings, given: Arguments) -> None:
         try:
             supervised = Supervised()
             with supervised.living():
-                await _serve(Node(settings, clock, store, committer), given.socket, supervised)
+                node = Node(settings, clock, store, committer)
+                within = None if tracing is None else tracing.within
+                await _serve(node, given.socket, supervised, within)
         finally:
             await committer.abandon()  # over already, unless something failed
     finally:
@@ -52,7 +54,7 @@ async def own(settings: Settings, given: Arguments) -> None:
             await tracing.close()
 
 
-async def _serve(node: Node, path: str, supervised: Supervised) -> None:
+async def _serve(node: Node, path: str, supervised: Supervised, within: WithinTrace | None) -> None:
     committer, loop = node.committer, asyncio.get_running_loop()
     processes = GatheringOwner(metrics_topic(committer.metrics), lambda: committer.problem)
     pauses = PausingOwner()
@@ -65,7 +67,7 @@ async def _serve(node: Node, path: str, supervised: Supervised) -> None:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    link = partial(owner_link, surfaces, committer.tail.brake)
+    link = partial(owner_link, surfaces, committer.tail.brake, within)
     links = await loop.create_unix_server(link, sock=_bound(path))
     leave_startup_out()
     watchdog = Watchdog()

@@ -6,12 +6,14 @@ asked for, its query, a header or a body: those hold signatures, tokens and peop
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from opentelemetry import trace
+from opentelemetry.context import attach, detach
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -57,6 +59,21 @@ class Tracing:
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("tidelog")
+
+    def current(self) -> str | None:
+        """What another process needs to go on in the trace that this one is in just now."""
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier)
+        return carrier.get("traceparent")
+
+    @contextmanager
+    def within(self, traceparent: str) -> Iterator[None]:
+        """Go on in the trace of another process."""
+        token = attach(_propagator.extract({"traceparent": traceparent}))
+        try:
+            yield
+        finally:
+            detach(token)
 
     def share(self) -> None:
         """Let the committer of this process tell of itself in the same way; once in a process."""

@@ -13,19 +13,28 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from support.channels import peer as channels
 from support.monitoring.collector import Collector, Seen
+from tidelog.channels.settings import App
 from tidelog.client import ChannelPublisher
 from tidelog.testing.process import ServerProcess
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 SECRET = "words that nobody else may read"
+DEVELOPMENT = App(id="app-id", key="app-key", secret="app-secret")
 
 
 def server_with(collector_url: str, directory: Path, **settings: str) -> ServerProcess:
     """The development server with tracing."""
     environment = {"TIDELOG_TRACING_ENDPOINT": collector_url, **settings}
     return ServerProcess(data_dir=directory, arguments=("--dev",), environment=environment)
+
+
+class Workers(ServerProcess):
+    """A server that may have several processes: one without surfaces of its own."""
+
+    program = "tidelog"
 
 
 def put(key: str, value: str = SECRET) -> bytes:
@@ -153,6 +162,37 @@ async def test_messages_of_sockets_are_spans(tmp_path: Path) -> None:
         assert heard.attributes["tidelog.bytes"] == len(json.dumps(hello))
         [published] = collector.named("POST /apps/{app_id}/events")
         assert [span.name for span in collector.children(published)] == ["tidelog.append"]
+        assert_nothing_secret(collector)
+
+
+async def test_front_and_owner_are_in_one_trace(tmp_path: Path) -> None:
+    """Whichever front takes a request, what the owner does for it is below it, and sampled as it.
+
+    Each question has its own trace, however many cross the link at once.
+    """
+    with Collector() as collector:
+        settings = {
+            "TIDELOG_TRACING_ENDPOINT": collector.url,
+            "TIDELOG_TRACING_SAMPLE_RATIO": "0",
+            "TIDELOG_WORKERS": "2",
+        }
+        with Workers(data_dir=tmp_path, arguments=("--dev",), environment=settings) as server:
+            await asyncio.to_thread(server.start)
+            texts = [f"{SECRET} {number}" for number in range(20)]
+            async with ChannelPublisher(server.url, "app-id", "app-key", "app-secret") as p:
+                await asyncio.gather(*[p.publish("lobby", "said", {"text": t}) for t in texts])
+            headers = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+            async with httpx.AsyncClient(headers=headers, timeout=20) as http:
+                api = channels.Api(server.url, http, DEVELOPMENT)
+                answers = await asyncio.gather(*[api.events("lobby", data=t) for t in texts])
+            assert {answer.status_code for answer in answers} == {200}, answers[0].text
+            assert await asyncio.to_thread(server.terminate) == 0
+        assert {span.trace for span in collector.spans} == {TRACE}
+        requests = collector.named("POST /apps/{app_id}/events")
+        assert len(requests) == len(texts)
+        for request in requests:
+            assert [span.name for span in collector.children(request)] == ["tidelog.append"]
+        assert collector.named("tidelog.commit")
         assert_nothing_secret(collector)
 
 

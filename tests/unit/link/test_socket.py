@@ -4,8 +4,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -522,3 +522,35 @@ async def test_who_does_not_say_its_version_first_is_dropped(
             await half.gone.wait()
     assert "does not say first of which version it is" in caplog.text
     assert half.fronts[0].heard == []
+
+
+async def test_a_question_is_asked_within_its_own_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that could not be sent leaves its trace to nobody; what is told has none."""
+    monkeypatch.setattr(bounds, "MAX_MESSAGE_BYTES", 1000)
+    half, lost, traces = Half(), asyncio.Event(), list[str]()
+    entered: list[tuple[str, int]] = []
+
+    @contextmanager
+    def within(trace: str) -> Iterator[None]:
+        before = len(half.fronts[0].heard)
+        yield
+        entered.append((trace, len(half.fronts[0].heard) - before))
+
+    loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
+    link, (end,) = front_link([A], lost.set)
+    link.trace = lambda: traces[-1] if traces else None
+    await loop.create_connection(lambda: owner_link([Served(half, A)], within=within), sock=there)
+    transport, _ = await loop.create_connection(lambda: link, sock=here)
+    async with asyncio.timeout(20):
+        for trace, text in (("", "none"), ("first", "x"), ("large", "x" * 1000), ("", "none")):
+            traces[:] = [trace] if trace else []
+            end.ask(Ask(text), lambda _: None)
+        traces[:] = ["told"]
+        end.tell(Said(b"x"))
+        traces[:] = ["last"]
+        await end.reply(Ask("last"), Answer)
+        transport.abort()
+        await half.gone.wait()
+        await lost.wait()
+    assert entered == [("first", 1), ("last", 1)]
+    assert len(half.fronts[0].heard) == 5
