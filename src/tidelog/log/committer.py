@@ -608,17 +608,28 @@ class Committer:
             self.failed.set_result(error)
 
     async def _hand_over(self, decided: list[_Decided]) -> None:
-        """Answers and entries leave in log order, in steps that no healthy peer is overrun by."""
+        """Answers and entries leave in log order, in steps that no healthy peer is overrun by.
+
+        Entries leave together as long as each answer may go ahead of them: whoever follows the log
+        is told of many at once.
+        """
         in_step, limit = 0, self._limits.handover_entries
+        ready: list[Entry] = []
         for request, answers, entries in decided:
+            if ready and not (entries and request.waits_for_entries):
+                self.tail.publish(ready)
+                ready = []
             reach(FaultPoint.HANDING_OVER)
             self._answer(request, answers)
             if entries:
-                self.tail.publish(entries)
+                ready += entries
                 in_step += len(entries)
                 if in_step >= limit:
-                    in_step = 0
+                    self.tail.publish(ready)
+                    in_step, ready = 0, []
                     await asyncio.sleep(0)
+        if ready:
+            self.tail.publish(ready)
         self._tell_awaiting()
 
     def _answer(self, request: Request, answers: Sequence[Answer | Failure]) -> None:

@@ -13,7 +13,7 @@ from tidelog.log.draft import digest_after
 from tidelog.store.rows import Entry
 
 RECENT = 32
-"""The last positions, all of them."""
+"""The last positions up to which entries left the tail together, such as those of a batch."""
 STEP, EACH, LEVELS = 4, 4, 8
 """Of those before: every 32nd, every 128th and so on, four of each, two million back with eight
 levels. So a log that was taken back far still has a position in common with what was seen. All in

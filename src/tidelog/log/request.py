@@ -12,6 +12,8 @@ class Submission:
 
     __slots__ = ("_answered", "_items", "names", "size_bytes")
 
+    waits_for_entries = False
+
     def __init__(
         self,
         names: Names,

@@ -26,7 +26,7 @@ class Tail:
     def __init__(self, position: int, digest: bytes = GENESIS_DIGEST) -> None:
         self.position = position
         """`committed_id` of the last entry given to the sinks; whoever was told of an entry by this
-        node finds the position at or beyond it."""
+        node, and goes on in a later turn of the event loop, finds the position at or beyond it."""
         self.known_digests = KnownDigests(position, digest)
         """Of positions that were passed: they tell whether the store still has the same log."""
         self.brake = Brake()

@@ -443,6 +443,40 @@ async def test_each_result_leaves_before_its_entries(store_location: str) -> Non
     ]
 
 
+class WaitsForEntries(Submission):
+    """A request whose caller waits until its entries have come too."""
+
+    waits_for_entries = True
+
+
+async def test_entries_leave_together_if_their_callers_wait_for_them(store_location: str) -> None:
+    """Other answers, and those without entries, come after the entries before them."""
+    events: list[str] = []
+    async with running_node(store_location) as node:
+        node.committer.tail.subscribe(
+            "probe", lambda entries: events.append(f"{' '.join(e.entity for e in entries)} came")
+        )
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def submit(kind: type[Submission], key: str) -> None:
+            def answered(answers: Any) -> None:
+                events.append(f"{key} {answers[0].status}")
+                if key == "f":
+                    done.set_result(None)
+
+            item = put_item("s", key)
+            node.committer.submit(kind(item.names(), 10, (item,), answered))
+
+        for kind, keys in ((WaitsForEntries, "abb"), (Submission, "c"), (WaitsForEntries, "def")):
+            for key in keys:
+                submit(kind, key)
+        await done
+    assert events == [
+        *("a committed", "b committed", "a b came", "b duplicate"),
+        *("c committed", "d committed", "e committed", "f committed", "c d e f came"),
+    ]
+
+
 async def test_whoever_was_answered_finds_the_tail_beyond_the_entry(store_location: str) -> None:
     """A caller that awaits its answer resumes after its entries were delivered."""
     async with running_node(store_location) as node:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct, UnsetType
 
-from tidelog.channels.decide.rules import Mutate, create
+from tidelog.channels.decide.rules import Mutate, Terms, create
 from tidelog.channels.decide.state import ChannelState, Created, MessageState, StateCache
 from tidelog.channels.protocol.extras import transport_of, with_transport
 from tidelog.channels.protocol.fault import Fault
@@ -17,8 +17,7 @@ from tidelog.channels.protocol.names import split_stream
 from tidelog.channels.protocol.requests import Mutation, Patch
 from tidelog.channels.protocol.runs import RUN_END
 from tidelog.channels.protocol.verbs import CREATE, DELETE
-from tidelog.channels.protocol.version import Body, Version
-from tidelog.channels.settings import AiTransport
+from tidelog.channels.protocol.version import Version
 from tidelog.log.decision import Accept, Names, Refuse, View
 
 SERVER = "server"
@@ -62,9 +61,7 @@ class CloseStream:
         states: StateCache,
         runs: Mapping[int, str | None],
         message_ids: tuple[str, str],
-        log_tag: str,
-        limits: AiTransport,
-        is_shared: bool,
+        terms: Terms,
         silent_ms: int,
         reason: Reason,
         is_last_try: bool = False,
@@ -75,9 +72,7 @@ class CloseStream:
         self._states = states
         self._runs = runs
         self._message_id, self._end_id = message_ids
-        self._tag = log_tag
-        self._limits = limits
-        self._is_shared = is_shared
+        self._terms = terms
         self._silent_ms = silent_ms
         self._reason = reason
         self._is_last_try = is_last_try
@@ -140,26 +135,27 @@ class CloseStream:
             error_code=self._reason,
         )
         entries = len(decision.entries)
+        ended = Version(
+            message_id=self._end_id,
+            history_serial=self._channel.history_serial + 1,
+            name=RUN_END,
+            data=Raw(NO_DATA),
+            data_bytes=len(NO_DATA) - 2,
+            extras=Raw(extras),
+        )
         created = create(
-            Body(
-                message_id=self._end_id,
-                history_serial=self._channel.history_serial + 1,
-                name=RUN_END,
-                data=Raw(NO_DATA),
-                data_bytes=len(NO_DATA) - 2,
-                extras=Raw(extras),
-            ),
+            ended,
             kind=CREATE,
             stream=stream,
             actor=SERVER,
             committed_id=view.next_committed_id + entries,
             committed_at=view.now_ms,
             delivery_serial=view.serial(stream) + entries + 1,
-            log_tag=self._tag,
+            log_tag=self._terms.log_tag,
         )
         decision.entries = (*decision.entries, created.draft)
         decision.rows = (*decision.rows, *created.rows)
-        change = Created(self._states, self._channel, created.version)
+        change = Created(self._states, self._channel, ended)
         decision.states = (*decision.states, change)
 
     def _next_version(self, patch: Patch) -> Mutate:
@@ -174,15 +170,12 @@ class CloseStream:
                 transport={"status": "cancelled"},
                 ends_stream=True,
             ),
+            self._channel,
+            self._message,
             author=SERVER,
-            stream=stream,
-            channel=self._channel,
-            message=self._message,
             actor=None,
             message_id=self._message_id,
-            log_tag=self._tag,
-            limits=self._limits,
+            terms=self._terms,
             # The message may be larger than it may be now, and must end all the same.
             is_limited=False,
-            is_shared=self._is_shared,
         )

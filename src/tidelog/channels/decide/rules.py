@@ -38,16 +38,15 @@ from tidelog.channels.protocol.runs import (
     check_client_ids,
     check_metadata,
 )
-from tidelog.channels.protocol.verbs import APPEND, CREATE, kind_of
+from tidelog.channels.protocol.verbs import CREATE, kind_of
 from tidelog.channels.protocol.version import (
     EVENT,
     SURFACE,
-    Body,
     Version,
     encode_body,
     encode_version,
     origin_of,
-    stored_version,
+    placed,
     version_serial,
 )
 from tidelog.channels.settings import AiTransport, set_by
@@ -60,6 +59,17 @@ _decode = msgspec.json.Decoder().decode
 
 NO_RESULT = b"null"
 """Outcome of an item of a batch that has no entry in the response."""
+
+
+class Terms(Struct, frozen=True):
+    """What all decisions of a node go by."""
+
+    log_tag: str
+    limits: AiTransport
+    ttl_ms: int
+    """How long a response is kept under an idempotency key."""
+    is_shared: bool
+    """Whether other nodes write to the store."""
 
 
 class PublishTarget(Struct):
@@ -152,9 +162,7 @@ class Publish:
         context: PublishContext,
         index: int,
         states: StateCache,
-        log_tag: str,
-        limits: AiTransport,
-        ttl_ms: int,
+        terms: Terms,
         client_id: str | None = None,
         attributed_to: str | None = None,
         is_client_event: bool = False,
@@ -173,9 +181,9 @@ class Publish:
         self._context = context
         self._index = index
         self._states = states
-        self._tag = log_tag
-        self._limits = limits
-        self._ttl_ms = ttl_ms
+        self._tag = terms.log_tag
+        self._limits = terms.limits
+        self._ttl_ms = terms.ttl_ms
         key = publication.idempotency_key
         self._own_key = None if key is None else (event_scope(app_id), key)
         self._item_key = (
@@ -184,7 +192,7 @@ class Publish:
         """A batch may be refused at a later item; when it is repeated, this one was published."""
         named = publication.message_id or publication.extras_key or key
         self._receipt_key = named
-        self._receipt_ttl_ms = None if publication.message_id is not None else ttl_ms
+        self._receipt_ttl_ms = None if publication.message_id is not None else terms.ttl_ms
 
     def names(self) -> Names:
         """What the decision reads, besides the key of a whole batch."""
@@ -339,7 +347,7 @@ class Publish:
         state = target.state
         assert state is not None  # noqa: S101 - what is stored has its channel's state
         is_versioned = target.mode == "versioned"
-        body = Body(
+        version = Version(
             message_id=target.message_id,
             history_serial=state.history_serial + 1,
             name=wanted.name,
@@ -355,7 +363,7 @@ class Publish:
         )
         delivery_serial = view.serial(target.stream) + 1
         created = create(
-            body,
+            version,
             kind=CREATE if is_versioned else EVENT,
             stream=target.stream,
             actor=self.client_id or self._app_id,
@@ -370,11 +378,11 @@ class Publish:
             outcome = {
                 "acknowledgement_id": serial,
                 "message_serial": serial,
-                "history_serial": body.history_serial,
+                "history_serial": version.history_serial,
                 "delivery_serial": delivery_serial,
                 "version_serial": serial,
             }
-        change = Created(self._states, state, created.version)
+        change = Created(self._states, state, version)
         return created.draft, created.rows, change, outcome
 
 
@@ -382,12 +390,11 @@ class NewMessage(NamedTuple):
     """A message that begins."""
 
     draft: Draft
-    version: Version
     rows: list[RowChange]
 
 
 def create(
-    body: Body,
+    version: Version,
     *,
     kind: str,
     stream: str,
@@ -397,22 +404,25 @@ def create(
     delivery_serial: int,
     log_tag: str,
 ) -> NewMessage:
-    """What a message that begins at a position leaves in the log and in the store."""
+    """What a message that begins at a position leaves in the log and in the store.
+
+    `version` is new: it gets its positions here.
+    """
     serial = version_serial(log_tag, committed_at, committed_id)
-    encoded = encode_body(body)
+    encoded = encode_body(version)
+    placed(version, kind, committed_id, committed_at, delivery_serial, serial)
     row = (
         committed_id,
         stream,
-        body.history_serial,
+        version.history_serial,
         committed_at,
-        body.opens,
-        body.data_bytes,
+        version.opens,
+        version.data_bytes,
     )
     return NewMessage(
         Draft(stream, SURFACE, kind, serial, "", actor, encoded),
-        stored_version(kind, committed_id, committed_at, delivery_serial, serial, encoded),
         [
-            RowChange("channels_note_history", (stream, body.history_serial)),
+            RowChange("channels_note_history", (stream, version.history_serial)),
             RowChange("channels_add_message", row),
             RowChange("channels_add_version", (committed_id, committed_id)),
         ],
@@ -445,46 +455,56 @@ def too_many_streams(limits: AiTransport) -> Fault:
 class Mutate:
     """One change: the next version of a message (channels 5.6)."""
 
+    __slots__ = (
+        "_actor",
+        "_author",
+        "_channel",
+        "_is_limited",
+        "_message",
+        "_message_id",
+        "_op_key",
+        "_row",
+        "_terms",
+        "_wanted",
+    )
+
     def __init__(
         self,
         mutation: Mutation,
-        *,
-        author: str,
-        stream: str,
         channel: ChannelState,
         message: MessageState,
+        *,
+        author: str,
         actor: Actor | None,
         message_id: str,
-        log_tag: str,
-        limits: AiTransport,
+        terms: Terms,
         is_limited: bool,
-        is_shared: bool,
     ) -> None:
         self._wanted = mutation
         self._author = author
         """Whom the log names where the actor has no client id."""
-        self._stream = stream
         self._channel = channel
         self._message = message
         self._actor = actor
         """None for the application's own server, which may do anything."""
         self._message_id = message_id
-        self._tag = log_tag
-        self._limits = limits
+        self._terms = terms
         self._is_limited = is_limited
-        self._row = ("channels_exists", (stream, message.number)) if is_shared else None
-        """Another node may have purged the message, and this one may not have heard of it yet."""
+        self._row: tuple[str, tuple[str, int]] | None = None
+        if terms.is_shared:
+            # Another node may have purged the message, and this one may not have heard of it yet.
+            self._row = ("channels_exists", (channel.stream, message.number))
         self._op_key: tuple[str, str] | None = None
         if mutation.op_id is not None:
-            scope = f"{stream}/{mutation.message_serial}/{mutation.verb}"
+            scope = f"{channel.stream}/{mutation.message_serial}/{mutation.verb}"
             self._op_key = (scope, mutation.op_id)
 
     def names(self) -> Names:
         """What the decision reads."""
         return Names(
-            dedupe=() if self._op_key is None else (self._op_key,),
-            streams=(self._stream,),
-            rows=() if self._row is None else (self._row,),
+            () if self._op_key is None else (self._op_key,),
+            (self._channel.stream,),
+            () if self._row is None else (self._row,),
         )
 
     def decide(self, view: View) -> Accept | Refuse:
@@ -494,22 +514,25 @@ class Mutate:
         is_gone = is_gone or self._message.number <= self._channel.erased_through
         if is_gone or not self._message.exists:
             return Refuse(fault.not_found(wanted.message_serial, wanted.channel))
-        if isinstance(granted := self._granted(latest), Fault):
-            return Refuse(granted)
-        if found := self._not_for_clients(latest):
-            return Refuse(found)
+        client_id = wanted.client_id
+        if self._actor is not None:
+            if isinstance(granted := self._granted(self._actor, latest), Fault):
+                return Refuse(granted)
+            if self._is_limited and (found := self._not_for_clients(self._actor, latest)):
+                return Refuse(found)
+            client_id = granted
         if self._op_key is not None:
             known = view.dedupe(*self._op_key)
             if known is not None:
                 return Refuse(self._replayed(known))
-        if found := self._bad_metadata(latest) or self._over_limit(latest):
+        size = self._size_after(latest)
+        opens = self._opens(latest)
+        if found := self._bad_metadata(latest) or self._over_limit(latest, size, opens):
             return Refuse(found)
-        return self._accept(view, latest, granted)
+        return self._accept(view, latest, client_id, size, opens)
 
-    def _not_for_clients(self, latest: Version) -> Fault | None:
+    def _not_for_clients(self, actor: Actor, latest: Version) -> Fault | None:
         """Refuse what would let a socket say by a change what it may not publish (runs 4.4)."""
-        if self._actor is None or not self._is_limited:
-            return None
         wanted, name = self._wanted, latest.name or ""
         after = wanted.patch.name if isinstance(wanted.patch.name, str) else name
         if CANCEL in (name, latest.created_as):
@@ -521,7 +544,7 @@ class Mutate:
         before = {} if isinstance(latest.extras, UnsetType) else transport_of(latest.extras)
         said = {key: text for key, text in wanted.transport.items() if before.get(key) != text}
         try:
-            check_client_ids(name, said, self._actor.client_id)
+            check_client_ids(name, said, actor.client_id)
         except Fault as refused:
             return refused
         return None
@@ -535,11 +558,9 @@ class Mutate:
             return refused
         return None
 
-    def _granted(self, latest: Version) -> Fault | str | None:
+    def _granted(self, actor: Actor, latest: Version) -> Fault | str | None:
         """Whom the version is attributed to, if the actor may do this."""
-        wanted, actor = self._wanted, self._actor
-        if actor is None:
-            return wanted.client_id
+        wanted = self._wanted
         allowed = grant(wanted.verb, wanted.channel, actor, latest.creator)
         if isinstance(allowed, Denied):
             return fault.auth_failed(allowed.text)
@@ -560,9 +581,8 @@ class Mutate:
             return fault.payload_conflict()
         return MutationResult(**_decode(known.outcome), is_duplicate=True)
 
-    def _over_limit(self, latest: Version) -> Fault | None:
-        wanted, limits = self._wanted, self._limits
-        size = self._size_after(latest)
+    def _over_limit(self, latest: Version, size: int, opens: int) -> Fault | None:
+        wanted, limits = self._wanted, self._terms.limits
         if wanted.verb == "append":
             if self._is_limited and latest.is_terminal:
                 return fault.invalid_input("cannot append to a terminal message")
@@ -576,7 +596,7 @@ class Mutate:
             return None
         if wanted.verb != "delete" and size > limits.max_accumulated_message_bytes:
             return too_much_content(limits)
-        if self._opens(latest) > 0 and self._channel.open_streams >= (
+        if opens > 0 and self._channel.open_streams >= (
             limits.max_open_streaming_messages_per_channel
         ):
             return too_many_streams(limits)
@@ -597,42 +617,49 @@ class Mutate:
             return 0
         return int(self._wanted.transport_status == "streaming") - int(latest.is_open)
 
-    def _accept(self, view: View, latest: Version, client_id: str | None) -> Accept:
-        wanted, message = self._wanted, self._message
+    def _next(self, latest: Version, client_id: str | None, size: int, opens: int) -> Version:
+        """The version that this makes, without its positions."""
+        wanted = self._wanted
         patch = wanted.patch
-        kind = kind_of(wanted.verb)
-        is_append = kind == APPEND
-        is_kept = patch.data is Change.KEEP and message.has_data
-        changes = (("name", patch.name), ("data", patch.data), ("extras", patch.extras))
+        version = Version(
+            message_id=self._message_id,
+            history_serial=latest.history_serial,
+            name=latest.name,
+            data=Raw(patch.data) if isinstance(patch.data, bytes) else UNSET,
+            data_bytes=size,
+            extras=(
+                Raw(patch.extras)
+                if isinstance(patch.extras, bytes)
+                else _after(patch.extras, latest.extras, UNSET)
+            ),
+            created_as=latest.created_as,
+            creator=latest.creator,
+            client_id=client_id,
+            description=wanted.description,
+            metadata=UNSET if wanted.metadata is None else Raw(wanted.metadata),
+            opens=opens,
+            op_id=wanted.op_id,
+        )
+        if wanted.verb != "append":  # which adds data, and perhaps other extras
+            changes = (("name", patch.name), ("data", patch.data), ("extras", patch.extras))
+            version.name = _after(patch.name, latest.name, None)
+            version.created_as = _created_as(patch.name, latest)
+            version.kept = tuple([n for n, c in changes if c is Change.KEEP])
+            version.cleared = tuple([n for n, c in changes if c is Change.CLEAR])
+        if patch.data is Change.KEEP and self._message.has_data:
+            version.data_of = origin_of(latest) or self._message.number
+        return version
+
+    def _accept(
+        self, view: View, latest: Version, client_id: str | None, size: int, opens: int
+    ) -> Accept:
+        message, stream = self._message, self._channel.stream
+        kind = kind_of(self._wanted.verb)
         committed_id = view.next_committed_id
-        delivery_serial = view.serial(self._stream) + 1
-        body = encode_body(
-            Body(
-                message_id=self._message_id,
-                history_serial=latest.history_serial,
-                name=_after(patch.name, latest.name, None),
-                data=Raw(patch.data) if isinstance(patch.data, bytes) else UNSET,
-                data_bytes=self._size_after(latest),
-                data_of=(origin_of(latest) or message.number) if is_kept else 0,
-                extras=(
-                    Raw(patch.extras)
-                    if isinstance(patch.extras, bytes)
-                    else _after(patch.extras, latest.extras, UNSET)
-                ),
-                created_as=_created_as(patch.name, latest),
-                creator=latest.creator,
-                client_id=client_id,
-                description=wanted.description,
-                metadata=UNSET if wanted.metadata is None else Raw(wanted.metadata),
-                kept=() if is_append else tuple(n for n, c in changes if c is Change.KEEP),
-                cleared=tuple(n for n, c in changes if c is Change.CLEAR),
-                opens=self._opens(latest),
-                op_id=wanted.op_id,
-            )
-        )
-        version = stored_version(
-            kind, committed_id, view.now_ms, delivery_serial, latest.message_serial, body
-        )
+        delivery_serial = view.serial(stream) + 1
+        version = self._next(latest, client_id, size, opens)
+        body = encode_body(version)
+        placed(version, kind, committed_id, view.now_ms, delivery_serial, latest.message_serial)
         is_folded = message.is_fold_due(version)
         rows = [RowChange("channels_add_version", (message.number, committed_id))]
         if is_folded:
@@ -641,15 +668,15 @@ class Mutate:
             is_open = int(version.opens > 0)
             rows.append(RowChange("channels_fold", (message.number, is_open, None, None, None)))
         result = MutationResult(
-            version_serial=version_serial(self._tag, view.now_ms, committed_id),
-            history_serial=latest.history_serial,
-            delivery_serial=delivery_serial,
+            version_serial(self._terms.log_tag, view.now_ms, committed_id),
+            latest.history_serial,
+            delivery_serial,
         )
         accept = Accept(
             result,
             entries=(
                 Draft(
-                    self._stream,
+                    stream,
                     SURFACE,
                     kind,
                     latest.message_serial,

@@ -8,6 +8,7 @@ what `delivered_*` say.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -87,17 +88,18 @@ class ChannelState:
     def floors(self, floors: tuple[int, int, int, int]) -> None:
         self.epoch, self.history_floor, self.replay_floor, self.erased_through = floors
 
-    def advance(self, version: Version) -> Callable[[], None]:
-        """Include the next version; returns how to take it back."""
+    def advance(self, version: Version) -> tuple[int, int, int]:
+        """Include the next version; returns what `take_back` takes."""
         before = (self.serial, self.history_serial, self.open_streams)
         self.serial = version.delivery_serial
-        self.history_serial = max(self.history_serial, version.history_serial)
+        if version.history_serial > self.history_serial:
+            self.history_serial = version.history_serial
         self.open_streams += version.opens
+        return before
 
-        def take_back() -> None:
-            self.serial, self.history_serial, self.open_streams = before
-
-        return take_back
+    def take_back(self, before: tuple[int, int, int]) -> None:
+        """The last version that was included is none."""
+        self.serial, self.history_serial, self.open_streams = before
 
     def delivered(self, version: Version) -> None:
         """A version left the tail; what this node decided itself is already included."""
@@ -106,6 +108,20 @@ class ChannelState:
         if version.delivery_serial > self.delivered_serial:
             self.delivered_serial = version.delivery_serial
             self.delivered_history = max(self.delivered_history, version.history_serial)
+
+
+class _Before(NamedTuple):
+    """What a message was before a version, to be taken back."""
+
+    latest: Version
+    base: bytes | None
+    base_id: int
+    fragments: list[tuple[int, bytes]]
+    length: int
+    """Of the fragments then: an append adds to the same list."""
+    folded_bytes: int
+    unfolded: int
+    unfolded_bytes: int
 
 
 class MessageState(GrowingText):
@@ -164,17 +180,17 @@ class MessageState(GrowingText):
 
     def is_fold_due(self, version: Version) -> bool:
         """Whether the state after `version` should be stored with it."""
-        added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+        added = 0 if isinstance(version.data, UnsetType) else len(version.data)
         return self._is_fold_due(added, version.data_bytes, is_other_status=version.opens != 0)
 
     def _is_fold_due(self, added: int, data_bytes: int, *, is_other_status: bool) -> bool:
-        unfolded_bytes = self.unfolded_bytes + added
-        is_much = unfolded_bytes * ENDED_SHARE >= max(data_bytes, 1)
-        return (
-            self.unfolded + 1 >= UNFOLDED_VERSIONS
-            or unfolded_bytes > max(self.folded_bytes, UNFOLDED_BYTES)
-            or (is_other_status and (is_much or self.unfolded + 1 >= ENDED_VERSIONS))
-        )
+        unfolded, unfolded_bytes = self.unfolded + 1, self.unfolded_bytes + added
+        if unfolded >= UNFOLDED_VERSIONS:
+            return True
+        if unfolded_bytes > UNFOLDED_BYTES and unfolded_bytes > self.folded_bytes:
+            return True
+        is_much = is_other_status and unfolded_bytes * ENDED_SHARE >= max(data_bytes, 1)
+        return is_much or (is_other_status and unfolded >= ENDED_VERSIONS)
 
     def bytes_to_write(self, added: int, *, is_other_status: bool) -> int:
         """About how much data a change that adds `added` bytes makes the store write."""
@@ -182,79 +198,77 @@ class MessageState(GrowingText):
         is_due = self._is_fold_due(added, after, is_other_status=is_other_status)
         return added + (after if is_due else 0)
 
-    def advance(self, version: Version, *, is_folded: bool) -> Callable[[], None]:
-        """Include the next version; returns how to take it back."""
-        latest, base, base_id, fragments = self.latest, self._base, self._base_id, self._fragments
-        counts = (self.folded_bytes, self.unfolded, self.unfolded_bytes)
-        added = 0 if isinstance(version.data, UnsetType) else len(bytes(version.data))
+    def advance(self, version: Version, *, is_folded: bool) -> _Before:
+        """Include the next version; returns what `take_back` takes."""
+        latest, fragments = self.latest, self._fragments
+        before = _Before(
+            latest,
+            self._base,
+            self._base_id,
+            fragments,
+            len(fragments),
+            self.folded_bytes,
+            self.unfolded,
+            self.unfolded_bytes,
+        )
+        data = version.data
+        added = 0 if isinstance(data, UnsetType) else len(data)
         if version.kind == APPEND:
-            if added:
-                self.append(bytes(version.data), version.committed_id)  # type: ignore[arg-type]
-            self.latest = _counted(version, latest)
-        elif version.keeps_data:
-            self.latest = _counted(version, latest)
-        else:
-            self.say(version.data, version.committed_id)
-            self.latest = msgspec.structs.replace(_counted(version, latest), data=UNSET)
+            if not isinstance(data, UnsetType):
+                self.append(bytes(data), version.committed_id)
+        elif not version.keeps_data:
+            self.say(data, version.committed_id)
+        self.latest = msgspec.structs.replace(
+            version,
+            data=UNSET,
+            data_of=0 if version.says_all else origin_of(version) or origin_of(latest),
+            versions=latest.versions + 1,
+            appends=latest.appends + (version.kind == APPEND),
+            published_at=latest.published_at,
+        )
         if is_folded:
             self.folded_bytes, self.unfolded, self.unfolded_bytes = self.latest.data_bytes, 0, 0
         else:
             self.unfolded += 1
             self.unfolded_bytes += added
+        return before
 
-        def take_back() -> None:
-            if version.kind == APPEND:
-                if added:
-                    self._fragments.pop()
-            elif not version.keeps_data:
-                self._base, self._base_id, self._fragments = base, base_id, fragments
-            self.latest = latest
-            self.folded_bytes, self.unfolded, self.unfolded_bytes = counts
-
-        return take_back
-
-
-def _counted(version: Version, before: Version) -> Version:
-    return msgspec.structs.replace(
-        version,
-        data=version.data if version.kind != APPEND else UNSET,
-        data_of=0 if version.says_all else origin_of(version) or origin_of(before),
-        versions=before.versions + 1,
-        appends=before.appends + (version.kind == APPEND),
-        published_at=before.published_at,
-    )
+    def take_back(self, before: _Before) -> None:
+        """The last version that was included is none."""
+        self.latest, self._base, self._base_id, self._fragments, length, *counts = before
+        del self._fragments[length:]
+        self.folded_bytes, self.unfolded, self.unfolded_bytes = counts
 
 
 class Created:
     """A `StateChange`: a channel has a new message."""
 
-    __slots__ = ("_channel", "_number", "_states", "_version")
+    __slots__ = ("_before", "_channel", "_message", "_states", "_version")
 
     def __init__(self, states: "StateCache", channel: ChannelState, version: Version) -> None:
         self._states = states
         self._channel = channel
-        self._number = version.committed_id
         self._version = version
 
     def apply(self) -> Callable[[], None]:
         """See `StateChange.apply`."""
-        undo = self._channel.advance(self._version)
-        published = msgspec.structs.replace(self._version, published_at=self._version.committed_at)
-        message = MessageState(self._channel.stream, self._number, published)
-        self._states.add(message)
+        version = self._version
+        self._before = self._channel.advance(version)
+        self._message = MessageState(self._channel.stream, version.committed_id, version)
+        self._message.latest.published_at = version.committed_at
+        self._states.add(self._message)
+        return self._take_back
 
-        def take_back() -> None:
-            message.exists = False
-            self._states.drop(self._number)
-            undo()
-
-        return take_back
+    def _take_back(self) -> None:
+        self._message.exists = False
+        self._states.drop(self._message.number)
+        self._channel.take_back(self._before)
 
 
 class Changed:
     """A `StateChange`: a message has a new version."""
 
-    __slots__ = ("_channel", "_is_folded", "_message", "_version")
+    __slots__ = ("_before", "_channel", "_channel_before", "_is_folded", "_message", "_version")
 
     def __init__(
         self, channel: ChannelState, message: MessageState, version: Version, *, is_folded: bool
@@ -266,14 +280,13 @@ class Changed:
 
     def apply(self) -> Callable[[], None]:
         """See `StateChange.apply`."""
-        undo_channel = self._channel.advance(self._version)
-        undo_message = self._message.advance(self._version, is_folded=self._is_folded)
+        self._channel_before = self._channel.advance(self._version)
+        self._before = self._message.advance(self._version, is_folded=self._is_folded)
+        return self._take_back
 
-        def take_back() -> None:
-            undo_message()
-            undo_channel()
-
-        return take_back
+    def _take_back(self) -> None:
+        self._message.take_back(self._before)
+        self._channel.take_back(self._channel_before)
 
 
 class StateCache:

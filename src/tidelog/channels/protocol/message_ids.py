@@ -7,6 +7,9 @@ _ID_BYTES = 16
 _HALF_BYTES = 8
 _BLOCK_IDS = 256
 
+_VARIANT = {f"{bits:x}": f"{bits & 0b0011 | 0b1000:x}" for bits in range(16)}
+"""A digit of an id, by what it would be without its two fixed bits."""
+
 _SYSTEM_KEY = b"tidelog/channels/system frame"
 """No secret: who forges an id of a system frame misleads nobody but itself."""
 
@@ -57,7 +60,6 @@ def _system_id(first: bytes) -> str:
 
 def _uuid(given: bytes) -> str:
     # Version 4 and variant 10 at their places (RFC 9562, section 5.4).
-    raw = int.from_bytes(given, "big")
-    raw = raw & ~(0xF000 << 64 | 0xC000 << 48) | 0x4000 << 64 | 0x8000 << 48
-    text = f"{raw:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    text = given.hex()
+    variant = _VARIANT[text[16]]
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"

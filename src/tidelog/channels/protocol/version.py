@@ -137,6 +137,7 @@ class Version(Body, omit_defaults=True, kw_only=True):
 
 
 encode_body = _encode
+"""Also of a `Version` that has no positions yet: what is as it is by default is left out."""
 decode_version = msgspec.json.Decoder(Version).decode
 encode_version = _encode
 
@@ -148,11 +149,10 @@ def version_serial(log_tag: str, committed_at: int, committed_id: int) -> str:
 
 def position_of(serial: str, log_tag: str) -> int | None:
     """The `committed_id` that a serial of this log names; None for any other text."""
-    at, tag, number = (*serial.split(":"), "", "", "")[:3]
-    is_ours = tag == log_tag and len(serial) == 42 + len(log_tag)
-    if not (is_ours and at.isascii() and at.isdigit() and number.isascii() and number.isdigit()):
+    digits = serial[:20] + serial[-20:]
+    if not (digits.isascii() and digits.isdigit() and serial[20:-20] == f":{log_tag}:"):
         return None
-    position = int(number)
+    position = int(serial[-20:])
     return position if position < 2**63 else None  # no store counts further
 
 
@@ -166,7 +166,13 @@ def stored_version(
     kind: str, committed_id: int, committed_at: int, serial: int, entity: str, body: bytes
 ) -> Version:
     """The version with these columns of the log."""
-    version = decode_version(body)
+    return placed(decode_version(body), kind, committed_id, committed_at, serial, entity)
+
+
+def placed(
+    version: Version, kind: str, committed_id: int, committed_at: int, serial: int, entity: str
+) -> Version:
+    """A version that has only a body, with the positions that columns of the log say."""
     version.kind = kind
     version.committed_id = committed_id
     version.committed_at = committed_at

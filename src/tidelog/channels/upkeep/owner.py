@@ -14,6 +14,7 @@ from msgspec import structs
 
 from tidelog.base.clock import Clock
 from tidelog.channels import messages
+from tidelog.channels.decide.rules import Terms
 from tidelog.channels.decide.state import ChannelState
 from tidelog.channels.messages import (
     Attached,
@@ -88,7 +89,12 @@ class ChannelsOwner:
         self._committer = committer
         self._store = store
         self._log_id = log_id
-        tag = log_id.lower()
+        terms = Terms(
+            log_tag=log_id.lower(),
+            limits=settings.ai_transport,
+            ttl_ms=int(settings.idempotency_ttl_seconds * 1000),
+            is_shared=store.is_shared,
+        )
         ids = MessageIds(os.urandom)
         self.states = StateLoader(store, committer.tail, settings.max_cached_text_bytes)
         self._stale = StaleStates(self.states, committer.ended, self._tell_floors)
@@ -109,7 +115,12 @@ class ChannelsOwner:
             is_shared=store.is_shared,
         )
         self.erasing = Erasing(
-            committer, store, self.states, log_tag=tag, tell=self._erased, settled=self._tell_floors
+            committer,
+            store,
+            self.states,
+            log_tag=terms.log_tag,
+            tell=self._erased,
+            settled=self._tell_floors,
         )
         self.retention = Retention(
             committer,
@@ -124,11 +135,9 @@ class ChannelsOwner:
         self.submitting = Submitting(
             committer,
             self.states,
-            settings,
             clock,
-            log_tag=tag,
+            terms,
             ids=ids,
-            is_shared=store.is_shared,
             spread=self._spread,
             counted=self.registrar.counted,
         )
@@ -138,7 +147,7 @@ class ChannelsOwner:
             self.states,
             clock,
             settings.ai_transport,
-            log_tag=tag,
+            terms=terms,
             ids=ids,
             is_limited=self.submitting.is_limited,
         )
@@ -237,10 +246,11 @@ class ChannelsOwner:
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
         told = []
+        has_included = self.states.has_included
         for entry in entries:
             try:
                 number = int(entry.entity[-20:])
-                if not self.states.has_included(entry, number):
+                if not has_included(entry, number):
                     self._follow(entry, number)
             except Exception:  # noqa: BLE001 - fronts find it unreadable too, and tell their clients
                 _log.exception("entry %d could not be followed", entry.committed_id)
@@ -255,7 +265,7 @@ class ChannelsOwner:
                     entry.body,
                 )
             )
-        for part in [told] if len(told) == 1 else parts(told, _size, MAX_ENTRIES_BYTES):
+        for part in parts(told, _size, MAX_ENTRIES_BYTES):
             message = Entries(part[-1].committed_id, part)
             for front in self._fronts:
                 front.deliver(message)

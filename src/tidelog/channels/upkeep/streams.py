@@ -13,6 +13,7 @@ from typing import Any
 from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
 from tidelog.channels.decide.closing import CloseStream, Reason, Unsure, run_of
+from tidelog.channels.decide.rules import Terms
 from tidelog.channels.metrics import ChannelsMetrics
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.message_ids import MessageIds
@@ -61,7 +62,7 @@ class Streams:
         clock: Clock,
         settings: AiTransport,
         *,
-        log_tag: str,
+        terms: Terms,
         ids: MessageIds,
         is_limited: Callable[[str], bool],
     ) -> None:
@@ -71,7 +72,7 @@ class Streams:
         self._states = states
         self._clock = clock
         self._settings = settings
-        self._tag = log_tag
+        self._terms = terms
         self._ids = ids
         self._is_limited = is_limited
         self._timeout_ms = int(settings.orphan_timeout_seconds * 1000)
@@ -154,7 +155,7 @@ class Streams:
         Raises:
             Fault: There is no such message.
         """
-        number = position_of(message_serial, self._tag)
+        number = position_of(message_serial, self._terms.log_tag)
         stream = stream_name(app_id, channel)
         if number is None or not await self._store.rows("channels_exists", (stream, number)):
             raise fault.not_found(message_serial, channel)
@@ -176,9 +177,7 @@ class Streams:
                         states=states,
                         runs=self._runs,
                         message_ids=(self._ids.message(), self._ids.message()),
-                        log_tag=self._tag,
-                        limits=self._settings,
-                        is_shared=self._store.is_shared,
+                        terms=self._terms,
                         silent_ms=silent_ms,
                         reason=reason,
                         is_last_try=not left,

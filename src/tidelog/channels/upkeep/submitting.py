@@ -13,7 +13,13 @@ from tidelog.base.clock import Clock
 from tidelog.base.errors import QueueFull
 from tidelog.channels.decide import rules
 from tidelog.channels.decide.idempotency import batch_scope
-from tidelog.channels.decide.rules import LiveEvent, PublishAnswer, PublishContext, PublishTarget
+from tidelog.channels.decide.rules import (
+    LiveEvent,
+    PublishAnswer,
+    PublishContext,
+    PublishTarget,
+    Terms,
+)
 from tidelog.channels.decide.state import ChannelState, MessageState
 from tidelog.channels.messages import (
     Done,
@@ -31,10 +37,9 @@ from tidelog.channels.messages import (
 from tidelog.channels.protocol import fault
 from tidelog.channels.protocol.message_ids import MessageIds
 from tidelog.channels.protocol.names import stream_name
-from tidelog.channels.protocol.requests import Change, Mutation, MutationResult, Publication
+from tidelog.channels.protocol.requests import Mutation, MutationResult, Publication
 from tidelog.channels.protocol.runs import is_covered
 from tidelog.channels.protocol.version import position_of
-from tidelog.channels.settings import Channels
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.link.ends import failed
 from tidelog.link.message import Message
@@ -72,7 +77,16 @@ class _Nothing:
 class _Publishing:
     """A publish in the committer's queue."""
 
-    __slots__ = ("_channels", "_is_batch", "_items", "_submitting", "_tell", "names", "size_bytes")
+    __slots__ = (
+        "_channels",
+        "_is_batch",
+        "_items",
+        "_submitting",
+        "_tell",
+        "names",
+        "size_bytes",
+        "waits_for_entries",
+    )
 
     def __init__(
         self,
@@ -94,8 +108,12 @@ class _Publishing:
                 streams=tuple(stream for n in names for stream in n.streams),
             )
         self.size_bytes = 256
+        targets = 0
         for item in items:
             self.size_bytes += _size(item.publication)
+            targets += len(item.targets)
+        # What no entry carries leaves with the answer, after the entries before it.
+        self.waits_for_entries = targets == len(self.names.streams)
         self._submitting = submitting
         self._items = items
         self._channels = channels
@@ -136,6 +154,8 @@ class _Mutating:
     """A change of a message in the committer's queue."""
 
     __slots__ = ("_channel", "_item", "_message", "_submitting", "_tell", "names", "size_bytes")
+
+    waits_for_entries = True
 
     def __init__(
         self,
@@ -178,25 +198,18 @@ class Submitting:
         self,
         committer: Committer,
         states: StateLoader,
-        settings: Channels,
         clock: Clock,
+        terms: Terms,
         *,
-        log_tag: str,
         ids: MessageIds,
-        is_shared: bool,
         spread: Spread,
         counted: Counted,
     ) -> None:
-        """`is_shared`: whether other nodes write to the store."""
         self._committer = committer
         self._states = states
-        self._settings = settings
-        self._limits = settings.ai_transport
-        self._ttl_ms = int(settings.idempotency_ttl_seconds * 1000)
         self._clock = clock
-        self._tag = log_tag
+        self._terms = terms
         self._ids = ids
-        self._is_shared = is_shared
         self._spread = spread
         self._counted = counted
         self._work: set[asyncio.Task[None]] = set()
@@ -250,7 +263,7 @@ class Submitting:
         app_id, events = wanted.app_id, wanted.events
         key = None if wanted.key is None else (batch_scope(app_id), wanted.key)
         context = PublishContext(
-            count=len(events), is_batch=wanted.is_batch, key=key, ttl_ms=self._ttl_ms
+            count=len(events), is_batch=wanted.is_batch, key=key, ttl_ms=self._terms.ttl_ms
         )
         items = [
             rules.Publish(
@@ -260,9 +273,7 @@ class Submitting:
                 context=context,
                 index=index,
                 states=self._states,
-                log_tag=self._tag,
-                limits=self._limits,
-                ttl_ms=self._ttl_ms,
+                terms=self._terms,
                 client_id=event.client_id,
                 attributed_to=event.attributed_to,
                 is_client_event=event.is_client_event,
@@ -326,7 +337,7 @@ class Submitting:
     def mutate(self, wanted: Mutate, tell: Tell) -> None:
         """Queue a change of a message; at once if it is in memory."""
         mutation = wanted.mutation
-        number = position_of(mutation.message_serial, self._tag)
+        number = position_of(mutation.message_serial, self._terms.log_tag)
         if number is None:
             tell(_not_found(mutation))
             return
@@ -381,16 +392,13 @@ class Submitting:
         mutation = wanted.mutation
         item = rules.Mutate(
             mutation,
+            channel,
+            message,
             author=wanted.app_id,
-            stream=channel.stream,
-            channel=channel,
-            message=message,
             actor=wanted.actor,
             message_id=self._ids.message(),
-            log_tag=self._tag,
-            limits=self._limits,
+            terms=self._terms,
             is_limited=self.is_limited(mutation.channel),
-            is_shared=self._is_shared,
         )
         size = _bytes_to_write(mutation, message)
         return _Mutating(self, item, size, channel, message, tell)
@@ -402,7 +410,7 @@ class Submitting:
 
     def is_limited(self, channel: str) -> bool:
         """Whether the limits of streamed content hold in a channel (channels D14)."""
-        return is_covered(self._limits.channels, channel)
+        return is_covered(self._terms.limits.channels, channel)
 
     # Summaries.
 
@@ -481,10 +489,15 @@ def _live(event: LiveEvent, now_ms: int) -> Live:
 def _bytes_to_write(mutation: Mutation, message: MessageState) -> int:
     """About what a change makes the store write."""
     extras = mutation.patch.extras
-    is_other_status = not isinstance(extras, Change)
-    size = 512 + (len(extras) if isinstance(extras, bytes) else 0)
-    size += len(mutation.metadata or b"") + len(mutation.description or "")
-    return size + message.bytes_to_write(mutation.data_bytes, is_other_status=is_other_status)
+    has_extras = isinstance(extras, bytes)
+    size = 512 + message.bytes_to_write(mutation.data_bytes, is_other_status=has_extras)
+    if isinstance(extras, bytes):
+        size += len(extras)
+    if mutation.metadata is not None:
+        size += len(mutation.metadata)
+    if mutation.description is not None:
+        size += len(mutation.description)
+    return size
 
 
 def _size(publication: Publication) -> int:

@@ -23,6 +23,8 @@ class Question:
 
     __slots__ = ("_answer_of", "_item", "_tell", "names", "size_bytes")
 
+    waits_for_entries = False
+
     def __init__(
         self, item: NamedItem, tell: Tell, answer_of: Callable[[Any], Message], size_bytes: int
     ) -> None:

@@ -52,6 +52,8 @@ class _Request:
         "size_bytes",
     )
 
+    waits_for_entries = False
+
     def __init__(
         self,
         submit: Submit,

@@ -13,6 +13,8 @@ _decide_all, _write = _committer._decide_all, _committer._write
 
 
 class _Answered:
+    waits_for_entries = False
+
     def hand_over(self, answers: Any) -> None:
         """It was."""
 

@@ -82,8 +82,8 @@ def test_a_state_in_memory_follows_and_can_be_taken_back() -> None:
             if state.knows(earlier + 1):
                 assert text(state.data_at(earlier + 1)) == SAID[earlier]
         assert state.knows(ORIGINS[number])
-    for number, undo in reversed(list(enumerate(undone))):
-        undo()
+    for number, before in reversed(list(enumerate(undone))):
+        state.take_back(before)
         assert (text(state.folded().data), origin_of(state.latest)) == (
             SAID[number],
             ORIGINS[number],
