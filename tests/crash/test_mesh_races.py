@@ -26,7 +26,7 @@ from support.mesh.scripted_broker import ScriptedBroker, running
 from tidelog.mesh.protocol.fingerprint import read_envelope
 from tidelog.testing.postgresql import create_database, drop_database
 
-ROUNDS = int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "4"))
 COPIES = 50
 CALLERS = 64
 SPREAD_SECONDS = 0.004

@@ -21,7 +21,7 @@ from tidelog.mesh.protocol.fingerprint import make_envelope
 CALLERS = 64
 RIVALS = 4
 """Callers of the broker that are another member with the same id."""
-ROUNDS = int(os.environ.get("TIDELOG_TEST_STORM_ROUNDS") or 80)
+ROUNDS = int(os.environ.get("TIDELOG_TEST_STORM_ROUNDS") or 30)
 """Of all storms together; `scripts/soak` has more."""
 SHARES = {"sqlite": 0.6, "postgresql": 0.1, "ipc": 0.3}
 """Of the rounds: a storm at the broker on either engine, and one at the IPC."""

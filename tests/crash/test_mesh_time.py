@@ -20,7 +20,7 @@ from support.mesh.caller import Caller, topic_send
 from support.mesh.daemon_process import eventually
 from support.mesh.invariants import check
 
-JUMPS = max(5, int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "0")))
+JUMPS = max(3, int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "0")))
 WEEK_HOURS = 8 * 24
 """A jump behind which everything is too old that a mesh keeps for seven days."""
 

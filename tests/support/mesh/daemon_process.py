@@ -320,14 +320,19 @@ class _UnixConnection(HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def eventually(what: Callable[[], T], timeout_seconds: float = 15.0) -> T:
-    """Repeat until it is true; returns that value."""
+def eventually(what: Callable[[], T], timeout_seconds: float = 60.0) -> T:
+    """Repeat until it is true; returns that value.
+
+    Ever less often: to ask a PostgreSQL means to connect to it, for 10 ms of a processor.
+    """
     deadline = time.monotonic() + timeout_seconds
     value: T | None = None
+    pause = 0.02
     while time.monotonic() < deadline:
         with suppress(OSError):
             value = what()
             if value:
                 return value
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.25)
     raise AssertionError(f"it did not happen; last seen: {value!r}")

@@ -19,6 +19,8 @@ NODES = 40
 
 LOST = (OSError, EOFError, WebSocketException, TimeoutError, asyncio.IncompleteReadError)
 PAUSE_SECONDS = 0.05
+BREATH_SECONDS = 0.01
+"""Of a submitter, after each batch that was answered: several are still under way at any moment."""
 
 
 class Submitter:
@@ -51,6 +53,7 @@ class Submitter:
                         batch = batch or self._batch()
                         self._note(await peer.submit(*batch))
                         batch = []
+                        await asyncio.sleep(BREATH_SECONDS)
             await asyncio.sleep(PAUSE_SECONDS)
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from support.mesh.local_daemon import BOB, SETTINGS, LocalDaemon, running, until
 from tidelog.daemon.settings import OutboxSettings
 from tidelog.mesh.protocol.fingerprint import make_envelope
 
+ROUNDS = int(os.environ.get("TIDELOG_TEST_SOAK_ROUNDS", "5"))
+"""Of the storms; `scripts/soak` has more."""
 SEND = {"to": "topic:alerts", "message": "disk 91% on db-3"}
 OTHER = {**SEND, "message": "disk 92% on db-3"}
 
@@ -209,7 +212,7 @@ async def test_a_storm_of_one_id_makes_one_row(tmp_path: Path) -> None:
         daemon.unix() as unix,
         daemon.tcp() as tcp,
     ):
-        for number in range(20):
+        for number in range(ROUNDS):
             headers = {"Idempotency-Key": f"storm-{number}"}
             sends = [
                 client.post("/v1/send", json=SEND, headers=headers)
@@ -228,7 +231,7 @@ async def test_of_two_contents_one_wins(tmp_path: Path) -> None:
         daemon.unix() as one,
         daemon.tcp() as two,
     ):
-        for number in range(200):
+        for number in range(10 * ROUNDS):
             headers = {"Idempotency-Key": f"race-{number}"}
             pair = [
                 one.post("/v1/send", json=SEND, headers=headers),

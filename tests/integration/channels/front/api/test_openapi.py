@@ -16,7 +16,7 @@ from support.channels.peer import APP, ChannelsNode
 from support.channels.raw import Answer, Json, signed_target
 from support.channels.refusals import check_answer
 
-CASES = int(os.environ.get("TIDELOG_TEST_SOAK_CASES", "100"))
+CASES = int(os.environ.get("TIDELOG_TEST_SOAK_CASES", "60"))
 """About so many; `scripts/soak` has more."""
 
 
@@ -104,7 +104,7 @@ class Explorer:
             self._fill_in(case)
             before = self._node.server.committer.tail.position
             response = case.call(
-                base_url=self._node.server.url, session=session, auth=Signature(), timeout=10
+                base_url=self._node.server.url, session=session, auth=Signature(), timeout=60
             )
             case.validate_response(response, checks=checks)
             found = {name.lower(): value[0] for name, value in response.headers.items()}
