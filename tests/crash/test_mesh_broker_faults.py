@@ -43,7 +43,7 @@ def mesh(broker: Mesh) -> Iterator[RealMesh]:
 
 def connected(*daemons: DaemonProcess) -> None:
     """Wait until the daemons have negotiated with the broker as it runs now."""
-    eventually(lambda: all(daemon.health()["connected"] for daemon in daemons), 30)
+    eventually(lambda: all(daemon.health()["connected"] for daemon in daemons))
 
 
 def post(daemon: DaemonProcess, message_id: str, mentioned: DaemonProcess | None = None) -> None:
@@ -59,7 +59,7 @@ def post(daemon: DaemonProcess, message_id: str, mentioned: DaemonProcess | None
 
 def done(daemon: DaemonProcess, message_id: str) -> dict[str, Any]:
     """Wait until a row is done; returns it."""
-    eventually(lambda: daemon.rows()[message_id]["status"] == "done", 30)
+    eventually(lambda: daemon.rows()[message_id]["status"] == "done")
     return daemon.rows()[message_id]
 
 
@@ -103,7 +103,7 @@ def test_ft_09_the_broker_dies_inside_the_accept(broker: Mesh) -> None:
             assert proxy.answers[point] == [201], "the retry is a first accept"
             assert kinds(mesh) == [number + 1] * 6, point
             # Or the next kill may find it leased and not pushed: it then comes after the next one.
-            eventually(lambda: len(bob.inbox()) == number + 1, 30)  # noqa: B023 - called at once
+            eventually(lambda: len(bob.inbox()) == number + 1)  # noqa: B023 - called at once
         check(mesh, alice, bob)
         assert [row["client_message_id"] for row in bob.inbox()] == list(INSERTS)
 
@@ -123,7 +123,7 @@ def test_ft_10_the_broker_dies_behind_the_commit(broker: Mesh) -> None:
         assert kinds(mesh) == [1] * 6
         first = mesh.ids()["a"]
         mesh.server.start()
-        eventually(lambda: [row["client_message_id"] for row in bob.received()] == ["a"], 30)
+        eventually(lambda: [row["client_message_id"] for row in bob.received()] == ["a"])
         alice.start()
         assert done(alice, "a")["broker_message_id"] == first
         assert "a: the broker had it already" in alice.log_text()
@@ -158,7 +158,7 @@ def test_ft_11_the_broker_dies_around_a_push(broker: Mesh) -> None:
             time.sleep(2 * REAPER_MS / 1000)
             assert mesh.rows(query) == [left], "nothing is given before the lease has ended"
             mesh.shift_clock(number * 2 * LEASE_MS / 3_600_000)
-            eventually(lambda: mesh.undelivered() == 0, 20)
+            eventually(lambda: mesh.undelivered() == 0)
             [(status, claim_id, claimed_at, _)] = mesh.rows(query)
             assert (status, claim_id == left[1]) == ("delivered", False)
             assert claimed_at >= left[3], "it was given to two at once"
@@ -182,7 +182,7 @@ def test_ft_19_the_broker_dies_in_mid_batch(mesh: RealMesh) -> None:
             assert alice.send(DESTINATION, message_id, message_id)[0] == 202
         proxy.admitted = 10
         mesh.server.start("K3.delivery=kill@11")
-        eventually(lambda: len(proxy.answers) == 10, 20)
+        eventually(lambda: len(proxy.answers) == 10)
         eventually(lambda: len(proxy.sends) == 32)
         proxy.call(lambda: proxy.admit(5))
         assert mesh.server.wait() == -9

@@ -59,7 +59,7 @@ def check_space(daemon: DaemonProcess, broker: ScriptedBroker) -> None:
     # It looks at its disk once a second.
     eventually(lambda: daemon.send(DESTINATION, BODY, "new")[0] == 202)
     broker.call(broker.start)
-    eventually(lambda: set(daemon.statuses()) == {"done"}, 30)
+    eventually(lambda: set(daemon.statuses()) == {"done"})
     acknowledged = {answer["client_message_id"] for _, answer in daemon.answers}
     assert daemon.rows().keys() == acknowledged == broker.messages.keys()
 

@@ -61,7 +61,7 @@ def test_ft_01_to_05_a_sender_killed_anywhere_sends_once(mesh: RealMesh) -> None
             alice.start()
             assert (point == "D1") == (point not in alice.rows())
             assert alice.send(DESTINATION, point, point)[0] in (200, 202)
-            eventually(lambda: set(alice.statuses()) == {"done"}, 20)
+            eventually(lambda: set(alice.statuses()) == {"done"})
             if is_sent:
                 assert alice.rows()[point]["broker_message_id"] == first
                 assert f"{point}: the broker had it already" in alice.log_text()
@@ -108,7 +108,7 @@ def test_ft_12_a_receiver_killed_around_its_commit(mesh: RealMesh) -> None:
             bob.start()
             bob.watch()
             mesh.server.send_signal(signal.SIGCONT)
-            eventually(lambda: mesh.undelivered() == 0, 20)
+            eventually(lambda: mesh.undelivered() == 0)
             told = int(point == "R1")  # later points: the row was there already
             eventually(partial(is_told, bob, point, told))
             bob.kill()
@@ -206,6 +206,6 @@ def test_a_message_waits_for_a_member_that_is_away(mesh: RealMesh) -> None:
             assert alice.send("dm:bob", message_id, message_id)[0] == 202
         check(mesh, alice)
         bob.start()
-        eventually(lambda: len(bob.received()) == 40, 20)
+        eventually(lambda: len(bob.received()) == 40)
         assert [message["body"] for message in bob.inbox()] == ids
         settled(mesh, set(ids), alice, bob)

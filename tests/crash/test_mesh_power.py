@@ -37,7 +37,7 @@ def test_ft_22_power_loss_behind_a_202(synchronous: str, tmp_path: Path) -> None
             return
         assert daemon.rows().keys() == ids
         broker.call(broker.start)
-        eventually(lambda: set(daemon.statuses()) == {"done"}, 20)
+        eventually(lambda: set(daemon.statuses()) == {"done"})
         assert broker.messages.keys() == ids
 
 

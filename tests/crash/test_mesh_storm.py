@@ -246,7 +246,7 @@ def test_a_storm_at_the_ipc(tmp_path: Path) -> None:
         eventually(lambda: daemon.health()["connected"])
         rounds = range(round(ROUNDS * SHARES["ipc"]))
         found = asyncio.run(storm_at_ipc(daemon, rounds))
-        eventually(lambda: set(daemon.statuses()) == {"done", "dead"}, 40)
+        eventually(lambda: set(daemon.statuses()) == {"done", "dead"})
         rows = daemon.rows()
         assert rows.keys() == found.keys()
         for client_id, (topic, answers) in found.items():

@@ -396,7 +396,7 @@ async def _send(socket: ClientConnection, event: str, data: Json) -> None:
 async def _until(socket: ClientConnection, event: str) -> tuple[list[Json], Json]:
     """The next frame of a name, and those before it that are no system frames."""
     frames: list[Json] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (frame := json.loads(await socket.recv()))["event"] != event:
             if "serial" in frame:
                 frames.append(frame)

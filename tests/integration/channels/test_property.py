@@ -93,7 +93,7 @@ class Joiner:
 
     async def check(self, task: asyncio.Task[None], folded: dict[str, View], head: int) -> None:
         """It holds what everybody holds, and was sent nothing twice and nothing too late."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.historical is None or self._highest() < head:
                 if task.done():
                     task.result()
@@ -333,7 +333,7 @@ async def resumed(world: World, channel: str, position: Json) -> tuple[list[View
         await socket.recv()
         data = {"channel_positions": {channel: position}}
         await socket.send(json.dumps({"event": "sockudo:resume", "data": data}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 frame = json.loads(await socket.recv())
                 if frame["event"] == "sockudo:resume_success":

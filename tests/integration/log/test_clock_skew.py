@@ -36,7 +36,7 @@ async def ready(url: str) -> tuple[int, dict[str, object]]:
 
 async def until_ready(url: str, wanted: int) -> dict[str, object]:
     """Wait until `/healthz` answers with this status."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             status, health = await ready(url)
             if status == wanted:

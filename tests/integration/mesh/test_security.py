@@ -26,7 +26,7 @@ RELATIONS = (
     *("mesh", "member", "topic", "topic_subscription"),
 )
 BODY = "the harbour master's secret"
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class Scene:

@@ -119,7 +119,7 @@ async def exported(stage: Stage) -> Exported:
     """What the server and the daemons really export, after traffic and a few refusals."""
 
     def ask(path: str) -> str:
-        with urllib.request.urlopen(stage.server.url + path, timeout=20) as answer:
+        with urllib.request.urlopen(stage.server.url + path, timeout=60) as answer:
             return str(answer.read().decode())
 
     def scrape() -> Exported:
@@ -131,7 +131,7 @@ async def exported(stage: Stage) -> Exported:
         }
         request = urllib.request.Request(f"{stage.server.url}/nowhere", headers=upgrade)
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(request, timeout=60)
         texts = [ask("/metrics"), stage.daemons["pilot"].ask_text("/v1/metrics")]
         found: Exported = {}
         for text in texts:

@@ -44,7 +44,7 @@ def put(key: str, value: str = SECRET) -> bytes:
 
 async def append(server: ServerProcess, *keys: str, **headers: str) -> list[int]:
     """Appends at the same time; returns their places in the log."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
         answers = await asyncio.gather(
             *(http.post("/probe/entries", content=put(key), headers=headers) for key in keys)
         )
@@ -148,7 +148,7 @@ async def test_messages_of_sockets_are_spans(tmp_path: Path) -> None:
         with server_with(collector.url, tmp_path) as server:
             await asyncio.to_thread(server.start)
             url = server.url.replace("http", "ws")
-            async with asyncio.timeout(20), connect(f"{url}/app/app-key?protocol=7") as socket:
+            async with asyncio.timeout(60), connect(f"{url}/app/app-key?protocol=7") as socket:
                 await socket.recv()
                 hello = {"event": "pusher:subscribe", "data": {"channel": "lobby"}}
                 await socket.send(json.dumps(hello))
@@ -202,7 +202,7 @@ async def test_no_word_of_anybody_leaves(tmp_path: Path) -> None:
         with server_with(collector.url, tmp_path) as server:
             await asyncio.to_thread(server.start)
             await append(server, "the-key-of-a-caller")
-            async with httpx.AsyncClient(base_url=server.url, timeout=20) as http:
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
                 await http.get(f"/apps/app-id/channels/{SECRET}?auth_signature=abcdef")
                 await http.post("/probe/entries", content=f'{{"stream": "{SECRET}"'.encode())
             assert await asyncio.to_thread(server.terminate) == 0

@@ -79,7 +79,7 @@ HERE = {"Host": "localhost:1"}, {"Origin": "http://localhost:3000"}, {"Origin": 
 
 def asked(server: ServerProcess, method: str, path: str, headers: dict[str, str]) -> int:
     """The status of an answer."""
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     with closing(connection):
         connection.request(method, path, headers=headers)
         return connection.getresponse().status

@@ -72,9 +72,9 @@ def test_the_two_variables_start_a_server(tmp_path: Path) -> None:
     }
     with ServerProcess(data_dir=tmp_path / "data", environment=mine) as server:
         server.start()
-        with urllib.request.urlopen(f"{server.url}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{server.url}/healthz", timeout=60) as answer:
             assert answer.status == 200
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
             client.sendall(
                 b"GET /app/shop-key?protocol=7 HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
                 b"upgrade: websocket\r\nsec-websocket-version: 13\r\n"

@@ -103,7 +103,7 @@ async def test_a_subscriber_attaches_without_gap_or_double(
 
         followers = [asyncio.create_task(follow(n * 0.03)) for n in range(attached)]
         await asyncio.gather(*(write(writer) for writer in range(4)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for serials in await asyncio.gather(*followers):
                 assert serials == list(range(1, total + 1))
 

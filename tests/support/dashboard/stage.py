@@ -126,7 +126,7 @@ class Stage:
             partitions=["list-1"],
         )
         self.sync_clients[client_id] = await stack.enter_async_context(client)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await client.sync()
 
     async def push_node(self, client_id: str) -> None:
@@ -137,7 +137,7 @@ class Stage:
         row = await client.submit(
             partitions=["list-1"], event={"type": "treePush", "payload": payload}
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await client.wait(row.id)
 
     # Mesh.
@@ -150,7 +150,7 @@ class Stage:
             headers={"authorization": f"Bearer {token}"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def join(self, name: str) -> MemberKey:

@@ -178,7 +178,7 @@ class RealMesh:
             headers={"authorization": f"Bearer {token}"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     # Backups.

@@ -128,7 +128,7 @@ class DaemonProcess:
             raise RuntimeError(f"the daemon did not start, it ended with {code}:\n{log}")
         self.ready = json.loads(line)
 
-    def wait(self, timeout_seconds: float = 20.0) -> int:
+    def wait(self, timeout_seconds: float = 60.0) -> int:
         """Wait for its end; returns the exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_seconds)
@@ -311,7 +311,7 @@ def _whose(message: Json) -> tuple[str, str]:
 
 class _UnixConnection(HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=20)
+        super().__init__("localhost", timeout=60)
         self._path = path
 
     def connect(self) -> None:

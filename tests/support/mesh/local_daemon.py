@@ -182,7 +182,7 @@ async def running(folder: Path, **options: Any) -> AsyncIterator[LocalDaemon]:
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait for something that other tasks bring about."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 

@@ -53,7 +53,7 @@ class MeshProxy:
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something on the proxy's loop, from another thread."""
         assert self._loop is not None
-        asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
 
     async def let_go(self) -> None:
         """End holding; what was held passes now."""

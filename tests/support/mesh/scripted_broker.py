@@ -74,7 +74,7 @@ class ScriptedBroker:
     def call(self, work: "Callable[[], Coroutine[Any, Any, None]]") -> None:
         """Do something on the loop of `running`, from another thread."""
         assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(60)
 
     @property
     def url(self) -> str:

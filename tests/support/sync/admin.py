@@ -59,6 +59,6 @@ async def admin(tmp_path: Path, **options: Any) -> AsyncIterator[Admin]:
     """A server and its administrator."""
     async with (
         sync_server(tmp_path, **options) as node,
-        httpx.AsyncClient(verify=False, base_url=node.server.url, timeout=20) as http,
+        httpx.AsyncClient(verify=False, base_url=node.server.url, timeout=60) as http,
     ):
         yield Admin(node, http)

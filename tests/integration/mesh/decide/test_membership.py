@@ -98,7 +98,7 @@ async def test_what_waits_in_a_deleted_queue_is_closed(broker: Broker) -> None:
     new = (await ana.post(unique(), envelope("queue", "jobs"))).json()["broker_message_id"]
     query = "SELECT broker_message_id, status, last_error FROM {} ORDER BY history_id"
     wanted = [(old, "dead", "queue_removed"), (new, "pending", None)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await broker.rows(query, "delivery_queue") != wanted:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
     claimed = (await ana.request("POST", "/queues/jobs/claim", {"limit": 10})).json()

@@ -51,7 +51,7 @@ class Scene:
 
     async def until(self, *statuses: str) -> None:
         """Wait until the rows for Ben have these."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await self.statuses() != list(statuses):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
 

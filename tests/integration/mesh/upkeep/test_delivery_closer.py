@@ -34,7 +34,7 @@ async def deliveries(broker: Broker, member: Member) -> list[tuple[str, str | No
 
 async def until(broker: Broker, member: Member, *wanted: tuple[str, str | None]) -> None:
     """Wait until that is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (found := await deliveries(broker, member)) != list(wanted):
             assert len(found) == len(wanted)
             await asyncio.sleep(0.02)
@@ -72,7 +72,7 @@ async def test_what_waits_for_a_former_member_is_closed(
     assert await deliveries(broker, cleo) == [("pending", None)] * 4
     assert await broker.owner.periodic.check() == 0
     assert (await verify_store(broker.service.store)).is_sound
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await broker.service.store.rows("mesh_ended_recipients", (10,)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

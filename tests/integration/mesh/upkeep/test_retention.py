@@ -267,7 +267,7 @@ async def test_rows_of_finished_deliveries_go(scene: Scene) -> None:
             frame = await wire.until("deliver", client_message_id=f"got-{number}")
             names = ("broker_message_id", "client_message_id", "claim_id")
             await wire.send({"type": "client_ack", **{name: frame[name] for name in names}})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await scene.column("status", "delivery_queue") != ["delivered"] * 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     await ana.post("waiting", envelope())

@@ -434,7 +434,7 @@ async def test_orders_that_meet_in_one_batch_do_not_fail_it(
             for n in (5, 6, 7)
         ]
         committer: Any = administrator.node.server.committer
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(committer._queue) < 8:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
         gate.set()

@@ -36,7 +36,7 @@ HEADERS = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something becomes true that nothing tells of."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.005)
 

@@ -82,7 +82,7 @@ class Tampered:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something becomes true that nothing tells of."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.005)
 
@@ -1060,7 +1060,7 @@ async def test_the_relations_of_the_protocol_can_be_queried(
         results += await tree.submit(push("d", "n", "t"))
         events = await peer.whole("p", "q", "t")
         await node.service.set_model_version(9)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             pinned = await node.owner.states.pin(["t"])
         state = pinned["t"].tree.export()
         node.owner.states.unpin(pinned)
