@@ -43,6 +43,10 @@ class Submit(Message, frozen=True):
     """Number that the front gave the connection; 0 if there is none whose order matters."""
     round: int = 0
     """How often the front has heard, for this connection, that one was not taken."""
+    follows: bool = False
+    """Whether the connection gets events: then those before its own come before the answer, because
+    its client takes a result for a sign that it has all up to there. Answers to others may overtake
+    events, which fronts are told many at a time."""
 
     @property
     def may_repeat(self) -> bool:

@@ -7,6 +7,7 @@ fan-out and under the same limits; what they look like as events is for the surf
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.base.serving.surface import Conversation, Streamed
@@ -117,6 +118,11 @@ class EventStream(FrameWriter, asyncio.Protocol):
         """Queue a frame as an event; it leaves with the next flush, in order."""
         if self.writable and (event := self._response.encode(frame)):
             super().push(event)
+
+    def push_all(self, frames: Sequence[bytes]) -> None:
+        """As `push` of each."""
+        for frame in frames:
+            self.push(frame)
 
     def close(self, code: int, reason: str = "") -> None:
         """Send what was pushed, then end the response; later pushes are dropped."""

@@ -108,6 +108,8 @@ def has_more_values(data: bytes, max_values: int) -> bool:
     Costs little beside reading it. Up to the first mistake of a text that is no JSON it counts what
     a reader would have read by then.
     """
+    if len(data) < max_values:  # each takes at least one byte
+        return False
     if _most_values(data) <= max_values:
         return False
     # A beginning has no more values than the whole, but for a bracket that is cut from its pair:

@@ -123,6 +123,9 @@ class Outlet(Protocol):
     def push(self, frame: bytes) -> None:
         """Queue an encoded frame (`tidelog.base.net.frame`); it leaves with the next flush."""
 
+    def push_all(self, frames: Sequence[bytes]) -> None:
+        """As `push` of each, one or more, at the cost of one."""
+
     def answer(self, frame: bytes) -> None:
         """Push a large frame that the peer has asked for; it never makes it a slow consumer."""
 

@@ -73,7 +73,7 @@ client is told to ask for another page."""
 
 _PING = frame(PING, b"")
 
-Subscribers = dict["_Connection", Callable[[bytes], None]]
+Subscribers = dict["_Connection", Callable[[Sequence[bytes]], None]]
 """Who gets the broadcasts of a partition, or of a project, and how."""
 
 
@@ -93,6 +93,8 @@ class SyncService:
         self.store = store
         self.settings = settings
         self.clock = clock
+        self.steady = asyncio.get_running_loop().time
+        """Event-loop time."""
         self.model = model
         self.tokens = read_tokens(settings)
         self._plugin = plugin
@@ -235,7 +237,7 @@ class SyncService:
                 del by_name[name]
         for name in partitions:
             assert outlet is not None  # noqa: S101 - or there are none
-            push = connection.deliver if is_project else outlet.push
+            push = connection.deliver if is_project else outlet.push_all
             by_name.setdefault(name, {})[connection] = push
         former, connection.subscriptions = connection.subscriptions, tuple(partitions)
         self._leave(former, is_project=is_project)
@@ -309,12 +311,23 @@ class SyncService:
     # Submit.
 
     def submit(
-        self, request: Submit, answered: Callable[[Message], None], connection: int, round_: int
+        self,
+        request: Submit,
+        answered: Callable[[Message], None],
+        connection: int,
+        round_: int,
+        *,
+        follows: bool = False,
     ) -> None:
         """Ask the owner to commit; `answered` takes what `messages.Submit` says."""
         self.link.ask(
             messages.Submit(
-                request.items, request.size_bytes, request.stops_at_rejection, connection, round_
+                request.items,
+                request.size_bytes,
+                request.stops_at_rejection,
+                connection,
+                round_,
+                follows,
             ),
             answered,
         )
@@ -479,19 +492,38 @@ class SyncService:
 
     def _deliver(self, events: Events) -> None:
         origins = self._origins
+        runs: list[tuple[Subscribers, _Connection | None, list[bytes]]] = []
+        """Frames one after another for the same receivers but one: each is pushed them at once."""
         for event in events.events:
-            origin = origins.pop(event.committed_id, None) or self._submitter(event)
-            _broadcast(event, NATIVE, self._receivers(event.partitions), origin)
+            origin = origins.pop(event.committed_id, None)
+            receivers = self._receivers(event.partitions)
+            if receivers:
+                sender = origin or self._submitter(event)
+                left_out = sender if sender in receivers else None
+                frame = _broadcast(event, NATIVE)
+                if runs and runs[-1][0] is receivers and runs[-1][1] is left_out:
+                    runs[-1][2].append(frame)
+                else:
+                    runs.append((receivers, left_out, [frame]))
             if self._in_projects:
-                for project in {project_of(name) for name in event.partitions}:
-                    if project is not None:
-                        receivers = self._in_projects.get(project, {})
-                        _broadcast(event, InsiemeForm(project), receivers, origin)
+                self._deliver_in_projects(event, origin or self._submitter(event))
+        for receivers, left_out, frames in runs:
+            for connection, push in receivers.items():
+                if connection is not left_out:
+                    push(frames)
         if origins:  # of events that nobody here follows
             for committed_id in [each for each in origins if each <= events.position]:
                 del origins[committed_id]
         self.last_event = events.position
         self.link.passed(events.position)
+
+    def _deliver_in_projects(self, event: Event, origin: "_Connection | None") -> None:
+        for project in {project_of(name) for name in event.partitions}:
+            if project is not None and (receivers := self._in_projects.get(project)):
+                frame = _broadcast(event, InsiemeForm(project))
+                for connection, push in receivers.items():
+                    if connection is not origin:
+                        push((frame,))
 
     def _receivers(self, partitions: Sequence[str]) -> "Subscribers":
         """Who is subscribed to any of the partitions, each once."""
@@ -526,18 +558,11 @@ class SyncService:
                 connection.send("version_changed", payload)
 
 
-def _broadcast(
-    event: Event, form: WireForm, receivers: Subscribers, origin: "_Connection | None"
-) -> None:
-    """Encode an event once in a form, and push it to all that speak it; not to its origin."""
-    if not receivers:
-        return
+def _broadcast(event: Event, form: WireForm) -> bytes:
+    """The frame of an event for all who speak a form."""
     payload = form.delivered(event.body, event.committed_id, event.committed_at)
     message_id = f"b{event.committed_id}"
-    encoded = text_frame(form.envelope("event_broadcast", message_id, event.committed_at, payload))
-    for connection, push in receivers.items():
-        if connection is not origin:
-            push(encoded)
+    return text_frame(form.envelope("event_broadcast", message_id, event.committed_at, payload))
 
 
 def _not_sent(answer: NotSent) -> Problem:
@@ -549,8 +574,7 @@ class _Connection:
 
     def __init__(self, service: SyncService) -> None:
         self._service = service
-        now = asyncio.get_running_loop().time()
-        self.session = service.new_session(now)
+        self.session = service.new_session(service.steady())
         self.subscriptions: tuple[str, ...] = ()
         self.number = 0
         """What the owner of the log knows it by, once it is open."""
@@ -563,6 +587,8 @@ class _Connection:
         self._round = 0
         """See `messages.Submit.round`."""
         self.outlet: Outlet | None = None
+        self._is_paused = False
+        """Whether nothing is read from the peer, because the session is full."""
         self._held: list[bytes] | None = None
         """Broadcasts that a page must come before; None if they need not wait."""
         self._held_bytes = 0
@@ -579,13 +605,15 @@ class _Connection:
         self.number = self._service.opened(self)
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        now = asyncio.get_running_loop().time()
         was_known = self.session.claims is not None
-        actions = self.session.receive(payload, is_text=is_text, now=now, unix_now=time.time())
+        actions = self.session.receive(
+            payload, is_text=is_text, now=self._service.steady(), unix_now=time.time()
+        )
         if self.outlet is not None and self.session.claims is not None and not was_known:
             self.outlet.admit()  # at once: its first submit may follow without a pause
         self._act(actions)
         if self.outlet is not None and self.session.is_full:
+            self._is_paused = True
             self.outlet.pause_reading()
 
     def closed(self, code: int) -> None:
@@ -596,7 +624,7 @@ class _Connection:
 
     def look_after(self) -> None:
         """Time passed."""
-        now = asyncio.get_running_loop().time()
+        now = self._service.steady()
         # Whoever is not listened to cannot be heard.
         listens = self.outlet is not None and not self.session.is_full
         heard_at = self.outlet.heard_at if self.outlet is not None and listens else now
@@ -606,13 +634,14 @@ class _Connection:
         if self.outlet is not None:
             self.outlet.push(frame)
 
-    def deliver(self, frame: bytes) -> None:
-        """Push a broadcast, or hold it."""
-        if self._held is None:
-            self.push(frame)
-        elif not self.holds_too_much:
-            self._held.append(frame)
-            self._held_bytes += len(frame)
+    def deliver(self, frames: Sequence[bytes]) -> None:
+        """Push broadcasts, or hold them."""
+        for each in frames:
+            if self._held is None:
+                self.push(each)
+            elif not self.holds_too_much:
+                self._held.append(each)
+                self._held_bytes += len(each)
 
     def hold(self) -> None:
         """Keep broadcasts back until `release`: the page that is being read comes first."""
@@ -668,8 +697,7 @@ class _Connection:
             now_ms = self._service.clock.now_ms()
             payload = self.session.form.results(request, answer.results, now_ms)
             self.send("submit_events_result", payload, request.reply_to)
-            now = asyncio.get_running_loop().time()
-            self._act(self.session.answered(now, time.time()))
+            self._act(self.session.answered(self._service.steady(), time.time()))
         else:
             # The store failed. Earlier items may be committed, and nobody was told (sync D29).
             self.failed = True
@@ -698,12 +726,10 @@ class _Connection:
                 self._refuse(answer.raised())
 
     def _queued(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self._act(self.session.queued(now, time.time()))
+        self._act(self.session.queued(self._service.steady(), time.time()))
 
     def _done(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self._act(self.session.done(now, time.time()))
+        self._act(self.session.done(self._service.steady(), time.time()))
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -718,14 +744,16 @@ class _Connection:
                     self._submit(action)
                 case Connected() | Sync():
                     self._work = asyncio.create_task(self._do(action))
-        if self.outlet is not None and not self.session.is_full:
+        if self._is_paused and self.outlet is not None and not self.session.is_full:
+            self._is_paused = False
             self.outlet.resume_reading()
 
     def _submit(self, request: Submit) -> None:
         unanswered = self.unanswered
         unanswered.append(request)
         answered = partial(self._answered, request)
-        self._service.submit(request, answered, self.number, self._round)
+        follows = bool(self.subscriptions)
+        self._service.submit(request, answered, self.number, self._round, follows=follows)
         if unanswered and unanswered[-1] is request:  # or it was not taken, and is told so
             self._queued()
 

@@ -5,6 +5,7 @@ A prepared item is data: it may be decided in another process than it was prepar
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -85,7 +86,10 @@ def prepare(
     """
     event = item["event"]
     names: Sequence[str] = item["partitions"]
-    refused, canonical_event = _refusal(names, allows) or _foreign_user(event, user_id), b""
+    faults, partitions, canonical_partitions = _normal(tuple(names))
+    refused, canonical_event = ("validation_failed", faults) if faults else None, b""
+    if refused is None:
+        refused = _denial(names, allows) or _foreign_user(event, user_id)
     if refused is None:
         try:
             canonical_event = canonical(event)
@@ -94,8 +98,6 @@ def prepare(
             refused = "validation_failed", tuple(number_faults(event))
     if refused is not None:
         return refused_item(item["id"], client_id, event, refused)
-    partitions = normal_set(names)
-    canonical_partitions = canonical(partitions)
     fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
     invalid = tuple(_invalid(event, profile, model))
     is_applied = not invalid and event["type"] in TREE_ACTIONS
@@ -112,13 +114,22 @@ def prepare(
     )
 
 
-def _refusal(
+@lru_cache(maxsize=512)
+def _normal(names: tuple[str, ...]) -> tuple[tuple[Fault, ...], tuple[str, ...], bytes]:
+    """Step 1 of sync 8.2: what is wrong with partitions, or their normal set and its RFC 8785.
+
+    A client names the same again and again.
+    """
+    if faults := partition_faults(names):
+        return tuple(faults), (), b""
+    partitions = normal_set(names)
+    return (), partitions, canonical(partitions)
+
+
+def _denial(
     names: Sequence[str], allows: Callable[[str], bool]
 ) -> tuple[str, tuple[Fault, ...]] | None:
-    """Steps 1 and 2 of sync 8.2."""
-    faults = partition_faults(names)
-    if faults:
-        return "validation_failed", tuple(faults)
+    """Step 2 of sync 8.2."""
     denied = [
         Fault(f"partitions.{index}", "not allowed")
         for index, name in enumerate(names)

@@ -137,6 +137,7 @@ class Session:
         self.closed = False
         self._cycle: Cycle | None = None
         self._inbox: deque[_Received] = deque()
+        self._inbox_bytes = 0
         self._current: _Received | None = None
         """The message being processed; nothing after it is looked at."""
         self._queued: deque[_Received] = deque()
@@ -150,8 +151,7 @@ class Session:
     @property
     def is_full(self) -> bool:
         """Whether the peer should be made to wait."""
-        held = sum(len(received.frame) for received in self._inbox)
-        return len(self._inbox) >= INBOX_MESSAGES or held >= INBOX_BYTES
+        return len(self._inbox) >= INBOX_MESSAGES or self._inbox_bytes >= INBOX_BYTES
 
     # What happens to the connection.
 
@@ -178,6 +178,7 @@ class Session:
             frame, is_text, too_fast, too_many_values, drafts, events, too_many, drafts > 0
         )
         self._inbox.append(received)
+        self._inbox_bytes += len(frame)
         return self._next(now, unix_now)
 
     def done(self, now: float, unix_now: float) -> list[Action]:
@@ -271,6 +272,7 @@ class Session:
         actions: list[Action] = []
         while self._inbox and self._may_start(self._inbox[0]) and not self.closed:
             received = self._inbox.popleft()
+            self._inbox_bytes -= len(received.frame)
             try:
                 if received.too_fast:
                     raise Problem("rate_limited", "too many messages", retry_after_ms=1000)
@@ -303,6 +305,7 @@ class Session:
     def _wait_for_answers(self, received: _Received) -> None:
         """Put a submit back: it is looked at anew when those before it are answered."""
         self._inbox.appendleft(received._replace(may_follow=False))
+        self._inbox_bytes += len(received.frame)
 
     def _fail(self, problem: Problem) -> list[Action]:
         problem = self.form.refusal(problem)

@@ -81,7 +81,8 @@ class _Request:
 
     def hand_over(self, answers: Sequence[Answer | Failure]) -> None:
         """See `Request.hand_over`."""
-        self._states.unpin(self._pinned)
+        if self._pinned:
+            self._states.unpin(self._pinned)
         results: list[Answer] = []
         for answer in answers:
             if isinstance(answer, Failure):

@@ -47,10 +47,16 @@ class Front(ListeningFront):
     def __init__(self, owner: SyncOwner) -> None:
         super().__init__(owner, VOCABULARY)
 
-    def submit(self, *items: dict[str, Any], connection: int = 1, round_: int = 0) -> None:
+    def submit(
+        self,
+        *items: dict[str, Any],
+        connection: int = 1,
+        round_: int = 0,
+        follows: bool = True,
+    ) -> None:
         """Submit; the answer is heard."""
         prepared = tuple(map(ready, items))
-        self.end.ask(Submit(prepared, 10, False, connection, round_), self.hear)
+        self.end.ask(Submit(prepared, 10, False, connection, round_, follows), self.hear)
 
     async def results(self) -> list[str]:
         """The ids of the next submit, all committed, and the event of each."""
@@ -118,6 +124,30 @@ async def test_a_front_is_told_what_it_follows_and_how_far_the_log_is(tmp_path: 
         assert await late.next(1) == [Events(6, [])]
         await a.results()
         assert b.heard == [], "it is gone"
+
+
+async def test_events_of_one_turn_are_told_together_but_before_what_relies_on_them(
+    tmp_path: Path,
+) -> None:
+    """The answer to a connection that follows nothing may overtake them; no other message may."""
+    async with owning(tmp_path) as (owner, _):
+        a, b = await front_of(owner), await front_of(owner)
+        for front in (a, b):
+            await front.end.reply(Attach(("p",)), Attached)
+        for number, follows in enumerate((False, False, True, False)):
+            a.submit(note(f"{number}", "p"), connection=number + 1, follows=follows)
+        heard = await a.next(6)
+        assert [type(each) for each in heard] == [
+            *(Submitted, Submitted, Events, Submitted, Submitted, Events),
+        ]
+        told = [[each.id for each in some.events] for some in (heard[2], heard[5])]
+        assert told == [["0", "1"], ["2", "3"]]
+        assert await b.next(2) == [heard[2], heard[5]]
+        a.submit(note("4", "p"), follows=False)
+        await a.next(1)
+        heard_before: list[Any] = []
+        await b.end.reply(Attach(), Attached, at_once=lambda _: heard_before.extend(b.heard))
+        assert [each.position for each in heard_before] == [5]
 
 
 async def test_a_front_with_other_rules_is_not_let_in(tmp_path: Path) -> None:
