@@ -71,6 +71,7 @@ def measured(tree: Path, bench: str, scratch: Path) -> dict[str, float]:
     """CPU of each operation of a bench, in microseconds, with the code of a tree."""
     command = [sys.executable, str(tree / "bench" / f"{bench}.py"), *BENCHES[bench]]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TMPDIR": str(scratch)}
+    environment["TIDELOG_BENCH_PARTS"] = "off"
     done = subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, check=False
     )

@@ -3,7 +3,7 @@
 The server is the real process with its SQLite log, fsync on. The generator is this process: it
 sends bytes that were signed before the clock started, on raw sockets, reads answers by their length
 and frames by a pattern, and reports its own CPU, so that it is seen not to be the limit. Prints one
-JSON document.
+JSON document; what the server's CPU was for is in `cpu_us_by_part` (`by_part.py`).
 """
 
 import argparse
@@ -26,6 +26,7 @@ from urllib.parse import quote
 import uvloop
 from websockets.asyncio.client import connect
 
+from by_part import PartMeter, SampledServer
 from tidelog.testing.process import ServerProcess
 
 APP_ID, KEY, SECRET = "bench", "bench-key", "a secret for the bench, long enough to be one"
@@ -236,15 +237,17 @@ def cpu_seconds(pid: int) -> float:
 class Meter:
     """CPU of the server and of this process over a block, and its wall time."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, server: ServerProcess) -> None:
+        self._pid = server.pid
+        self._parts = PartMeter(server)
 
     def start(self) -> None:
         """Begin."""
+        self._parts.start()
         self._at = time.perf_counter()
         self._server, self._own = cpu_seconds(self._pid), time.process_time()
 
-    def stop(self, operations: int) -> dict[str, float]:
+    def stop(self, operations: int) -> dict[str, Any]:
         """What `operations` cost."""
         took = time.perf_counter() - self._at
         server, own = cpu_seconds(self._pid) - self._server, time.process_time() - self._own
@@ -254,6 +257,7 @@ class Meter:
             "server_cpu_share": round(server / took, 3),
             "generator_cpu_us_each": round(own / operations * 1e6, 1),
             "generator_cpu_share": round(own / took, 3),
+            **self._parts.stop(operations),
         }
 
 
@@ -431,9 +435,9 @@ async def main() -> None:
         data_dir = Path(directory) / "data"
         config = Path(directory) / "tidelog.toml"
         config.write_text(CONFIG)
-        with ServerProcess(data_dir=data_dir, arguments=("--config", str(config))) as server:
+        with SampledServer(data_dir=data_dir, arguments=("--config", str(config))) as server:
             server.start()
-            port, meter = server.port, Meter(server.pid)
+            port, meter = server.port, Meter(server)
             await check(port)
             parts: dict[str, Callable[[], Any]] = {
                 "publish": lambda: publishes(port, meter, chosen.connections, chosen.requests),

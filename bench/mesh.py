@@ -7,7 +7,8 @@ figure is the median of --repeats rounds. This process is the generator: raw soc
 `nats-py` for NATS. Prints one JSON document.
 
   accepts   256 senders on 8 connections, as eight daemons with 32 rows under way, and on 256.
-            Nobody receives: no subscriber but the sender here, no consumer there.
+            Nobody receives: no subscriber but the sender here, no consumer there. What our
+            broker's CPU was for is in `cpu_us_by_part` (`by_part.py`).
   daemons   two daemons and the broker: one caller's `POST /v1/send` until it is answered, which is
             when the row is on the disk; and until the message is in the other daemon's inbox.
 

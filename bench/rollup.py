@@ -196,7 +196,7 @@ async def main() -> None:
             data_dir=Path(directory) / "data", arguments=("--config", str(config))
         ) as server:
             server.start()
-            meter = Meter(server.pid)
+            meter = Meter(server)
             alone = {
                 f"window_{window}": await measure(server.port, meter, chosen, [window], str(window))
                 for window in windows

@@ -96,7 +96,7 @@ def measured(url: str, home: Path, connections: int, each: int) -> dict[str, Any
         data_dir=home / "data", store=url, arguments=("--config", str(config))
     ) as process:
         process.start()
-        meter = Meter(process.pid)
+        meter = Meter(process)
         asyncio.run(publishes(process.port, meter, connections, 5))  # channels and plans are there
         figures = asyncio.run(publishes(process.port, meter, connections, each))
         process.terminate()

@@ -8,7 +8,8 @@ and not decoded. Prints one JSON document; every figure is the median of --repea
   submit      64 submitters, 50 peers of the same partition, events of 200 bytes. `window_1` has one
               event in flight over all connections; `window_256` four submits of one event on each;
               `window_256_batched` one submit of four events on each. Submitters get no broadcasts:
-              ours do not subscribe, insieme's are held in an unfinished sync.
+              ours do not subscribe, insieme's are held in an unfinished sync. What our server's
+              CPU was for is in `cpu_us_by_part` (`by_part.py`).
   catch_up    pages of 1000 over one partition, to a client that only counts.
   cold_start  first submit to a tree partition after a start, without and with a snapshot.
   tree_move   check and apply of one treeMove, in this process.
@@ -52,7 +53,7 @@ def measure_engine(
         place = Place(home / "submit", store)
         crowds = {}
         process = stack.enter_context(place.server())
-        crowds["tidelog"] = Crowd(Tidelog(), process.port, process.pid)
+        crowds["tidelog"] = Crowd(Tidelog(), process.port, process.pid, process)
         stack.callback(crowds["tidelog"].close)
         if insieme_dir is not None:
             started = stack.enter_context(insieme_server(insieme_dir, home / "insieme.db"))

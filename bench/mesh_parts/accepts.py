@@ -22,6 +22,8 @@ from nats.js.client import JetStreamContext
 # As in tidelog.web.reader: the C function of `websockets`.
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
+from by_part import PartMeter
+from by_part import medians as parts_of
 from mesh_parts.brokers import SLUG, TOPIC, Nats, Tidelog
 from tidelog.mesh.protocol.fingerprint import make_envelope
 from tidelog.mesh.protocol.identity import MemberKey, from_base64url
@@ -202,6 +204,7 @@ class TidelogSenders:
 
     def __init__(self, broker: Tidelog) -> None:
         self.pid = broker.pid
+        self.parts = PartMeter(getattr(broker, "process", None))
         self._broker = broker
         self._members: list[tuple[MemberKey, str]] = []
         """Each with a topic of its own, so that nobody receives anything."""
@@ -264,6 +267,7 @@ class NatsSenders:
 
     def __init__(self, broker: Nats) -> None:
         self.pid = broker.pid
+        self.parts = PartMeter(None)
         self._broker = broker
         self._clients: list[Client] = []
         self._streams: list[JetStreamContext] = []
@@ -326,7 +330,8 @@ def _cpu(pid: int) -> float:
     return used.user + used.system
 
 
-async def _measured(senders: Senders, shape: Shape, messages: int) -> dict[str, float]:
+async def _measured(senders: Senders, shape: Shape, messages: int) -> dict[str, Any]:
+    senders.parts.start()
     before = _cpu(senders.pid)
     done = await senders.drive(shape.each, messages)
     server, count = _cpu(senders.pid) - before, len(done.latencies)
@@ -339,6 +344,7 @@ async def _measured(senders: Senders, shape: Shape, messages: int) -> dict[str, 
         "server_cpu_us_each": server / count * 1e6,
         "server_cpu_share": server / done.seconds,
         "generator_cpu_share": done.own_cpu / done.seconds,
+        **senders.parts.stop(count),
     }
 
 
@@ -348,7 +354,7 @@ async def measure_accepts(
     """Every shape on every broker; they take turns, and the median of the rounds counts."""
     document: dict[str, Any] = {}
     for shape in shapes:
-        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in brokers}
+        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in brokers}
         for senders in brokers.values():
             await senders.open(shape.connections)
             await senders.drive(shape.each, max(messages // 8, shape.connections * shape.each))
@@ -361,9 +367,12 @@ async def measure_accepts(
     return document
 
 
-def _medians(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+def _medians(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     medians: dict[str, Any] = {
-        name: round(statistics.median(one[name] for one in rounds), 2) for name in rounds[0]
+        name: round(statistics.median(one[name] for one in rounds), 2)
+        for name in rounds[0]
+        if name != "cpu_us_by_part"
     }
+    medians |= parts_of(rounds)
     medians["accepts_per_s_rounds"] = [round(one["accepts_per_s"]) for one in rounds]
     return medians

@@ -11,9 +11,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
+from by_part import SampledServer
 from tidelog.daemon.key_file import new_key
 from tidelog.mesh.protocol.identity import MemberKey
-from tidelog.testing.process import ServerProcess
 
 SLUG = "bench"
 TOPIC = "loads"
@@ -37,34 +37,34 @@ class Tidelog:
     """Our broker on SQLite at `synchronous=FULL`, or on the store that is given."""
 
     def __init__(self, home: Path, store: str | None = None) -> None:
-        self._server = ServerProcess(
+        self.process = SampledServer(
             data_dir=home,
             store=store,
             environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
         )
 
     def __enter__(self) -> Self:
-        self._server.start()
+        self.process.start()
         call(self.url, "POST", "/mesh", {"slug": SLUG, "rate_limit": MAX_RATE}, ADMIN_TOKEN)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.__exit__(None, None, None)
+        self.process.__exit__(None, None, None)
 
     @property
     def pid(self) -> int:
         """Of the process."""
-        return self._server.pid
+        return self.process.pid
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return self._server.port
+        return self.process.port
 
     @property
     def url(self) -> str:
         """What a daemon is given."""
-        return self._server.url
+        return self.process.url
 
     def member(self, name: str, topic: str | None = TOPIC) -> MemberKey:
         """A new member, subscribed to a topic that exists from then on."""

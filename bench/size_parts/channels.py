@@ -98,7 +98,7 @@ async def _publishes(servers: Sequence[tuple[ServerProcess, int]]) -> list[float
     for number in range(1 + ROUNDS):
         for (process, _), spent in zip(servers, costs, strict=True):
             work = [publish_bytes(f"channel-{n % SOCKETS}", "a message") for n in range(PUBLISHES)]
-            meter = Meter(process.pid)
+            meter = Meter(process)
             meter.start()
             await run_senders(process.port, [work])
             if number:  # the first round builds what is built once
@@ -111,7 +111,7 @@ async def _publishes(servers: Sequence[tuple[ServerProcess, int]]) -> list[float
 async def _reads(process: ServerProcess, channel: str) -> dict[str, float]:
     request = signed_get(f"/apps/{APP_ID}/channels/{channel}/history", "limit=1")
     await run_senders(process.port, [[request] * (READS // 5)])
-    meter = Meter(process.pid)
+    meter = Meter(process)
     meter.start()
     _, [sender] = await run_senders(process.port, [[request] * READS])
     cost = meter.stop(READS)

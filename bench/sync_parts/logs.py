@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import uvloop
 
+from by_part import SampledServer
 from sync_parts.wire import (
     EVENT_BYTES,
     SCHEMA,
@@ -37,7 +38,6 @@ from tidelog.sync.protocol.profiles import COMPATIBILITY, Model
 from tidelog.sync.protocol.wire import Committed
 from tidelog.sync.settings import SyncSettings
 from tidelog.sync.surface import open_halves
-from tidelog.testing.process import ServerProcess
 
 PAGE = 1000
 FAN_OUT = 10
@@ -94,9 +94,9 @@ class Place:
         return self.store or str(self.home / "data" / "tidelog.db")
 
     @contextmanager
-    def server(self) -> Iterator[ServerProcess]:
+    def server(self) -> Iterator[SampledServer]:
         """A running server."""
-        process = ServerProcess(
+        process = SampledServer(
             data_dir=self.home / "data",
             store=self.store,
             environment={"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN},
@@ -184,7 +184,7 @@ class _PageMessage(msgspec.Struct):
 _decode_page = msgspec.json.Decoder(_PageMessage).decode
 
 
-def catch_up(process: ServerProcess, count: int) -> dict[str, float]:
+def catch_up(process: SampledServer, count: int) -> dict[str, float]:
     """Page through the tree partition."""
     dialect = Tidelog()
     channel = dialect.connect(process.port, "reader")
@@ -211,7 +211,7 @@ def catch_up(process: ServerProcess, count: int) -> dict[str, float]:
     }
 
 
-def first_submit(process: ServerProcess, number: int) -> float:
+def first_submit(process: SampledServer, number: int) -> float:
     """Seconds from submit to result of a tree event, on a connection that is already there."""
     dialect = Tidelog()
     channel = dialect.connect(process.port, "writer", COMPATIBILITY)
@@ -228,7 +228,7 @@ def first_submit(process: ServerProcess, number: int) -> float:
     return took
 
 
-def put_snapshot(process: ServerProcess) -> float:
+def put_snapshot(process: SampledServer) -> float:
     """Let the server store a snapshot of the tree; seconds."""
     request = urllib.request.Request(
         f"{process.url}/sync/admin/snapshot",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from by_part import PartMeter, SampledServer, medians
 from sync_parts.wire import Dialect, client_frame
 
 SUBMITTERS = 64
@@ -117,7 +118,11 @@ def _receive(sock: socket.socket) -> bytes:
 class Crowd:
     """All connections of the generator to one server."""
 
-    def __init__(self, dialect: Dialect, port: int, pid: int) -> None:
+    def __init__(
+        self, dialect: Dialect, port: int, pid: int, server: SampledServer | None = None
+    ) -> None:
+        """`server`, if it is one whose parts are known."""
+        self._parts = PartMeter(server)
         self._dialect = dialect
         self._process = psutil.Process(pid)
         self._round = 0
@@ -139,7 +144,7 @@ class Crowd:
         used = self._process.cpu_times()
         return used.user + used.system
 
-    def measure(self, shape: Shape, events: int, seconds: float) -> dict[str, float]:
+    def measure(self, shape: Shape, events: int, seconds: float) -> dict[str, Any]:
         """One round: at most so many events, submitted for at most so long."""
         self._round += 1
         prefix = f"{os.urandom(3).hex()}-{self._round}-"
@@ -159,7 +164,7 @@ class Crowd:
         finally:
             gc.enable()
 
-    def _drive(self, shape: Shape, frames: Sequence[bytes], seconds: float) -> dict[str, float]:
+    def _drive(self, shape: Shape, frames: Sequence[bytes], seconds: float) -> dict[str, Any]:
         now = time.perf_counter
         sent_at = [0.0] * len(frames)
         latencies: list[float] = []
@@ -186,6 +191,7 @@ class Crowd:
             for fd in (*submitters, *peers):
                 epoll.register(fd, select.EPOLLIN)
             own, server = time.process_time(), self._server_seconds()
+            self._parts.start()
             started = last_result = last_delivery = now()
             deadline = started + seconds
             for submitter in self._submitters[: shape.connections]:
@@ -230,6 +236,7 @@ class Crowd:
             "server_cpu_share": server / wall,
             "server_cpu_us_per_event": server / committed * 1e6,
             "generator_cpu_share": own / wall,
+            **self._parts.stop(committed),
         }
 
 
@@ -237,7 +244,7 @@ def measure_submits(
     crowds: dict[str, Crowd], repeats: int, events: int, seconds: float
 ) -> dict[str, Any]:
     """Every shape on every server; the servers alternate."""
-    rounds: dict[tuple[str, str], list[dict[str, float]]] = {}
+    rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for crowd in crowds.values():
         crowd.measure(SHAPES[1], 2000, 1.0)  # warm: imports, caches, the first WAL
     for _ in range(repeats):
@@ -250,7 +257,9 @@ def measure_submits(
             shape.name: {
                 key: _median([one[key] for one in rounds[name, shape.name]])
                 for key in rounds[name, shape.name][0]
+                if key != "cpu_us_by_part"
             }
+            | medians(rounds[name, shape.name])
             | {
                 "events_per_s_runs": [
                     round(one["events_per_s"]) for one in rounds[name, shape.name]
