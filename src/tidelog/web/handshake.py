@@ -3,6 +3,7 @@
 import binascii
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha1
 from http.client import responses
 
@@ -134,6 +135,7 @@ _STATUS_LINES = {
     status: f"HTTP/1.1 {status} {responses.get(status, '')}\r\n".encode()
     for status in range(100, 600)
 }
+_REMEMBERED_BEGINNINGS = 64
 
 
 def encode(
@@ -147,14 +149,19 @@ def encode(
     `common` are headers that every response of the server has. One that is streamed has no length:
     it ends with the connection.
     """
-    parts = [
-        _STATUS_LINES[response.status],
-        b"content-type: %s\r\n" % response.content_type.encode(),
-    ]
+    parts = [_beginning(response.status, response.content_type, tuple(common))]
     if not isinstance(response, Streamed):
         parts.append(b"content-length: %d\r\n" % len(response.body))
-    parts += [b"%s: %s\r\n" % header for header in common]
-    parts += [b"%s: %s\r\n" % header for header in response.headers if header != _CLOSE]
+    if response.headers:
+        parts += [b"%s: %s\r\n" % header for header in response.headers if header != _CLOSE]
     parts.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
     parts.append(response.body)
     return b"".join(parts)
+
+
+@lru_cache(_REMEMBERED_BEGINNINGS)
+def _beginning(status: int, content_type: str, common: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """What responses have in common; once a second they have another date."""
+    fields = [b"%s: %s\r\n" % header for header in common]
+    line = _STATUS_LINES[status]
+    return b"%scontent-type: %s\r\n%s" % (line, content_type.encode(), b"".join(fields))

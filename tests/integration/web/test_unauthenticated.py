@@ -455,3 +455,37 @@ async def test_trailers_of_a_body_are_bounded(tmp_path: Path) -> None:
         await channels_peer.until(
             lambda: server.metrics.refusals.labels("header_size")._value.get() == 1
         )
+
+
+async def test_publishes_of_one_connection_are_answered_in_their_order(tmp_path: Path) -> None:
+    """Many at once, also between others; then some in two parts, which are answered by a task."""
+    async with serving(tmp_path) as server, Peer.to(server) as peer:
+        good, other = (
+            json.dumps({"name": "e", "channel": "c", "data": data}).encode() for data in ("x", 1)
+        )
+        malformed, live = b"[]", b"GET /healthz/live HTTP/1.1\r\nhost: x\r\n\r\n"
+        forged = events_target(good).replace("auth_version=1.0", "auth_version=1.1")
+        peer.send(
+            b"".join(
+                [
+                    whole(events_target(good), good),
+                    live,
+                    whole(forged, good),
+                    whole(events_target(malformed), malformed),
+                    whole(events_target(other), other),
+                ]
+            )
+        )
+        assert [await peer.status() for _ in range(5)] == [200, 200, 401, 400, 200]
+        for body in (good, malformed, other):
+            peer.ask("POST", events_target(body), len(body))
+            await asyncio.sleep(0.02)  # mostly long enough for the head to be read alone
+            peer.send(body)
+            assert await peer.status() == (400 if body is malformed else 200)
+        assert held_by_strangers(server) == 0
+
+
+def whole(target: str, body: bytes) -> bytes:
+    """A request in one piece."""
+    head = f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body

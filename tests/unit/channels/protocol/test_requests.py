@@ -552,3 +552,59 @@ def test_a_body_of_too_many_values_is_not_read(read: Callable[[bytes], object]) 
     assert (found.status, found.code) == (413, "payload_too_large")
     assert found.error.endswith("(setting channels.max_message_values)")
     assert refusal(read, b"[" + b"1," * (LIMITS.max_message_values - 2)).status == 400
+
+
+# Bodies that are read once.
+
+_TEXT = st.text(st.sampled_from('ab"\\\\:,{}\u00e9\n\U0001f30a'), max_size=6)
+_NAMES = ("name", "channel", "data", "socket_id", "op_id", "info", "extras", "other")
+
+
+def _outcome(call: Callable[[], object]) -> object:
+    try:
+        return call()
+    except Fault as refused:
+        return refused.body()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(_NAMES), _TEXT | st.none() | st.just([])), max_size=4),
+    st.sampled_from(["", " ", "x", "\\"]),
+    st.booleans(),
+    st.sampled_from(["append", "update", "delete"]),
+    st.integers(1, 4),
+)
+def test_a_body_has_one_meaning_however_often_it_is_read(
+    members: list[tuple[str, Any]], end: str, escapes: bool, verb: MutationVerb, most: int
+) -> None:
+    """The short way of reading a body and the long one agree: also of one with a key twice."""
+    fields = [
+        f"{json.dumps(name)}:{json.dumps(value, ensure_ascii=escapes)}" for name, value in members
+    ]
+    body = ("{" + ",".join(fields) + "}" + end).encode()
+    limits = Channels(max_message_values=most)
+    calls: list[Callable[[], object]] = [
+        lambda: requests.parse_publication(body, None, LIMITS),
+        lambda: requests.parse_publication(body, None, limits),
+        lambda: requests.parse_mutation(verb, "c", "s", body),
+        lambda: requests.parse_mutation(verb, "c", "s", body, most),
+    ]
+    found = [_outcome(call) for call in calls]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(requests, "_texts", lambda *_: None)
+        assert found == [_outcome(call) for call in calls]
+
+
+def test_a_body_of_texts_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escaped quotation marks and backslashes at an end are no ends of strings."""
+    monkeypatch.setattr(requests, "_strict", None)
+    data = 'a "b" \\" \\\\'
+    assert published(data=data).data == json.dumps(data).encode()
+    assert mutation("append", {"data": data, "op_id": "1"}).op_id == "1"
+
+
+@given(st.text(max_size=5))
+def test_white_space_of_a_serial_is_that_of_unicode(serial: str) -> None:
+    """No serial has any."""
+    outcome = _outcome(lambda: requests.check_serial("serial", serial))
+    assert (outcome is None) == (bool(serial) and not any(map(str.isspace, serial)))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.channels.protocol import signatures
 from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.signatures import (
     MAX_AGE_SECONDS,
@@ -246,3 +247,57 @@ def test_a_query_without_a_meaning(query: bytes) -> None:
 def test_any_bytes_as_a_query(query: bytes) -> None:
     """Whatever a peer sends, the answer is a refusal."""
     assert refused(query)[0] in (400, 401, 404)
+
+
+# Queries that are read in one go.
+
+
+def verdict(query: bytes, method: str = "POST") -> object:
+    """What becomes of a request with this query."""
+    try:
+        return signed_by(APPS.get, "a1", method, PATH, query, NOW)
+    except Fault as refused:
+        return refused.body()
+
+
+@given(st.data())
+def test_a_query_has_one_meaning_however_it_is_read(data: st.DataObject) -> None:
+    """The short way of reading a query and the long one agree, whatever is done to the query."""
+    changes: dict[str, Any] = data.draw(
+        st.dictionaries(
+            st.sampled_from(["auth_key", "auth_timestamp", "auth_version", "body_md5", "x", "B"]),
+            st.one_of(st.none(), st.sampled_from(["k1", "1.0", "1.0\n", "7", "a" * 32, "A" * 32])),
+            max_size=2,
+        )
+    )
+    parts = signed(**changes).split(b"&")
+    if data.draw(st.booleans()):
+        parts.sort()
+    if data.draw(st.booleans()):
+        parts.insert(
+            data.draw(st.integers(0, len(parts))),
+            data.draw(st.sampled_from([b"", b"auth_signature=" + b"0" * 64, *parts])),
+        )
+    query = bytearray(b"&".join(parts))
+    if data.draw(st.booleans()):
+        query[data.draw(st.integers(0, len(query) - 1))] = data.draw(st.sampled_from(b"&=%+0aZ\n"))
+    method = data.draw(st.sampled_from(["POST", "GET"]))
+    found = verdict(bytes(query), method)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(signatures, "_read_plain", lambda _: None)
+        assert found == verdict(bytes(query), method)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_what_the_sdks_send_is_read_in_one_go(is_sorted: bool) -> None:
+    """The signature stands at the end, or in its place in the alphabet."""
+    parts = signed().split(b"&")
+    query = b"&".join(sorted(parts) if is_sorted else parts)
+    assert signatures._read_plain(query) == signatures._read(query)
+    assert check(query)[0] is APP
+
+
+@given(st.text(max_size=200), st.binary(max_size=300))
+def test_an_hmac_begun_before_is_the_same(secret: str, text: bytes) -> None:
+    """Keys longer than a block too."""
+    assert signatures._hmac(secret, text) == hmac.digest(secret.encode(), text, "sha256").hex()
