@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from scripts.generation.markdown import NOTE, code, joined, table
 
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 
 INTRODUCTION = """\
 `tidelog COMMAND --help` shows the same in a terminal. Every command prints JSON with `--json`.

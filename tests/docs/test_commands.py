@@ -11,7 +11,7 @@ import typer
 
 from support.docs.pages import GENERATED, documents
 from support.docs.walk import ROOT, blocks
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 
 TOP = typer.main.get_command(app)
 

@@ -10,13 +10,13 @@ import typer
 
 from tidelog.base.errors import StoreDamaged
 from tidelog.base.terminal import counted, printable_lines
+from tidelog.cli.shared.given_settings import settings_from
 from tidelog.cli.shared.options import (
     ConfigOption,
     DataDirOption,
     JsonOption,
     StoreOption,
     masked_location,
-    settings_from,
 )
 from tidelog.cli.shared.progress import progress_bar
 from tidelog.cli.verification import unsealed_text

@@ -12,7 +12,7 @@ import typer
 from tidelog.base.errors import ConfigError
 from tidelog.base.settings.reading import Shown, describe
 from tidelog.base.terminal import printable
-from tidelog.cli.shared.options import show_warnings
+from tidelog.cli.shared.given_settings import show_warnings
 from tidelog.config.credentials import credential_problems
 from tidelog.config.settings import load
 

@@ -10,13 +10,8 @@ import typer
 from msgspec import Struct
 
 from tidelog.base.terminal import counted, printable, printable_lines
-from tidelog.cli.shared.options import (
-    ConfigOption,
-    DataDirOption,
-    JsonOption,
-    StoreOption,
-    settings_from,
-)
+from tidelog.cli.shared.given_settings import settings_from
+from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from tidelog.config.settings import Settings

@@ -16,7 +16,7 @@ from support.mesh.peer import ADMIN_TOKEN, BrokerAt
 from support.probe.server import running_server
 from support.web import wire_schema
 from support.web.overheard import Overheard
-from tidelog.cli.serve import _mount_channels, _mount_mesh, _mount_sync
+from tidelog.cli.serving import _mount_channels, _mount_mesh, _mount_sync
 from tidelog.client import ChannelClient, ChannelPublisher, SyncClient
 from tidelog.config.settings import Settings
 from tidelog.sync.protocol.profiles import Model

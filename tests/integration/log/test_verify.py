@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from support.cli.command import run as run_command
 from support.log.nodes import put_item, running_node, verdict, whole_log
 from tidelog.base.errors import StoreError
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.config.schema import SCHEMA
 from tidelog.log.draft import Draft
 from tidelog.log.verify import verify as walk

@@ -21,7 +21,7 @@ from support.store.catalogue import Database
 from support.store.full_store import fill
 from tidelog.base.errors import StoreDamaged
 from tidelog.channels.upkeep import erasing
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.cli.verification import Verdict, verify_store
 from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from support.mesh.peer import ADMIN_TOKEN, Broker
 from tidelog.base.errors import TidelogError
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from support.dashboard.stage import Stage
 from support.monitoring.promql import Use, uses
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.config.metrics import all_metrics
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

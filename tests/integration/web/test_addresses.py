@@ -18,7 +18,7 @@ from support.probe.server import running_server
 from support.sync.peer import SECRET
 from tidelog.base.settings.limits import PerAddress
 from tidelog.channels.settings import Channels
-from tidelog.cli.serve import _surfaces
+from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Pipeline, Settings
 from tidelog.serve.server import Server
 from tidelog.sync.settings import SyncSettings as Sync

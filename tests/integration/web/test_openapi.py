@@ -9,7 +9,7 @@ import msgspec
 from support.probe.server import running_server
 from tidelog.channels.front.api.routes import NOT_OFFERED
 from tidelog.channels.settings import Channels
-from tidelog.cli.serve import _surfaces
+from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.playground.surface import PATH as PLAYGROUND
 from tidelog.sync.settings import SyncSettings as Sync

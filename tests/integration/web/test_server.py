@@ -18,7 +18,7 @@ from support.web.certificate import make_certificate
 from tidelog.base.errors import ConfigError
 from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route
 from tidelog.base.settings.limits import Limits
-from tidelog.cli.serve import _surfaces
+from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.serve.server import Node, Server
 from tidelog.testing.process import ServerProcess

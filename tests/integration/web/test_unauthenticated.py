@@ -23,7 +23,7 @@ from support.probe.server import running_server
 from support.sync.peer import SECRET, token
 from tidelog.base.settings.limits import Limits
 from tidelog.channels.front.sockets.subscribing import Subscribing
-from tidelog.cli.serve import _surfaces
+from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.mesh.front.service import MeshService
 from tidelog.serve.server import Server

@@ -19,7 +19,7 @@ from support.pipeline.search_shard import publish, put
 from support.probe.server import mount_probe, running_server
 from tidelog.channels.settings import App, Channels, VersionedMessages
 from tidelog.channels.surface import ChannelsSurface
-from tidelog.cli.serve import _surfaces
+from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Pipeline, Settings
 from tidelog.pipeline.search.index import (
     MAX_QUERY_CHARACTERS,

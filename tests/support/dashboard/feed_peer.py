@@ -11,7 +11,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 from support.probe.server import running_server
-from tidelog.cli.serve import _surfaces
+from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.log.committer import Committer
 from tidelog.log.decision import Accept, Names, View

@@ -4,10 +4,10 @@ import os
 
 from support.probe.server import mount_probe
 from support.probe.service import EXTENSION, VARIABLE
-from tidelog.cli import serve
+from tidelog.cli import serving
 from tidelog.cli.main import main
 
 if __name__ == "__main__":
     if os.environ.get(VARIABLE, "1") == "1":
-        serve.ADDED.append((mount_probe, EXTENSION))
+        serving.ADDED.append((mount_probe, EXTENSION))
     main()

@@ -10,7 +10,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from tidelog.base.errors import TidelogError
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 
 
 def command(*arguments: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from support.log.nodes import LOG_ID, put_item, running_node, whole_log
 from tidelog.base.errors import StoreUnavailable
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.log.draft import Draft
 from tidelog.store.rows import Entry, SurfaceStats
 

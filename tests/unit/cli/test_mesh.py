@@ -13,7 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli.main import app, main
+from tidelog.cli.commands import app
+from tidelog.cli.main import main
 from tidelog.daemon.key_file import read_key
 from tidelog.mesh.protocol.identity import is_signed, join_message
 

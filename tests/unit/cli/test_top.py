@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tidelog.base.errors import TidelogError
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.cli.monitoring.top_view import course, view
 from tidelog.monitoring.sample import Flow, Latency, Sample
 

@@ -15,7 +15,7 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from support.docs.markdown import Document, code
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.daemon.hooks import dispatch as hooks_module
 from tidelog.daemon.hooks import hook_files, hook_run
 from tidelog.daemon.ipc.api import Api

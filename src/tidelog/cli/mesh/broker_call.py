@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.given_settings import settings_from
 from tidelog.cli.shared.running_server import administration
 from tidelog.daemon.uplink.broker_http import call
 

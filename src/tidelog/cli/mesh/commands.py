@@ -12,13 +12,8 @@ from tidelog.base.terminal import counted, printable
 from tidelog.cli.daemon import DaemonDirOption, MeshOption, client, daemon_dir
 from tidelog.cli.mesh import invites, topics
 from tidelog.cli.mesh.broker_call import BrokerUrlOption, SlugArgument, mesh_url
-from tidelog.cli.shared.options import (
-    ConfigOption,
-    DataDirOption,
-    JsonOption,
-    StoreOption,
-    settings_from,
-)
+from tidelog.cli.shared.given_settings import settings_from
+from tidelog.cli.shared.options import ConfigOption, DataDirOption, JsonOption, StoreOption
 from tidelog.cli.shared.running_server import administration
 from tidelog.daemon.uplink.broker_http import call
 

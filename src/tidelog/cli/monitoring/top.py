@@ -13,7 +13,8 @@ import typer
 
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
-from tidelog.cli.shared.options import ConfigOption, settings_from
+from tidelog.cli.shared.given_settings import settings_from
+from tidelog.cli.shared.options import ConfigOption
 from tidelog.cli.shared.running_server import server_url
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tidelog.base.errors import ConfigError, TidelogError
-from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.given_settings import settings_from
 from tidelog.cli.shared.progress import progress_bar
 from tidelog.config.lake_location import lake_location
 

@@ -12,7 +12,7 @@ import typer
 from tidelog.base.errors import TidelogError
 from tidelog.base.net import direct
 from tidelog.base.net.refusal import read_body, refused
-from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.given_settings import settings_from
 from tidelog.cli.shared.running_server import administration
 
 UrlOption = Annotated[

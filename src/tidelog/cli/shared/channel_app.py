@@ -13,7 +13,7 @@ from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.base.net.loopback import is_loopback
 from tidelog.base.net.refusal import ServerRefused
 from tidelog.base.terminal import printable
-from tidelog.cli.shared.options import settings_from
+from tidelog.cli.shared.given_settings import settings_from
 from tidelog.cli.shared.running_server import server_url
 
 if TYPE_CHECKING:

@@ -1,14 +1,12 @@
-"""Options that several commands share, and how they become settings."""
+"""Options that several commands share."""
 
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tidelog.base.settings.kinds import SecretUrl, masked
-from tidelog.base.settings.reading import Loaded
-from tidelog.config.settings import Settings, load
+from tidelog.config.settings import Settings
 
 ConfigOption = Annotated[
     Path | None,
@@ -25,20 +23,6 @@ StoreOption = Annotated[
     typer.Option("--store", help="Path of an SQLite file, or a postgresql:// URL."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
-def settings_from(config: Path | None, **flags: object) -> Settings:
-    """Flags that were given, over the environment, over the file, over the defaults."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    loaded = load(given, os.environ, config)
-    show_warnings(loaded)
-    return loaded.settings
-
-
-def show_warnings(loaded: Loaded[Any]) -> None:
-    """Say on standard error what was given and not used."""
-    for warning in loaded.warnings:
-        typer.echo(f"tidelog: {warning}", err=True)
 
 
 def masked_location(settings: Settings) -> str:

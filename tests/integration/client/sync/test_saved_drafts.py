@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from support.sync.peer import MODEL, TREE, connected, outcome, sync_server, token
 from tidelog.base.errors import StoreUnavailable, TidelogError
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.client import SavedDrafts, SyncClient
 from tidelog.client.sync.messages import Commit
 from tidelog.client.sync.store import SyncStore

@@ -11,7 +11,7 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from support.mesh.peer import Broker, Member, envelope, running_broker, unique
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 from tidelog.mesh.protocol.model import DAY_MS
 from tidelog.mesh.upkeep import orphan_check
 from tidelog.mesh.upkeep.orphan_check import RULES, Finding, find_orphans

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from support.sync.admin import admin
 from support.sync.peer import ADMIN_TOKEN, TREE, connected, push
 from tidelog.base.errors import TidelogError
-from tidelog.cli.main import app
+from tidelog.cli.commands import app
 
 
 @pytest.fixture
