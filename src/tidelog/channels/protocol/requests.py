@@ -207,7 +207,7 @@ class Published(Struct, frozen=True):
     body: bytes
 
 
-class MutationResult(Struct, frozen=True):
+class MutationResult(Struct, frozen=True, array_like=True):
     """The version a mutation made, or had made before."""
 
     version_serial: str

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
@@ -30,7 +31,6 @@ from tidelog.channels.protocol.fault import Fault
 from tidelog.channels.protocol.session import Session, refusal
 from tidelog.channels.protocol.tokens import TokenRefused
 from tidelog.channels.protocol.upgrade import Options, claims_of
-from tidelog.channels.protocol.wire import AppendMode
 from tidelog.channels.settings import App, set_by
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class Connection:
     """A `Conversation`. Its messages are worked on strictly in the order they came."""
 
     session: Session
+    push: Callable[[bytes], None]
+    """Queues an encoded frame; there from `opened` on, and of no effect once it is closed. It is
+    the outlet's own: a call less for each subscriber and frame."""
 
     def __init__(
         self,
@@ -75,6 +78,9 @@ class Connection:
         self._app = app
         self._options = options
         self.socket_id = socket_id
+        self.version = options.version
+        self.append_mode = options.append_mode
+        """Whether appends come as fragments or as the whole text."""
         self.rollup_window = options.rollup_window
         """For how long appends may be held to leave together, in milliseconds."""
         self.quota = quota
@@ -97,16 +103,6 @@ class Connection:
         return self._app
 
     @property
-    def version(self) -> wire.ProtocolVersion:
-        """Protocol version."""
-        return self._options.version
-
-    @property
-    def append_mode(self) -> AppendMode:
-        """Whether appends come as fragments or as the whole text."""
-        return self._options.append_mode
-
-    @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._outlet is None or self.session.closed
@@ -115,7 +111,7 @@ class Connection:
 
     def opened(self, outlet: Outlet) -> None:
         """See `Conversation.opened`."""
-        self._outlet = outlet
+        self._outlet, self.push = outlet, outlet.push
         code = self._service.refusal_code(self._app)
         if code is not None or self._app is None:
             self._act_at_once(refusal(self._frames, self.version, code or wire.APP_UNKNOWN))
@@ -169,11 +165,6 @@ class Connection:
             self._service.closed(self)
 
     # What others do to it.
-
-    def push(self, encoded: bytes) -> None:
-        """Queue an encoded frame."""
-        if self._outlet is not None:
-            self._outlet.push(encoded)
 
     def send(self, json: bytes) -> None:
         """Queue a frame of its own, after whatever was held for it."""

@@ -58,7 +58,7 @@ class Listening(Connection):
 
     def opened(self, outlet: Outlet) -> None:
         """See `Conversation.opened`."""
-        self._outlet = outlet
+        self._outlet, self.push = outlet, outlet.push
         self._service.opened(self)
         self._act_at_once(self.session.opening())
         self._work = asyncio.create_task(self._listen())
