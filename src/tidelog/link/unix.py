@@ -10,10 +10,10 @@ kills one that hangs, and until then it may go on.
 """
 
 import asyncio
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from tidelog import __version__
@@ -88,9 +88,8 @@ class SocketLink(asyncio.Protocol):
         self.trace: Trace | None = None
         self.within: WithinTrace | None = None
         """Of the end that asks and of the one that is asked, if somebody wants traces."""
-        self._asked_within: tuple[int, Within] | None = None
-        self._is_open = False
-        """Whether the other end has said that it is of this version."""
+        self._receivers: list[Send] = [self._take_own, *[_too_early] * len(kinds)]
+        """Those of `receive` after our own, as soon as the other end has said its version."""
         self._drops_silent = drops_silent
         self._silent_beats = 0
         self._beating: asyncio.TimerHandle | None = None
@@ -102,18 +101,14 @@ class SocketLink(asyncio.Protocol):
 
     def sender(self, surface: int) -> Send:
         """What sends messages of a surface; they are dropped once the link is lost."""
-        return functools.partial(self._send, surface + 1)
+        return partial(self._send, surface + 1)
 
     def _send(self, surface: int, number: int, message: Any) -> None:
-        if self._transport is None:
-            return
-        if number and self.trace is not None and (trace := self.trace()):
-            self._add(_OWN, number, Within(surface, trace))
-        self._add(surface, number, message)
-
-    def _add(self, surface: int, number: int, message: Any) -> None:
-        if self._writer.add(surface, number, message):
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._transport is not None:
+            if self.trace is not None and number and surface and (trace := self.trace()):
+                self._send(_OWN, number, Within(surface, trace))
+            if self._writer.add(surface, number, message):
+                asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         frames, transport = self._writer.take(), self._transport
@@ -176,18 +171,13 @@ class SocketLink(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._silent_beats = 0
         reach(FaultPoint.LINK_RECEIVED)
+        receivers = self._receivers
         try:
             for surface, number, message in self._reader.feed(data):
-                if surface == _OWN:
-                    self._take_own(number, message)
-                    continue
-                if not self._is_open:
-                    raise NotAFrame("it does not say first of which version it is")
                 try:
-                    if self._asked_within is None:
-                        self.receive[surface - 1](number, message)
-                    else:
-                        self._receive_within(surface, number, message)
+                    receivers[surface](number, message)
+                except (NotAFrame, OtherVersion):
+                    raise
                 except Exception:  # noqa: BLE001 - what follows must arrive
                     _log.exception("receiving a %s failed", type(message).__name__)
         except (NotAFrame, OtherVersion) as error:
@@ -196,8 +186,8 @@ class SocketLink(asyncio.Protocol):
     def _take_own(self, number: int, message: Opened | Beat | Within) -> None:
         if isinstance(message, Opened):
             self._check(message.version)
-        elif isinstance(message, Within):
-            self._asked_within = (number, message)
+        elif isinstance(message, Within) and self._receivers[message.surface] is not _too_early:
+            self._receivers[message.surface] = partial(self._receive_within, number, message)
 
     def _check(self, version: str) -> None:
         """Whether both ends are of one version: they share what messages mean, and nothing else."""
@@ -207,16 +197,16 @@ class SocketLink(asyncio.Protocol):
                 "restart the server, so that all of its processes are of one version"
             )
             raise self.refused
-        self._is_open = True
+        self._receivers[1:] = self.receive
 
-    def _receive_within(self, surface: int, number: int, message: Any) -> None:
-        asked, self._asked_within = self._asked_within, None
-        is_asked = asked is not None and (asked[0], asked[1].surface) == (number, surface)
-        if asked is not None and is_asked and self.within is not None:
-            with self.within(asked[1].trace):
-                self.receive[surface - 1](number, message)
-        else:  # the question could not be sent after all
-            self.receive[surface - 1](number, message)
+    def _receive_within(self, asked: int, within: Within, number: int, message: Any) -> None:
+        """The next message of a surface: the question, unless that could not be sent after all."""
+        receive = self._receivers[within.surface] = self.receive[within.surface - 1]
+        if number == asked and self.within is not None:
+            with self.within(within.trace):
+                receive(number, message)
+        else:
+            receive(number, message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -299,6 +289,10 @@ def _to_owner(
     link = SocketLink(kinds, lose, Brake(), drops_silent=False)
     link.receive = [end.received for end in ends]
     return link
+
+
+def _too_early(number: int, message: Any) -> None:
+    raise NotAFrame(f"it says {number, type(message).__name__} before its version")
 
 
 def _do_nothing() -> None:

@@ -520,7 +520,7 @@ async def test_who_does_not_say_its_version_first_is_dropped(
         async with asyncio.timeout(20), facing(owner_link([Served(half, A)])) as front:
             await asyncio.get_running_loop().sock_sendall(front, said((1, Said(b"x"))))
             await half.gone.wait()
-    assert "does not say first of which version it is" in caplog.text
+    assert "it says (0, 'Said') before its version" in caplog.text
     assert half.fronts[0].heard == []
 
 
