@@ -2,8 +2,10 @@
 
 Memory and allowances are divided among the fronts, so that a server does not take more, or let more
 pass, because it has more processes. Connections of an address or requests of an app need not spread
-evenly, so a share may be used up before the whole is. `limits` are of each process: a connection
-costs the one that has it.
+evenly, so a share may be used up before the whole is. How many connections there may be is said of
+each process: a connection costs the one that has it, and those of a front that died must find room
+at the others. Clients of an app that has none give up (channels 4004), so a share of that would
+make a lost connection a lost client.
 """
 
 from msgspec import structs
