@@ -131,7 +131,7 @@ def test_the_whole_pipeline_on_an_object_store(
     copies = machine(url, tmp_path / "two").root
     here = {file.relative_to(copies).as_posix() for file in copies.rglob("*.parquet")}
     assert here <= named, "copies of what is forgotten are gone too"
-    assert command("check", *options).code == 0
+    assert command("check", "agreement", "tables", *options).code == 0
 
 
 @pytest.mark.parametrize("is_asleep", [False, True], ids=["sees it", "does not see it"])
