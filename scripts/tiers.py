@@ -75,10 +75,6 @@ QUARTER = " ".join(
 """What is also run with halves that share nothing but bytes, with three fronts, and with two nodes
 of two fronts each; `scripts/soak` runs all of it so."""
 
-PIPELINE_WHOLE = modules("tests/pipeline", "built_tables", "commands", "engines", "jvm")
-"""Tests of the pipeline that share a lake on which everything was run: about half of its time. Each
-half has one session that its tests share, and its two halves keep two processors busy."""
-
 AT_LEAST = (os.cpu_count() or 1) + 2
 """How many parts run at the same time, however busy the machine is."""
 AT_MOST = AT_LEAST + 6
@@ -110,8 +106,8 @@ TIERS = (
         "pipeline",
         300,
         (
-            f"{PYTEST} {' '.join(PIPELINE_WHOLE)}",
-            f"{PYTEST} tests/pipeline " + " ".join(f"--ignore={each}" for each in PIPELINE_WHOLE),
+            # All of it has one session: another takes some 20 s of processor time to get as warm.
+            f"{PYTEST} tests/pipeline",
         ),
         on_disk=True,
     ),
@@ -343,7 +339,6 @@ class Run:
 
     async def _execute(self, tier: Tier, command: str, output: Path) -> int:
         environment = dict(os.environ)
-        environment["TIDELOG_TEST_SHARED"] = str(self._scratch)
         environment["COVERAGE_FILE"] = str(self._coverage / output.stem)
         if not tier.on_disk:
             environment["TMPDIR"] = str(self._scratch)

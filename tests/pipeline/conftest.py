@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.pipeline.spark_cluster import UNVERIFIED, SparkCluster, spark_cluster
 from support.pipeline.typed_command import command
-from support.pipeline.whole_pipeline import WholeLake, shared_whole_lake
+from support.pipeline.whole_pipeline import WholeLake, whole_lake
 from tidelog.pipeline.lake import lake
 from tidelog.pipeline.source.spark_source import register_source
 from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
@@ -24,10 +23,6 @@ __all__ = ["command"]
 os.environ[BUILDING_VARIABLE] = "-Xshare:auto"
 """No archive of classes, here and in the processes that tests start: in a new place it costs more
 to build than these few starts would save. `tests/soak/test_class_archive.py` builds one."""
-
-
-SHARED_VARIABLE = "TIDELOG_TEST_SHARED"
-"""A folder of all parts of `scripts/test`: what is expensive to make is made once, and copied."""
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +41,10 @@ def spark() -> Iterator["SparkSession"]:
 def whole(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> WholeLake:
     """A store and all that one `tidelog pipeline run` made of it; to be left as it is."""
     del spark
-    folder = tmp_path_factory.mktemp("whole")
-    return shared_whole_lake(Path(os.environ.get(SHARED_VARIABLE, folder)), folder / "data")
+    return whole_lake(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A standalone cluster of a master and two workers, for the tests that run jobs on it."""
     with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:

@@ -1,6 +1,5 @@
 """Every job of the pipeline on one store, by the command that a user types, and what came of it."""
 
-import fcntl
 import io
 import json
 import shutil
@@ -132,18 +131,6 @@ def whole_lake(folder: Path) -> WholeLake:
             command()
     assert not ended.value.code, out.getvalue()
     return WholeLake(folder, json.loads(out.getvalue()))
-
-
-def shared_whole_lake(shared: Path, folder: Path) -> WholeLake:
-    """A copy of what whoever came first has made in a place that all parts of the tier know."""
-    origin, result = shared / "whole", shared / "whole.json"
-    with (shared / "whole.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # nobody reads it while it is copied
-        if not result.exists():
-            shutil.rmtree(origin, ignore_errors=True)  # of one who failed
-            origin.mkdir()
-            result.write_text(json.dumps(whole_lake(origin).result), encoding="utf-8")
-        return WholeLake(origin, json.loads(result.read_text(encoding="utf-8"))).copy(folder)
 
 
 def contents(lake: Lake) -> dict[str, list[str]]:
