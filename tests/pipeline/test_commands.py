@@ -263,7 +263,7 @@ def test_a_terminal_shows_what_is_waited_for(whole: WholeLake, tmp_path: Path) -
         (page, "reading"),
         (("as-of", through, "partition", "team/3"), "reading partition team/3"),
         (("search", "tide"), "searching"),
-        ((*page, "--json"), ""),
+        (("search", "tide", "--json"), ""),
     ):
         shown, side = pty.openpty()
         command = [sys.executable, "-c", NO_JVM, *asked, *whole.arguments()]
@@ -324,28 +324,32 @@ async def erase_a_channel(store: Path, directory: Path, channel: str) -> None:
 
 
 def test_what_the_store_erased_is_forgotten_without_a_name(
-    spark: "SparkSession", whole: WholeLake, command: Command, tmp_path: Path
+    spark: "SparkSession", command: Command, tmp_path: Path
 ) -> None:
     """`forget` takes it over; store and lake pass every check then."""
     del spark
-    own = whole.copy(tmp_path / "erased")
-    reset = command("forget", "--dry-run", "--json", *own.arguments()).json()
+    store, lake = tmp_path / "tidelog.db", Lake(tmp_path / "lake")
+    mixed_log.write(str(store), 100, 7, surfaces=("channels",), with_retention=False)
+    write_config(tmp_path)
+    config = ("--config", str(tmp_path / "tidelog.toml"))
+    assert command("run", *config).code == 0
+    reset = command("forget", "--dry-run", "--json", *config).json()
     assert (reset["entities"], reset["rows"]["log"]) == (0, 0), "resets before it was ingested"
-    messages = own.lake.arrow("message").to_pylist()
+    messages = lake.arrow("message").to_pylist()
     named = [row for row in messages if row["app_id"] == APP.id and row["data"] is not None]
     channel = named[0]["channel"]
-    asyncio.run(erase_a_channel(own.store, tmp_path / "server", channel))
-    done = command("forget", "--yes", "--json", *own.arguments())
+    asyncio.run(erase_a_channel(store, tmp_path / "server", channel))
+    done = command("forget", "--yes", "--json", *config)
     assert done.code == 0, done.err
     assert done.json()["entities"] == 0
     assert done.json()["erased"] > reset["erased"]
     assert done.json()["rows"]["log"] > 0
-    again = command("run", "--json", *own.arguments())
+    again = command("run", "--json", *config)
     assert again.code == 0, again.out
     assert {each["check"]: each["is_sound"] for each in again.json()["checks"]} == dict.fromkeys(
         CHECKS, True
     )
-    left = [row for row in own.lake.arrow("message").to_pylist() if row["channel"] == channel]
+    left = [row for row in lake.arrow("message").to_pylist() if row["channel"] == channel]
     assert {row["data"] for row in left if row["app_id"] == APP.id} == {None}
 
 
