@@ -11,7 +11,7 @@ from support.sync.convergence import Actor, BadNetwork, check_view, converging_s
 from support.sync.peer import EVENT, TREE
 from tidelog.testing.process import ServerProcess
 
-SEEDS = int(os.environ.get("TIDELOG_TEST_SOAK_SEEDS", "6"))
+SEEDS = int(os.environ.get("TIDELOG_TEST_SOAK_SEEDS", "2"))
 CLIENTS = 8
 STEPS = 25
 

@@ -92,7 +92,7 @@ async def scene(
     ) as process:
         process.start()
         broker = BrokerAt(process.url, broker_location)
-        async with broker.http:
+        async with broker.http, broker.database:
             scene = Scene(process, broker)
             await scene.prepare()
             yield scene

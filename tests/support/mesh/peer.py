@@ -132,7 +132,7 @@ async def running_broker(
         data_dir, store=location, settings=given, mounts=(mount,), extensions=(), clock=clock
     ) as server:
         broker = Broker(server, surfaces[0], location)
-        async with broker.http:
+        async with broker.http, broker.database:
             yield broker
 
 
