@@ -62,6 +62,7 @@ def modules(folder: str, *names: str) -> tuple[str, ...]:
 
 CRASH = (
     modules("tests/crash", "pipeline_kill"),
+    modules("tests/crash", "workers_chaos", "failover"),
     modules("tests/crash", "channels_kill", "channels_orphans", "channels_promises"),
     modules("tests/crash", "mesh_pair", "mesh_broker_faults"),
     modules("tests/crash", "mesh_races", "mesh_faults", "mesh_storm", "mesh_fleet"),
