@@ -1,9 +1,10 @@
 """The row changes of a batch in groups: one statement for each kind of row.
 
 On PostgreSQL a statement is a round trip, and the head lock is held until the last one returns, so
-a batch must not cost a statement for every request in it. Requests name their changes in the order
-in which they were decided; a change may join an earlier statement of its kind if it commutes with
-everything in between, and it does if none of that touches the same row.
+a batch must not cost a statement for every request in it; on SQLite each costs a call. Requests
+name their changes in the order in which they were decided; a change may join an earlier statement
+of its kind if it commutes with everything in between, and it does if none of that touches the same
+row.
 
 The surface that brings a statement says what it touches (`Extension.touches`). One of which nothing
 is said may touch anything: it stays where it is, nothing moves across it, and only those that

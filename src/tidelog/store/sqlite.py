@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import itertools
 import json
 import sqlite3
 import time
@@ -34,6 +33,7 @@ from tidelog.store.engine import (
     end_problem,
     new_incarnation,
 )
+from tidelog.store.grouping import group
 from tidelog.store.read_gate import ReadGate
 from tidelog.store.rows import (
     Announcement,
@@ -129,6 +129,16 @@ def open_failure(path: Path, error: sqlite3.Error) -> StoreError:
     return StoreDamaged(f"{path}: {error}. {remedy(path)}")
 
 
+def _plain(entry: Entry) -> Row:
+    """An entry as a plain tuple without bytes, of which `sqlite3` first looks for an adapter.
+
+    That is a fifth of an insert: 4.8 us against 3.7.
+    """
+    *columns, body, data, content, digest = entry
+    kept = None if body is None else bytearray(body)
+    return (*columns, kept, data, bytearray(content), bytearray(digest))
+
+
 class SqliteWriter:
     """The one writing connection; a transaction runs on the event loop, COMMIT included.
 
@@ -150,6 +160,7 @@ class SqliteWriter:
         self._connection = connection
         self._queries = queries
         self._fault_points = schema.fault_points
+        self._touches = schema.touches
         self._disk_speed = DiskSpeed()
         self._checkpoints = checkpoints
         self._committing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
@@ -227,7 +238,7 @@ class SqliteWriter:
 
     def _write(self, effects: Effects) -> None:
         connection, queries = self._connection, self._queries
-        connection.executemany(queries["insert_entry"], effects.entries)
+        connection.executemany(queries["insert_entry"], map(_plain, effects.entries))
         if effects.entries:
             reach(FaultPoint.ENTRIES_WRITTEN)
         if effects.forgotten:
@@ -235,8 +246,8 @@ class SqliteWriter:
         connection.executemany(queries["insert_dedupe"], effects.dedupe)
         if effects.dedupe:
             reach(FaultPoint.KEYS_WRITTEN)
-        for statement, run in itertools.groupby(effects.changes, key=lambda c: c.statement):
-            connection.executemany(queries[statement], [change.values for change in run])
+        for statement, rows in group(effects.changes, self._touches):
+            connection.executemany(queries[statement], rows)
             if statement in self._fault_points:
                 reach(self._fault_points[statement])
         connection.execute(

@@ -1,9 +1,10 @@
 """A batch is a statement for each kind of row, and leaves what one at a time would have left."""
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.channels.peer import channels_server
-from support.log.nodes import Node, running_node
+from support.log.nodes import LOG_ID, Node, running_node
+from tidelog.base.sql import sqlitefile
 from tidelog.config.schema import SCHEMA
 from tidelog.log.decision import Accept, Failure, Names, RowChange, View
 from tidelog.store.grouping import Group, group
 from tidelog.store.postgresql import PostgresqlStore, to_columns
+from tidelog.store.sqlite import SqliteStore
 from tidelog.testing.postgresql import create_database, drop_database
 
 POISON = 2**63
@@ -89,11 +92,45 @@ def batches_of_changes(draw: st.DrawFn) -> list[RowChange]:
     return named
 
 
+Execute = Callable[[Sequence[Group]], Any]
+"""Returns what statements leave in the tables of a database that has nothing else in them."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def execute(request: pytest.FixtureRequest) -> Execute:
+    """On either engine."""
+    found: Execute = request.getfixturevalue(f"execute_{request.param}")
+    return found
+
+
 @pytest.fixture
-def execute(
-    postgresql_server: str, postgresql_template: str
-) -> Iterator[Callable[[Sequence[Group]], Any]]:
-    """What statements leave in the tables of a database that has nothing else in them."""
+def execute_sqlite(tmp_path: Path) -> Iterator[Execute]:
+    """As the writer does it: a call for each statement, with all of its rows."""
+    path = tmp_path / "log.db"
+    asyncio.run(SqliteStore(SCHEMA, path, log_id=LOG_ID).close())
+    queries = SCHEMA.queries("sqlite")
+
+    def left(statements: Sequence[Group]) -> Any:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for name, rows in statements:
+                connection.executemany(queries[name], rows)
+            return {
+                table: Counter(connection.execute(f"SELECT * FROM {table}")) for table in TABLES
+            }
+        except sqlite3.IntegrityError:
+            return "refused"
+        finally:
+            connection.execute("ROLLBACK")
+
+    with closing(sqlitefile.connect(path)) as connection:
+        sqlitefile.enable_seals(connection)
+        yield left
+
+
+@pytest.fixture
+def execute_postgresql(postgresql_server: str, postgresql_template: str) -> Iterator[Execute]:
+    """With the rows of a statement as its columns."""
     queries = SCHEMA.queries("postgresql")
 
     async def left(connection: asyncpg.Connection, statements: Sequence[Group]) -> Any:
@@ -158,9 +195,7 @@ CLAIMED_TWICE = [
 @example(named=ADDED_ACROSS_A_REMOVAL)
 @example(named=FINISHED_AFTER_CLAIMED)
 @example(named=CLAIMED_TWICE)
-def test_grouped_leave_what_one_at_a_time_leave(
-    execute: Callable[[Sequence[Group]], Any], named: list[RowChange]
-) -> None:
+def test_grouped_leave_what_one_at_a_time_leave(execute: Execute, named: list[RowChange]) -> None:
     """Also that a row is refused: then the committer asks again, request by request."""
     grouped = group(named, SCHEMA.touches)
     assert Counter((each.statement, row) for each in grouped for row in each.rows) == Counter(
