@@ -15,7 +15,7 @@ LOST = ("dead", "aborted")
 """Of a row of which nobody claims that the broker has its message."""
 
 
-def at_rest(mesh: RealMesh, *daemons: DaemonProcess, timeout_seconds: float = 40.0) -> None:
+def at_rest(mesh: RealMesh, *daemons: DaemonProcess, timeout_seconds: float = 60.0) -> None:
     """Wait until no row waits and every delivery to these daemons' members is acknowledged."""
     members = [daemon.public_hex for daemon in daemons]
 
