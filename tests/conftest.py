@@ -30,8 +30,11 @@ if workers.count():
     ServerProcess.spawn = staticmethod(workers.spawner(workers.count()))
     ServerProcess.program = "tidelog"  # the probe has no halves
 ENGINES = ("sqlite", "postgresql")
-ALONE = ("inside", "one_front")
-"""Marks of what needs a server of one process."""
+LEFT_OUT = (
+    *(("inside", "one_front") if workers.count() else ()),
+    *(("one_node",) if workers.nodes() > 1 else ()),
+)
+"""Marks of what cannot be so with the processes that servers of this run have."""
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # So a shell starts what it runs in the background, and what tests interrupt inherits it.
@@ -48,9 +51,9 @@ are more examples in `scripts/soak`."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nobody can look into a server of other processes, and each front counts for itself."""
-    if workers.count():
-        left_out = [item for item in items if any(map(item.get_closest_marker, ALONE))]
+    """Leave out what needs a server of one process, or a single one on its log."""
+    left_out = [item for item in items if any(map(item.get_closest_marker, LEFT_OUT))]
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

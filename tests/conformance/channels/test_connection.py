@@ -225,6 +225,7 @@ async def test_a_plain_request_to_the_socket_path(node: ChannelsNode) -> None:
     assert response.json()["status"] == response.status_code
 
 
+@pytest.mark.one_node
 async def test_frames_of_one_app_do_not_reach_another(node: ChannelsNode, api: Api) -> None:
     """Channels of the same name in two apps have nothing in common."""
     channel = unique()

@@ -40,6 +40,7 @@ async def change(api: Api, channel: str) -> list[str]:
     return ["said", *(f"sockudo:message.{verb}" for verb in ("append", "update", "delete"))]
 
 
+@pytest.mark.one_node
 async def test_check_69_events_are_the_frames_of_v2(node: ChannelsNode, api: Api) -> None:
     """To the byte of their JSON, in both append modes, beside sockets on the same channel."""
     for channel, mode in ((unique(), "delta"), (unique("private-x"), "full")):

@@ -50,6 +50,7 @@ async def rows(api: Api, channel: str) -> list[dict[str, Any]]:
     return items
 
 
+@pytest.mark.one_node
 async def test_check_16_sdk_and_unusual_names(node: ChannelsNode) -> None:
     """The SDK's signature over the raw path holds for each call on such a channel (channels D7)."""
     channel = unique("room:a;b,c=d@e.f_g")
@@ -133,6 +134,7 @@ async def test_check_18_body_md5(api: Api) -> None:
     assert await rows(api, channel) == []
 
 
+@pytest.mark.one_node
 async def test_check_19_answers_of_a_publish(node: ChannelsNode, api: Api) -> None:
     """`{"ok":true}` to the byte, or the serials of every channel if something asks for them."""
     channel = unique()
@@ -277,6 +279,7 @@ async def test_check_22_http_body_of_more_than_10_mib(api: Api) -> None:
     refused(await api.request("POST", "/events", body), 413, "payload_too_large")
 
 
+@pytest.mark.one_node
 async def test_check_23_idempotency_key(node: ChannelsNode, api: Api) -> None:
     """The same key answers the same bytes and publishes once, wherever the key stands."""
     channel = unique()
@@ -344,6 +347,7 @@ async def test_check_24_message_id(node: ChannelsNode, api: Api) -> None:
         refused(response, 400, "invalid_input")
 
 
+@pytest.mark.one_node
 async def test_check_25_ephemeral(node: ChannelsNode, api: Api) -> None:
     """Delivered to everybody, kept nowhere, without a serial."""
     channel = unique()
@@ -532,6 +536,7 @@ async def test_parallel_requests_with_one_key(node: ChannelsNode, api: Api) -> N
         await nothing_else(api, channel, v1)
 
 
+@pytest.mark.one_node
 async def test_channel_queries(node: ChannelsNode, api: Api) -> None:
     """Occupied channels, their counts and the users of presence channels (channels 4.6)."""
     room, lab = unique("query"), unique("presence-query")

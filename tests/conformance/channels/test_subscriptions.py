@@ -64,6 +64,7 @@ async def test_check_08_public_subscribe(node: ChannelsNode, api: Api) -> None:
         assert await v1.receive() == {"event": "chat.message", "channel": channel, "data": "hi"}
 
 
+@pytest.mark.one_node
 async def test_check_09_private_subscribe(node: ChannelsNode, api: Api) -> None:
     """The right HMAC subscribes; any other is refused, delivers nothing and keeps the socket."""
     channel = unique("private-room")
@@ -97,6 +98,7 @@ async def test_check_09_private_subscribe(node: ChannelsNode, api: Api) -> None:
             await peer.subscribe(channel)
 
 
+@pytest.mark.one_node
 async def test_check_10_presence(node: ChannelsNode) -> None:
     """A snapshot for who joins; others hear of a user's first socket and of its last."""
     channel = unique("presence-lab")
@@ -277,6 +279,7 @@ async def test_presence_needs_a_user_id(node: ChannelsNode) -> None:
         await watch.quiet()
 
 
+@pytest.mark.one_node
 async def test_presence_update_is_for_v2(node: ChannelsNode) -> None:
     """The new info goes to V2 subscribers and into the next snapshot, never to V1."""
     channel = unique("presence-lab")
@@ -472,6 +475,7 @@ async def test_presence_has_a_most(tmp_path: Path) -> None:
         await one.quiet()
 
 
+@pytest.mark.one_node
 async def test_unsubscribed_sockets_get_nothing(node: ChannelsNode, api: Api) -> None:
     """An unsubscribe has no reply; the channel is vacated with the last subscriber."""
     channel = unique()

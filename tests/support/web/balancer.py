@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Self
 
 RETRY_SECONDS = 0.02
+LINGER_SECONDS = 2.0
+"""For a client to read what a server said before it closed, while it still writes itself."""
 
 
 class Balancer:
@@ -53,6 +55,8 @@ class Balancer:
             ]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                if ways[1].done():
+                    await _linger(ways[0], reader, writer)
             finally:
                 for way in ways:
                     way.cancel()
@@ -102,6 +106,18 @@ class Balancer:
         if self._open:
             await asyncio.wait(set(self._open))
         await self._server.wait_closed()
+
+
+async def _linger(
+    asked: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Let a client have the end of an answer; it is lost if what it sends finds nobody."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            writer.write_eof()
+            await asked
+            while await reader.read(65536):
+                pass
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
