@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -19,9 +20,10 @@ from tidelog.store.rows import Entry
 STREAMS = 4
 _PAUSE_SECONDS = 0.05
 """Before the next try; shorter ones only take the processor from the server that is starting."""
-_BREATH_SECONDS = 0.01
+BREATH_SECONDS = float(os.environ.get("TIDELOG_TEST_SOAK_BREATH", "0.01"))
 """Of a writer, after each put that was acknowledged: still several are under way at any moment, and
-a storm takes less of the processors than writers that only wait for their answers would."""
+a storm takes less of the processors than writers that only wait for their answers would. In
+`scripts/soak` they do only that."""
 _LOST = (OSError, EOFError, asyncio.IncompleteReadError, WebSocketException, TimeoutError)
 
 Position = tuple[int, int]
@@ -123,7 +125,7 @@ class Storm:
                     continue
                 if self._answered(key, result):
                     assert status in (200, 201)
-                    await asyncio.sleep(_BREATH_SECONDS)
+                    await asyncio.sleep(BREATH_SECONDS)
                     break
                 await asyncio.sleep(_PAUSE_SECONDS)
             number += 1
@@ -139,7 +141,7 @@ class Storm:
                         await socket.send(body.decode())
                         if self._answered(key, json.loads(await socket.recv())):
                             number += 1
-                            await asyncio.sleep(_BREATH_SECONDS)
+                            await asyncio.sleep(BREATH_SECONDS)
                         else:
                             await asyncio.sleep(_PAUSE_SECONDS)
             await asyncio.sleep(_PAUSE_SECONDS)

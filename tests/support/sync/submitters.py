@@ -10,6 +10,7 @@ from typing import Any
 
 from websockets.exceptions import WebSocketException
 
+from support.log.storm import BREATH_SECONDS
 from support.sync.peer import EVENT, TREE, Peer, act, connected, move, note, outcome, push
 
 SEED = int(os.environ.get("TIDELOG_TEST_SOAK_SEED", "7"))
@@ -19,8 +20,6 @@ NODES = 40
 
 LOST = (OSError, EOFError, WebSocketException, TimeoutError, asyncio.IncompleteReadError)
 PAUSE_SECONDS = 0.05
-BREATH_SECONDS = 0.01
-"""Of a submitter, after each batch that was answered: several are still under way at any moment."""
 
 
 class Submitter:
