@@ -25,7 +25,7 @@ from tidelog.pipeline.lake.horizon import begun_horizon, horizon_in_words
 from tidelog.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
     from tidelog.pipeline.lake.lake import Lake
 
@@ -82,11 +82,11 @@ def confirmed(view: View) -> Verdict:
         return verdict
     again = view.again(only, refs)
     pairs = {name: pair for name in only if isinstance(pair := PAIRS[name](again), Pair)}
-    there = {(each.rule, each.where) for each in _differences(pairs, most=1000)[0]}
+    there = {(row["table"], tuple(row["parts"])) for row in _differences(pairs, most=1000)[0]}
     gone = [
         each
         for each in verdict.findings
-        if each.rule in only and each.ref and (each.rule, each.where) not in there
+        if each.rule in only and each.ref and (each.rule, each.ref) not in there
     ]
     return verdict.without(gone)
 
@@ -118,7 +118,8 @@ def check(view: View) -> Verdict:
         return _verdict(view, 0, written, uncompared=(text,) if lake.through("log") else ())
     pairs, notes, known = _pairs(view, built)
     notes += [words] if (words := horizon_in_words(lake)) else []
-    found, total, examined = _differences(pairs)
+    rows, total, examined = _differences(pairs)
+    found = _findings(pairs, rows)
     return _verdict(view, known + examined, [*written, *found], len(written) + total, notes)
 
 
@@ -200,12 +201,12 @@ def _pairs(view: View, built: Sequence[str]) -> tuple[dict[str, Pair], list[str]
 # Comparing.
 
 
-def _differences(pairs: dict[str, Pair], most: int | None = None) -> tuple[list[Finding], int, int]:
+def _differences(pairs: dict[str, Pair], most: int | None = None) -> "tuple[list[Row], int, int]":
     """Compare both sides of some tables.
 
     Returns:
-        Rows that are on one side only, or are not the same, as findings; their number; and that of
-        the rows of tables that were looked at.
+        The first rows that are on one side only, or are not the same; the number of all of them;
+        and that of the rows of tables that were looked at.
     """
     from pyspark.sql import functions as sql
 
@@ -256,13 +257,17 @@ def _differences(pairs: dict[str, Pair], most: int | None = None) -> tuple[list[
     *first, last = (
         wrong.select(*shown, *zero).unionByName(counts.select(*none, "found", "examined")).collect()
     )
-    total, examined = last["found"], last["examined"] or 0
+    return first, last["found"], last["examined"] or 0
+
+
+def _findings(pairs: dict[str, Pair], rows: "Sequence[Row]") -> list[Finding]:
+    """What is wrong with rows, in words; of those that are not the same, in which columns."""
     others = {
         name: _different_columns(
             pairs[name],
-            [row["key"] for row in first if row["table"] == name and row["problem"] == "other"],
+            [row["key"] for row in rows if row["table"] == name and row["problem"] == "other"],
         )
-        for name in {row["table"] for row in first}
+        for name in {row["table"] for row in rows}
     }
     texts = {
         "missing": "is not there",
@@ -270,12 +275,12 @@ def _differences(pairs: dict[str, Pair], most: int | None = None) -> tuple[list[
         "double": "is there more than once",
     }
     findings = []
-    for row in first:
+    for row in rows:
         differ = others[row["table"]].get(row["key"]) or "it"
         text = texts.get(row["problem"]) or f"is not what it is made of: {differ}"
         at, parts = row["at"], tuple(row["parts"])
         findings.append(Finding(row["table"], f"row {row['key']}", text, at, parts))
-    return findings, total, examined
+    return findings
 
 
 def _side(name: str, pair: Pair, *, is_made: int) -> "DataFrame":
