@@ -32,11 +32,17 @@ BENCHES = {
     ),
     "sync": ("--quick", "--no-insieme"),
     "mesh": ("--quick",),
+    "roundtrip": ("--each", "150", "--round-trips-ms", "0", "1"),
 }
 """What is run of each bench: its operations, and few of them, since there are many rounds."""
 
+OURS = ("roundtrip",)
+"""Benches that know a server from outside only: ours measures that of the earlier commit too."""
+
 CPU = ("cpu_us_per_commit", "server_cpu_us_each", "server_cpu_us_per_event")
 """What the benches call the CPU of one operation."""
+BESIDE = "database_cpu_us_each"
+"""What the processes of PostgreSQL spend on it."""
 THEIRS = ("nats", "insieme")
 
 
@@ -63,13 +69,16 @@ def operations(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, fl
         for name, value in found.items():
             if name in CPU:
                 yield "/".join(path), float(value)
+            elif name == BESIDE:
+                yield "/".join((*path, "database")), float(value)
             elif name not in THEIRS:
                 yield from operations(value, (*path, name))
 
 
 def measured(tree: Path, bench: str, scratch: Path) -> dict[str, float]:
     """CPU of each operation of a bench, in microseconds, with the code of a tree."""
-    command = [sys.executable, str(tree / "bench" / f"{bench}.py"), *BENCHES[bench]]
+    script = (ROOT if bench in OURS else tree) / "bench" / f"{bench}.py"
+    command = [sys.executable, str(script), *BENCHES[bench]]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TMPDIR": str(scratch)}
     environment["TIDELOG_BENCH_PARTS"] = "off"
     done = subprocess.run(
@@ -99,6 +108,7 @@ def main(options: argparse.Namespace) -> int:
         tree_at(options.before) as before,
         tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=memory_directory()) as made,
     ):
+        Path(made).chmod(0o755)  # PostgreSQL does not run as root
         trees = {"before": before, "after": ROOT}
         for turn in range(options.rounds):
             for bench in options.only:

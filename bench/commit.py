@@ -42,7 +42,7 @@ from tidelog.log.decision import Accept, Answer, Failure, Names, View
 from tidelog.log.request import Submission
 from tidelog.store import open_store
 from tidelog.store.engine import GENESIS_DIGEST, Store
-from tidelog.store.postgresql import to_columns
+from tidelog.store.postgresql_rows import to_columns
 from tidelog.store.rows import Effects, Head, Loaded
 from tidelog.store.sqlite import SqliteStore, SqliteWriter
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
@@ -198,28 +198,31 @@ def reference_sqlite(path: Path, work: Sequence[PutItem], batch: int) -> float:
 
 
 async def reference_postgresql(url: str, work: Sequence[PutItem], batch: int) -> float:
-    """The same on PostgreSQL: one `unnest` per batch; commits per second."""
+    """The same on PostgreSQL: one `unnest` for each kind of row; commits per second."""
     queries = WITH_PROBE.queries("postgresql")
+    advance = "UPDATE tidelog.head SET committed_id = $1, digest = $2, committed_at = $3"
     prepared = []
     for effects in effects_of(work, batch):
-        columns = [
-            *to_columns(effects.entries, 13),
-            *to_columns(effects.dedupe, 9),
-            *(effects.committed_id, effects.digest, effects.committed_at, "bench", b""),
-        ]
-        states = to_columns([change.values for change in effects.changes], 4)
-        prepared.append((columns, states, effects))
+        written = (
+            (queries["write_entries"], to_columns(effects.entries, 13)),
+            (queries["write_keys"], to_columns(effects.dedupe, 9)),
+            (
+                queries["put_probe_stream"],
+                to_columns([change.values for change in effects.changes], 4),
+            ),
+            (advance, (effects.committed_id, effects.digest, effects.committed_at)),
+        )
+        prepared.append((written, effects))
     connection = await asyncpg.connect(url)
     started = time.perf_counter()
-    for (columns, states, effects), item in zip(prepared, work[::batch], strict=True):
-        await connection.execute("BEGIN")
-        await connection.fetch(queries["lock_head"])
+    for (written, effects), item in zip(prepared, work[::batch], strict=True):
+        await connection.execute(queries["lock_head"])
         if batch == 1:
             await connection.fetch(queries["dedupe_rows"], ["probe"], [item.key])
             await connection.fetch(queries["stream_serials"], [effects.entries[0].stream])
             await connection.fetch(queries["probe_stream"], [item.stream])
-        await connection.execute(queries["write_batch"], *columns)
-        await connection.execute(queries["put_probe_stream"], *states)
+        for statement, values in written:
+            await connection.execute(statement, *values)
         await connection.execute("COMMIT")
     took = time.perf_counter() - started
     await connection.close()

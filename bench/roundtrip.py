@@ -1,4 +1,4 @@
-"""Publishes per second of a server whose PostgreSQL is a network away.
+"""Publishes of a server whose PostgreSQL is a network away: how many, and their CPU.
 
 The server is the real process, and so is PostgreSQL, fsync on; between them a proxy holds back what
 is sent to the database for as long as a round trip is meant to take. Statements that wait for each
@@ -74,6 +74,39 @@ def far_away(url: str, round_trip_ms: float) -> Iterator[str]:
         process.join()
 
 
+class DatabaseMeter:
+    """CPU of all processes of the PostgreSQL server at a URL of this machine."""
+
+    def __init__(self, url: str) -> None:
+        self._postmaster = asyncio.run(_postmaster(url))
+
+    def seconds(self) -> float:
+        """Of those that run, and of those that have ended."""
+        ticks = sum(_stat(self._postmaster)[11:15])
+        for process in Path("/proc").iterdir():
+            if process.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    stat = _stat(int(process.name))
+                    if stat[1] == self._postmaster:
+                        ticks += sum(stat[11:13])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def _postmaster(url: str) -> int:
+    """The parent of every process that serves a connection."""
+    connection = await asyncpg.connect(url)
+    try:
+        return _stat(await connection.fetchval("SELECT pg_backend_pid()"))[1]
+    finally:
+        await connection.close()
+
+
+def _stat(pid: int) -> list[int]:
+    """What the kernel says of a process, from its state on: parent at 1, times at 11 to 14."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return [0, *map(int, fields[1:20])]
+
+
 async def _took_ms(url: str) -> float:
     """What a statement takes that does nothing."""
     connection = await asyncpg.connect(url)
@@ -90,6 +123,7 @@ async def _took_ms(url: str) -> float:
 def measured(url: str, home: Path, connections: int, each: int) -> dict[str, Any]:
     """Publishes of one server on a database of its own."""
     took = asyncio.run(_took_ms(url))
+    database = DatabaseMeter(url)
     config = home / "tidelog.toml"
     config.write_text(CONFIG)
     with ServerProcess(
@@ -98,9 +132,15 @@ def measured(url: str, home: Path, connections: int, each: int) -> dict[str, Any
         process.start()
         meter = Meter(process)
         asyncio.run(publishes(process.port, meter, connections, 5))  # channels and plans are there
+        before = database.seconds()
         figures = asyncio.run(publishes(process.port, meter, connections, each))
+        database_us = (database.seconds() - before) / (connections * each) * 1e6
         process.terminate()
-    return {"statement_ms": round(took, 2), **figures}
+    return {
+        "statement_ms": round(took, 2),
+        "database_cpu_us_each": round(database_us, 1),
+        **figures,
+    }
 
 
 def main(options: argparse.Namespace) -> None:

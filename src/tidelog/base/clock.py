@@ -11,6 +11,11 @@ TEST_OFFSET_VARIABLE = "TIDELOG_TEST_CLOCK_OFFSET"
 shows; for fault tests only."""
 
 
+STEP_MS = 20
+"""A wall clock that moves by more than this against the monotonic one, between two comparisons with
+a store's, was set; corrections that are spread over time are smaller."""
+
+
 class Clock(Protocol):
     """Where the server takes its time from; tests pass `tidelog.testing.clock.FakeClock`."""
 
@@ -40,6 +45,12 @@ class ServerClock(Clock, Protocol):
         than that, so that nobody takes what was dated by the store for something of the future.
         """
 
+    def remembered_ms(self) -> int | None:
+        """What the store's clock shows by the last comparison: no more than it really does.
+
+        None if that must be asked: they were never compared, or the wall clock was set since.
+        """
+
 
 class SystemClock:
     """The wall clock, or the clock of a store that it was compared with, with a high-water mark.
@@ -60,6 +71,8 @@ class SystemClock:
         self._monotonic_ns = monotonic_ns
         self._mark_ms = 0
         self._store: _Seen | None = None
+        self._wall_lead_ms = 0
+        """How far the wall clock was ahead of the monotonic one at the last comparison."""
 
     def now_ms(self) -> int:
         """The time, or the highest one given out if that is later."""
@@ -76,6 +89,7 @@ class SystemClock:
         store_ms += self._moved_ns() // 1_000_000
         wall_ms, now = self.wall_ms(), self._monotonic_ms()
         took_ms = wall_ms - asked_ms
+        self._wall_lead_ms = wall_ms - now
         if self._store is None:
             self._mark_ms = 0  # of a wall clock that may have been wrong
             self._store = _Seen(store_ms, now - max(0, took_ms), max(0, took_ms))
@@ -86,6 +100,13 @@ class SystemClock:
         # The store looked at its clock at some moment between the question and the answer.
         ahead_ms = max(0, asked_ms - store_ms) + min(0, wall_ms - store_ms)
         return Compared(ahead_ms, store_ms)
+
+    def remembered_ms(self) -> int | None:
+        """See `ServerClock.remembered_ms`."""
+        now = self._monotonic_ms()
+        if self._store is None or abs(self.wall_ms() - now - self._wall_lead_ms) > STEP_MS:
+            return None
+        return self._store.now_ms(now) - self._store.took_ms
 
     def _monotonic_ms(self) -> int:
         return self._monotonic_ns() // 1_000_000

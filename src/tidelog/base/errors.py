@@ -57,6 +57,10 @@ class HistoryReplaced(StoreUnavailable):
     """The store's log does not go on where this node has seen it end: nothing was committed."""
 
 
+class Overtaken(StoreUnavailable):
+    """Another node wrote after the state that a batch was decided by: decide it again."""
+
+
 class ClockSkewed(StoreUnavailable):
     """This node's clock and the database's differ by too much to write; the text names no host."""
 

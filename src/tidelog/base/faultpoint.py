@@ -25,8 +25,8 @@ class FaultPoint(StrEnum):
     DECIDED = "committer.decided"
     """Decisions made, nothing written."""
     ENTRIES_WRITTEN = "K3.message"
-    """Entries of the batch written. PostgreSQL writes entries and keys in one statement: there both
-    points lie after it."""
+    """Entries of the batch written. PostgreSQL writes a batch in one statement, which also commits
+    unless others must follow: then this and the points up to `WRITTEN` lie just before it."""
     KEYS_WRITTEN = "K3.dedupe"
     """Dedupe rows of the batch written."""
     DELIVERIES_WRITTEN = "K3.delivery"
@@ -39,7 +39,7 @@ class FaultPoint(StrEnum):
     WRITTEN = "store.written"
     """All rows of the batch written, COMMIT not yet issued."""
     COMMITTING = "store.committing"
-    """PostgreSQL: COMMIT sent, its answer not read. SQLite: about to COMMIT."""
+    """PostgreSQL: COMMIT or the one statement sent, no answer read. SQLite: about to COMMIT."""
     COMMITTED = "store.committed"
     """COMMIT durable; nothing outside the store knows."""
     HANDING_OVER = "committer.handing_over"

@@ -58,6 +58,11 @@ class Metrics:
         self.entries_committed = Counter(
             "tidelog_entries_committed", "Entries this node appended to the log", registry=r
         )
+        self.overtaken = Counter(
+            "tidelog_commits_overtaken",
+            "Batches that were decided again because another node wrote first",
+            registry=r,
+        )
         self.queue_depth = Gauge(
             "tidelog_commit_queue_depth", "Requests waiting for the committer", registry=r
         )

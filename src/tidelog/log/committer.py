@@ -17,10 +17,10 @@ from typing import NamedTuple
 from tidelog.base.clock import ServerClock
 from tidelog.base.data.incarnation import FORMER_INCARNATIONS, Incarnation, Incarnations
 from tidelog.base.errors import (
-    ClockSkewed,
     DataError,
     HistoryReplaced,
     OutcomeUnknown,
+    Overtaken,
     QueueFull,
     ShuttingDown,
     StoreError,
@@ -339,7 +339,7 @@ class Committer:
         while not self._stopping:
             try:
                 is_another = await self._name_history(error)
-            except HistoryReplaced:  # again
+            except (HistoryReplaced, Overtaken):  # again
                 continue
             except StoreError as problem:
                 _log.warning("%s; to begin again there, the store is needed: %s", error, problem)
@@ -505,7 +505,14 @@ class Committer:
         return _Decided(request, answers, [])
 
     async def _transact(self, batch: list[tuple[Request, Sequence[Item]]]) -> list[_Decided]:
-        """One transaction: load, decide, write, commit."""
+        """One transaction: load, decide, write, commit; again if another node came between."""
+        while True:
+            try:
+                return await self._attempt(batch)
+            except Overtaken:
+                self.metrics.overtaken.inc()
+
+    async def _attempt(self, batch: list[tuple[Request, Sequence[Item]]]) -> list[_Decided]:
         started = time.perf_counter()
         writer = self._store.writer
         if self._known_head > self.tail.position:
@@ -513,8 +520,8 @@ class Committer:
         asked_ms = self.clock_skew.wall_ms()
         loaded = await writer.begin(_union(batch), self.tail.position)
         try:
-            view = View(loaded, self.clock_skew.require(asked_ms, loaded.clock_ms))
-        except ClockSkewed:
+            view = View(loaded, await self._now_ms(asked_ms, loaded))
+        except StoreError:
             await writer.rollback()
             raise
         try:
@@ -524,7 +531,7 @@ class Committer:
             effects = view.effects()
             reach(FaultPoint.DECIDED)
             if effects is None:
-                await writer.rollback()
+                await writer.confirm()
             else:
                 await self._write(effects)
         except BaseException:
@@ -535,12 +542,30 @@ class Committer:
         self.metrics.commit_seconds.observe(time.perf_counter() - started)
         return decided
 
+    async def _now_ms(self, asked_ms: int, loaded: Loaded) -> int:
+        """The time that a batch goes by.
+
+        Raises:
+            ClockSkewed: nothing may be written.
+        """
+        skew, store_ms = self.clock_skew, loaded.clock_ms
+        if store_ms is None and self._store.is_shared:
+            remembered = skew.remembered_ms()
+            if remembered is not None:
+                return remembered
+            asked_ms = skew.wall_ms()
+            store_ms = await self._store.clock_ms()
+        return skew.require(asked_ms, store_ms)
+
     async def _write(self, effects: Effects) -> None:
         batch_id = os.urandom(16)
+        asked_ms = self.clock_skew.wall_ms()
         try:
-            await self._store.writer.commit(batch_id, effects)
+            store_ms = await self._store.writer.commit(batch_id, effects)
         except OutcomeUnknown as error:
             await self._resolve(batch_id, error)
+        else:
+            self.clock_skew.note(asked_ms, store_ms)
         self._known_head = max(self._known_head, effects.committed_id)
         self.metrics.entries_committed.inc(len(effects.entries))
 

@@ -327,7 +327,7 @@ async def _require_version(schema: Schema, connection: "asyncpg.Connection") -> 
 async def _pages(
     connection: "asyncpg.Connection", table: str, columns: list[str]
 ) -> AsyncGenerator[list[tuple[object, ...]], None]:
-    from tidelog.store.postgresql import from_record
+    from tidelog.store.postgresql_rows import from_record
 
     query = f"SELECT {', '.join(columns)} FROM tidelog.{table}"
     cursor = await connection.cursor(query)
@@ -405,7 +405,7 @@ async def _fill(
     reading: sqlite3.Connection,
     progress: Progress,
 ) -> None:
-    from tidelog.store.postgresql import to_columns
+    from tidelog.store.postgresql_rows import to_columns
 
     total: int = reading.execute("SELECT committed_id FROM head").fetchone()[0]
     for table in tables(schema):

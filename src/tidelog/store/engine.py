@@ -42,6 +42,12 @@ NO_DRIVER = (
 )
 NO_URL = "store: not a valid postgresql:// URL; percent-encode special characters"
 
+REMEDY = (
+    "Restore a backup into an empty database with `tidelog restore BACKUP --store URL`; "
+    "`tidelog log verify` says how far a log is intact."
+)
+"""What an operator does about a damaged log of PostgreSQL."""
+
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
 
@@ -71,17 +77,31 @@ class Writer(Protocol):
     """All that an engine implements for writing. Its one user awaits each call before the next."""
 
     async def begin(self, names: Names, seen: int) -> Loaded:
-        """Open the transaction, take the head lock, load what is named.
+        """Load what is named, for a batch that `commit`, `confirm` or `rollback` ends.
+
+        An engine that others write to may leave it to those to find out that somebody did. After
+        one of them has raised `Overtaken`, the next batch cannot be overtaken.
 
         Raises:
             StoreUnavailable: nothing is open.
         """
 
-    async def commit(self, batch_id: bytes, effects: Effects) -> None:
+    async def confirm(self) -> None:
+        """End a batch that writes nothing: what it was decided by was true after it had begun.
+
+        Raises:
+            Overtaken: it was not.
+            StoreUnavailable: nobody can say.
+        """
+
+    async def commit(self, batch_id: bytes, effects: Effects) -> int | None:
         """Write and commit; durable when it returns. On any error nothing is open any more.
+
+        Returns what the store's clock showed; None for one that has no clock of its own.
 
         Raises:
             DataError: a row is to blame; nothing was committed.
+            Overtaken: others have written since what was loaded; nothing was committed.
             StoreUnavailable: nothing was committed.
             OutcomeUnknown: ask `committed`.
             StoreUntrustworthy: nothing can be said; stop the process.
@@ -91,7 +111,7 @@ class Writer(Protocol):
         """End the transaction without a trace."""
 
     async def committed(self, batch_id: bytes) -> bool:
-        """Whether that batch, this writer's last, is in the store."""
+        """Whether that batch, this writer's last, is in the store; if not, it never will be."""
 
 
 class Store(Protocol):

@@ -9,9 +9,11 @@ row.
 The surface that brings a statement says what it touches (`Extension.touches`). One of which nothing
 is said may touch anything: it stays where it is, nothing moves across it, and only those that
 follow each other directly go together. That is right for whatever is rare; what every publish,
-append, send, lease or acknowledgement writes should be listed.
+append, send, lease or acknowledgement writes should be listed. A listed statement touches neither
+entries nor keys, and takes nothing but arrays.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -34,12 +36,23 @@ class Group(NamedTuple):
     """A statement and the values of all rows it is executed for, in their order."""
 
     statement: str
-    rows: list[tuple[Any, ...]]
+    rows: list[Any]
 
 
-def group(changes: Iterable[RowChange], touches: Mapping[str, Touch]) -> list[Group]:
+class Groups(NamedTuple):
+    """Statements that leave the same rows as the changes of a batch, in their order."""
+
+    groups: list[Group]
+    together: int
+    """So many of the first are listed and touch no row of each other: they may be executed as parts
+    of one statement, which do not see what the others write."""
+
+
+def group(changes: Iterable[RowChange], touches: Mapping[str, Touch]) -> Groups:
     """The same changes in as few statements as leave the same rows."""
     groups: list[Group] = []
+    apart = sys.maxsize
+    """The first statement that must see what one before it has written."""
     last: dict[str, int] = {}
     """Where the last statement of each kind is, as far as a change may still join it."""
     touched: dict[tuple[Any, ...], int] = {}
@@ -52,6 +65,7 @@ def group(changes: Iterable[RowChange], touches: Mapping[str, Touch]) -> list[Gr
             if at != len(groups) - 1 or at < 0:
                 touched.clear()
                 last.clear()
+                apart = min(apart, len(groups))
                 at = last[statement] = len(groups)
                 groups.append(Group(statement, []))
         else:
@@ -60,6 +74,8 @@ def group(changes: Iterable[RowChange], touches: Mapping[str, Touch]) -> list[Gr
             if at < before or at < 0 or (at == before and not touch.may_repeat):
                 at = last[statement] = len(groups)
                 groups.append(Group(statement, []))
+            if at > before >= 0:
+                apart = min(apart, at)
             touched[row] = at
         groups[at].rows.append(values)
-    return groups
+    return Groups(groups, min(apart, len(groups)))

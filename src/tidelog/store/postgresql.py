@@ -1,26 +1,14 @@
 """The scale-out engine: several server processes on one PostgreSQL."""
 
 import asyncio
-import contextlib
-import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
 
 from tidelog.base.data.incarnation import Incarnation
-from tidelog.base.data.nultext import MARK, escape, unescape
-from tidelog.base.errors import (
-    ConfigError,
-    DataError,
-    OutcomeUnknown,
-    SchemaTooNew,
-    StoreDamaged,
-    StoreError,
-    StoreUnavailable,
-)
-from tidelog.base.faultpoint import FaultPoint, reach
+from tidelog.base.data.nultext import escape
+from tidelog.base.errors import ConfigError, SchemaTooNew, StoreDamaged, StoreUnavailable
 from tidelog.base.sql.sqlitefile import too_new
 from tidelog.store.engine import (
     ANNOUNCED_MS,
@@ -29,21 +17,20 @@ from tidelog.store.engine import (
     NO_URL,
     PAGE_BYTES,
     PAGE_ENTRIES,
+    REMEDY,
     end_problem,
     new_incarnation,
 )
-from tidelog.store.grouping import group
 from tidelog.store.postgresql_listener import ANNOUNCEMENT, HEAD, LOST, Listener
+from tidelog.store.postgresql_rows import from_record, to_columns
+from tidelog.store.postgresql_writer import CLOSE_SECONDS, PostgresqlWriter
 from tidelog.store.read_gate import ReadGate
 from tidelog.store.rows import (
     Announcement,
     DedupeRow,
-    Effects,
     Entry,
     Head,
     Key,
-    Loaded,
-    Names,
     Row,
     SealedTable,
     SurfaceStats,
@@ -56,237 +43,11 @@ HALF_OPEN_MS = 10_000
 """The server ends a transaction of ours that stands idle this long: a node that lost its network
 while it held the head lock must not stop the others for longer."""
 
-CLOSE_SECONDS = 3.0
-"""How long a farewell may take; a frozen server must not keep the process from ending."""
-
 MIGRATION_SECONDS = 86_400.0
 """How long one step of a migration may take."""
 
 SWEEP_SECONDS = 10.0
 """Pause between two looks for announcements that everybody has heard or missed."""
-
-REMEDY = (
-    "Restore a backup into an empty database with `tidelog restore BACKUP --store URL`; "
-    "`tidelog log verify` says how far a log is intact."
-)
-
-_BAD_ROW = (
-    asyncpg.DataError,
-    asyncpg.IntegrityConstraintViolationError,
-    asyncpg.exceptions.DataError,
-    asyncpg.exceptions.ProgramLimitExceededError,
-    LookupError,
-    OverflowError,
-    TypeError,
-    UnicodeError,
-)
-"""Whatever the server or the driver says of a value, and the name of a query that there is not. The
-driver's own `DataError` is a subclass of its `InterfaceError`, so this is asked first."""
-
-
-def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
-    """Rows as one array per column, which is how they reach the server in one round trip.
-
-    A key may hold U+0000, which PostgreSQL's text cannot: see `tidelog.base.data.nultext`.
-    """
-    if not rows:
-        return [()] * width
-    columns: list[Sequence[Any]] = []
-    for column in zip(*rows, strict=True):
-        values: Sequence[Any] = column
-        texts = [value for value in column if isinstance(value, str)]
-        joined = "".join(texts)
-        if "\0" in joined or MARK in joined:
-            values = [escape(value) if isinstance(value, str) else value for value in column]
-        columns.append(values)
-    return columns
-
-
-def from_record(record: Iterable[Any]) -> Row:
-    """A row as it was given to `to_columns`."""
-    return tuple(
-        unescape(value) if isinstance(value, str) and MARK in value else value for value in record
-    )
-
-
-class PostgresqlWriter:
-    """The one writing connection of this process; reconnects when it is lost."""
-
-    def __init__(
-        self, connect: Callable[[], Any], queries: dict[str, str], schema: Schema, node: str
-    ) -> None:
-        self._connect = connect
-        self._queries = queries
-        self._touches = schema.touches
-        self._fault_points = schema.fault_points
-        self._node = node
-        self._connection: asyncpg.Connection | None = None
-
-    async def begin(self, names: Names, seen: int) -> Loaded:
-        """See `Writer.begin`."""
-        async with self._as_store_errors():
-            connection = await self._connected()
-            head, clock_ms = await self._lock(connection)
-            return Loaded(
-                head=head,
-                others=await self._others(connection, seen, head.committed_id),
-                dedupe=await self._dedupe(connection, names),
-                serials=await self._serials(connection, names),
-                rows=await self._rows(connection, names),
-                clock_ms=clock_ms,
-            )
-
-    async def _connected(self) -> asyncpg.Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._connect()
-        return self._connection
-
-    async def _lock(self, connection: asyncpg.Connection) -> tuple[Head, int]:
-        await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        [(*head, clock_ms)] = await connection.fetch(self._queries["lock_head"])
-        return Head._make(head), clock_ms
-
-    async def _others(self, connection: asyncpg.Connection, seen: int, head: int) -> list[Entry]:
-        others: list[Entry] = []
-        while seen < head:
-            page = await connection.fetch(
-                self._queries["entries_after"], seen, head, PAGE_ENTRIES, PAGE_BYTES
-            )
-            if not page:
-                raise StoreDamaged(f"the log ends at {seen}, its head row says {head}. {REMEDY}")
-            others += [Entry._make(from_record(record)) for record in page]
-            seen = others[-1].committed_id
-        return others
-
-    async def _dedupe(
-        self, connection: asyncpg.Connection, names: Names
-    ) -> dict[tuple[str, str], DedupeRow | None]:
-        dedupe: dict[tuple[str, str], DedupeRow | None] = dict.fromkeys(names.dedupe)
-        if dedupe:
-            found = await connection.fetch(
-                self._queries["dedupe_rows"], *to_columns(names.dedupe, 2)
-            )
-            for record in found:
-                row = DedupeRow._make(from_record(record))
-                dedupe[row.scope, row.key] = row
-        return dedupe
-
-    async def _serials(self, connection: asyncpg.Connection, names: Names) -> dict[str, int]:
-        if not names.streams:
-            return {}
-        [streams] = to_columns([(stream,) for stream in names.streams], 1)
-        found = await connection.fetch(self._queries["stream_serials"], streams)
-        return {stream: serial or 0 for stream, serial in map(from_record, found)}
-
-    async def _rows(
-        self, connection: asyncpg.Connection, names: Names
-    ) -> dict[tuple[str, Key], tuple[Row, ...]]:
-        """Named queries take their keys as arrays and return the key's number first."""
-        loaded: dict[tuple[str, Key], tuple[Row, ...]] = dict.fromkeys(names.rows, ())
-        ordered = sorted(loaded, key=lambda named: named[0])  # each once, however often named
-        for query, run in itertools.groupby(ordered, key=lambda named: named[0]):
-            keys = [key for _, key in run]
-            for number, *row in await connection.fetch(
-                self._queries[query], *to_columns(keys, len(keys[0]))
-            ):
-                loaded[query, keys[number - 1]] += (from_record(row),)
-        return loaded
-
-    async def commit(self, batch_id: bytes, effects: Effects) -> None:
-        """See `Writer.commit`."""
-        connection = self._connection
-        assert connection is not None  # noqa: S101 - `begin` connected
-        async with self._as_store_errors():
-            await self._write(connection, batch_id, effects)
-            reach(FaultPoint.WRITTEN)
-        try:
-            # A task, so that COMMIT is on its way when the fault point is passed.
-            answer = asyncio.ensure_future(connection.execute("COMMIT"))
-            await asyncio.sleep(0)
-            reach(FaultPoint.COMMITTING)
-            await answer
-        except LOST as error:
-            self._drop()
-            raise OutcomeUnknown("the connection was lost while COMMIT was in flight") from error
-        reach(FaultPoint.COMMITTED)
-
-    async def _write(
-        self, connection: asyncpg.Connection, batch_id: bytes, effects: Effects
-    ) -> None:
-        if effects.forgotten:
-            columns = to_columns(effects.forgotten, 2)
-            await connection.execute(self._queries["forget_keys"], *columns)
-        await connection.execute(
-            self._queries["write_batch"],
-            *to_columns(effects.entries, len(Entry._fields)),
-            *to_columns(effects.dedupe, len(DedupeRow._fields)),
-            effects.committed_id,
-            effects.digest,
-            effects.committed_at,
-            self._node,
-            batch_id,
-        )
-        if effects.entries:
-            reach(FaultPoint.ENTRIES_WRITTEN)
-        if effects.dedupe:
-            reach(FaultPoint.KEYS_WRITTEN)
-        for statement, rows in group(effects.changes, self._touches):
-            await connection.execute(self._queries[statement], *to_columns(rows, len(rows[0])))
-            if statement in self._fault_points:
-                reach(self._fault_points[statement])
-        if effects.entries:
-            reach(FaultPoint.HISTORY_WRITTEN)
-
-    async def rollback(self) -> None:
-        """See `Writer.rollback`; a connection that cannot even do that is dropped."""
-        if self._connection is None or self._connection.is_closed():
-            return
-        try:
-            await self._connection.execute("ROLLBACK")
-        except LOST:
-            self._drop()
-
-    async def committed(self, batch_id: bytes) -> bool:
-        """See `Writer.committed`.
-
-        Asked under the head lock, which the lost transaction holds until it has ended one way or
-        the other. The writer's own row is compared, not the head: another node may have committed
-        since.
-        """
-        async with self._as_store_errors():
-            connection = await self._connected()
-            await self._lock(connection)
-            last = await connection.fetchval(self._queries["batch_of_writer"], self._node)
-            await connection.execute("ROLLBACK")
-            return bool(last == batch_id)
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
-            self._connection = None
-
-    async def close(self) -> None:
-        """Let go of the connection; without ceremony if the server does not respond."""
-        if self._connection is not None:
-            with contextlib.suppress(*LOST):
-                await self._connection.close(timeout=CLOSE_SECONDS)
-
-    @asynccontextmanager
-    async def _as_store_errors(self) -> AsyncIterator[None]:
-        try:
-            yield
-        except StoreError:
-            await self.rollback()
-            raise
-        except (*LOST, *_BAD_ROW) as error:
-            await self.rollback()
-            raise _classify(error) from error
-
-
-def _classify(error: BaseException) -> StoreError:
-    if isinstance(error, _BAD_ROW):
-        return DataError(f"the store refused a row: {error}")
-    return StoreUnavailable(f"PostgreSQL is not available: {type(error).__name__}: {error}")
 
 
 async def migrate(
@@ -405,8 +166,10 @@ class PostgresqlStore:
             self._url,
             timeout=self._connect_seconds,
             command_timeout=self._statement_timeout_ms / 1000,
+            max_cacheable_statement_size=0,  # all: what a batch writes is one long statement
             server_settings={
                 "application_name": "tidelog",
+                "jit": "off",  # it would compile that statement again for every batch
                 "idle_in_transaction_session_timeout": str(HALF_OPEN_MS),
                 "statement_timeout": str(self._statement_timeout_ms),
             },

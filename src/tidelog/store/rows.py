@@ -131,7 +131,7 @@ class RowChange(Struct, frozen=True):
 
 
 class Loaded(Struct):
-    """What `Writer.begin` found, under the lock."""
+    """What `Writer.begin` found."""
 
     head: Head
     others: list[Entry]
@@ -142,7 +142,7 @@ class Loaded(Struct):
     """Last serial of each named stream, 0 for a new one."""
     rows: dict[tuple[str, Key], tuple[Row, ...]]
     clock_ms: int | None = None
-    """What the store's clock showed under the lock; None for one that has no clock of its own."""
+    """What the store's clock showed; None if it was not asked, or has no clock of its own."""
 
 
 class Effects(Struct):

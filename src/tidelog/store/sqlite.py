@@ -246,7 +246,7 @@ class SqliteWriter:
         connection.executemany(queries["insert_dedupe"], effects.dedupe)
         if effects.dedupe:
             reach(FaultPoint.KEYS_WRITTEN)
-        for statement, rows in group(effects.changes, self._touches):
+        for statement, rows in group(effects.changes, self._touches).groups:
             connection.executemany(queries[statement], rows)
             if statement in self._fault_points:
                 reach(self._fault_points[statement])
@@ -279,6 +279,10 @@ class SqliteWriter:
     def _commit(self) -> None:
         reach(FaultPoint.COMMITTING)
         self._connection.execute("COMMIT")
+
+    async def confirm(self) -> None:
+        """See `Writer.confirm`; nobody else writes."""
+        self._rollback()
 
     async def rollback(self) -> None:
         """See `Writer.rollback`."""

@@ -26,6 +26,10 @@ class FakeClock:
         del asked_ms, store_ms
         return Compared(0, self._now_ms)
 
+    def remembered_ms(self) -> int | None:
+        """The same again."""
+        return self._now_ms
+
     def set(self, now_ms: int) -> None:
         """Jump to `now_ms`, forwards or backwards."""
         self._now_ms = now_ms

@@ -65,6 +65,10 @@ class ScriptedWriter:
         if self.lost_answers:
             raise self.lost_answers.popleft()
 
+    async def confirm(self) -> None:
+        """See `Writer.confirm`."""
+        await self._real.confirm()
+
     async def rollback(self) -> None:
         """See `Writer.rollback`."""
         await self._real.rollback()

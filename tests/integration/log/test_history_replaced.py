@@ -221,6 +221,10 @@ class Wrapped:
         """See `Writer.commit`."""
         await self._store.writer.commit(*arguments)
 
+    async def confirm(self) -> None:
+        """See `Writer.confirm`."""
+        await self._store.writer.confirm()
+
     async def rollback(self) -> None:
         """See `Writer.rollback`."""
         await self._store.writer.rollback()

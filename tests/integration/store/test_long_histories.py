@@ -16,7 +16,7 @@ from tidelog.channels.upkeep.verifier import verify_channels
 from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
 from tidelog.store.engine import MAX_ID, Store
-from tidelog.store.postgresql import to_columns
+from tidelog.store.postgresql_rows import to_columns
 from tidelog.store.rows import Effects, Key, Names, RowChange
 
 STREAM = "channels/app/long"

@@ -25,7 +25,7 @@ from tidelog.log.draft import Draft
 from tidelog.log.request import Submission
 from tidelog.log.verify import Progress, verify
 from tidelog.store import Store, open_store
-from tidelog.store.postgresql import from_record
+from tidelog.store.postgresql_rows import from_record
 from tidelog.store.rows import Entry, Row
 from tidelog.testing.clock import FakeClock
 

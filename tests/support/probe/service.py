@@ -54,11 +54,16 @@ from tidelog.log.decision import Answer, Failure
 from tidelog.log.request import Submission, submit_and_wait
 from tidelog.log.retention import PRUNE_ENTRIES
 from tidelog.store.engine import Store
+from tidelog.store.grouping import Touch
 from tidelog.store.rows import Entry
 from tidelog.store.schema import Extension, packaged
 
 VARIABLE = "TIDELOG_TEST_PROBE"
 """Set to 0, it leaves this surface out of a server that a test starts."""
+
+UNLISTED = "TIDELOG_TEST_PROBE_UNLISTED"
+"""Set, a server process does not tell the store what this surface's statement touches: on
+PostgreSQL it is then a statement of its own, in a transaction that COMMIT ends."""
 
 ATTACH_ENTRIES = 256
 """Stored entries sent before the socket is waited for; well below what makes a slow consumer."""
@@ -80,6 +85,7 @@ EXTENSION = Extension(
             last_committed_id {integer} NOT NULL);"""
         for engine, integer in (("sqlite", "INTEGER"), ("postgresql", "BIGINT"))
     },
+    touches={"put_probe_stream": Touch("probe_stream", slice(0, 1), may_repeat=True)},
 )
 
 _STATUS_CODES = {"committed": 201, "duplicate": 200, "conflict": 409, "refused": 422, "failed": 503}

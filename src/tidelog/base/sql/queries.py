@@ -1,5 +1,7 @@
 """SQL kept in packaged files of named statements, never pasted together in Python.
 
+(But for whole statements that are made one: `tidelog.store.one_statement`.)
+
 A file is a sequence of `-- name: some_name` lines, each followed by a comment that says what the
 statement is for and by the statement itself.
 """

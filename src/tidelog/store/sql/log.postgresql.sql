@@ -7,14 +7,19 @@ FROM tidelog.head;
 -- name: lock_head
 -- Gapless, commit-ordered ids across nodes: one writer at a time. It is a statement of its own: under
 -- READ COMMITTED a statement's snapshot precedes its lock wait, so whatever is loaded must come after.
--- The incarnation is the one before the wait; the next look at the head shows a newer one. The clock is
--- looked at after the wait: rows of a materialized query are locked before they are seen outside it.
-WITH locked AS MATERIALIZED (
-  SELECT committed_id, digest, committed_at, log_id,
-         (SELECT id FROM tidelog.incarnation ORDER BY number DESC LIMIT 1)
-  FROM tidelog.head FOR UPDATE
-)
-SELECT locked.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM locked;
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SELECT FROM tidelog.head FOR UPDATE;
+
+-- name: look
+-- The head, which transaction wrote it, and the time. Every batch of any node writes the head, also one
+-- without entries: while xmin is the same, nothing has changed.
+SELECT xmin, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, committed_id, digest, committed_at, log_id,
+       (SELECT id FROM tidelog.incarnation ORDER BY number DESC LIMIT 1)
+FROM tidelog.head;
+
+-- name: touch_head
+-- A statement that was decided by this head and is still on its way finds another one.
+UPDATE tidelog.head SET committed_id = committed_id;
 
 -- name: clock
 -- The time that all nodes go by.
@@ -27,32 +32,50 @@ SELECT 1, $1, 0, $2, 0, 1, tidelog.seal(json_build_array(1, $1::text, 0, encode(
 WHERE NOT EXISTS (SELECT 1 FROM tidelog.log)
 ON CONFLICT (only_row) DO NOTHING;
 
--- name: write_batch
--- Everything every batch writes, in one round trip: entries, keys, head, writer, wake-up.
-WITH entries AS (
-  INSERT INTO tidelog.log (committed_id, stream, stream_serial, surface, kind, entity, ref, actor,
-                           committed_at, body, data, body_digest, digest)
-  SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[],
-                       $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bytea[], $12::bytea[],
-                       $13::bytea[])
-), keys AS (
-  INSERT INTO tidelog.dedupe (scope, key, committed_id, fingerprint, owner, outcome, available,
-                              first_seen_at, expires_at, seal)
-  SELECT new.*, tidelog.seal(json_build_array(
-           scope, key, committed_id, encode(fingerprint, 'hex'), owner, encode(outcome, 'hex'), available,
-           first_seen_at, expires_at))
-  FROM unnest($14::text[], $15::text[], $16::bigint[], $17::bytea[], $18::text[], $19::bytea[],
-              $20::bigint[], $21::bigint[], $22::bigint[])
-    AS new (scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at, expires_at)
-), head AS (
-  UPDATE tidelog.head SET committed_id = $23, digest = $24, committed_at = $25,
-    seal = tidelog.seal(json_build_array(
-      only_row, log_id, $23::bigint, encode($24::bytea, 'hex'), $25::bigint, incarnation))
-), writer AS (
-  INSERT INTO tidelog.writer (node, batch_id, committed_at) VALUES ($26, $27, $25)
-  ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at
-)
-SELECT pg_notify('tidelog_head', $23::bigint::text);
+-- name: take_head
+-- The new head, if the old one is still what the batch was decided by. Who waits here for another writer
+-- compares with what that one wrote. The statements of a batch are parts of this one, and have no rows to
+-- write if this has none.
+UPDATE tidelog.head SET committed_id = $1, digest = $2, committed_at = $3,
+  seal = tidelog.seal(json_build_array(
+    only_row, log_id, $1::bigint, encode($2::bytea, 'hex'), $3::bigint, incarnation))
+WHERE xmin = $4::xid AND committed_id = $5 AND digest = $6
+RETURNING xmin;
+
+-- name: note_writer
+-- With the head of every batch.
+INSERT INTO tidelog.writer (node, batch_id, committed_at) SELECT $7, $8, $3 FROM taken
+ON CONFLICT (node) DO UPDATE SET batch_id = excluded.batch_id, committed_at = excluded.committed_at;
+
+-- name: tell_head
+-- The end of a batch's statement: which transaction it is, the time, and the wake-up of other nodes.
+SELECT xmin, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, pg_notify('tidelog_head', $1::bigint::text)
+FROM taken;
+
+-- name: write_entries
+-- What a batch appends; of a column in which all have the same value the first has it alone.
+INSERT INTO tidelog.log (committed_id, stream, stream_serial, surface, kind, entity, ref, actor,
+                         committed_at, body, data, body_digest, digest)
+SELECT committed_id, stream, stream_serial, coalesce(surface, ($4::text[])[1]),
+       coalesce(kind, ($5::text[])[1]), entity, coalesce(ref, ($7::text[])[1]),
+       coalesce(actor, ($8::text[])[1]), coalesce(committed_at, ($9::bigint[])[1]), body, data, body_digest,
+       digest
+FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[],
+            $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bytea[], $12::bytea[],
+            $13::bytea[])
+  AS new (committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at, body, data,
+          body_digest, digest);
+
+-- name: write_keys
+-- The keys that a batch uses.
+INSERT INTO tidelog.dedupe (scope, key, committed_id, fingerprint, owner, outcome, available,
+                            first_seen_at, expires_at, seal)
+SELECT new.*, tidelog.seal(json_build_array(
+         scope, key, committed_id, encode(fingerprint, 'hex'), owner, encode(outcome, 'hex'), available,
+         first_seen_at, expires_at))
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::bytea[],
+            $7::bigint[], $8::bigint[], $9::bigint[])
+  AS new (scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at, expires_at);
 
 -- name: batch_of_writer
 -- Whether a batch whose COMMIT answer was lost is in the store; asked under the head lock.

@@ -68,6 +68,10 @@ class Tampered:
             raise error
         await self._writer.commit(batch_id, effects)
 
+    async def confirm(self) -> None:
+        """See `Writer.confirm`."""
+        await self._writer.confirm()
+
     async def rollback(self) -> None:
         """Roll back."""
         await self._writer.rollback()
