@@ -12,6 +12,7 @@ EXTENSION = packaged(
         *("mesh_by_slug", "mesh_member", "mesh_known_ids", "mesh_take_shares", "mesh_use_tokens"),
         *("mesh_waiting", "mesh_recipients", "mesh_entry"),
     ),
+    kept_reads=("mesh_by_id", "mesh_member", "mesh_topic", "mesh_webhooks"),
     touches={
         "mesh_add_delivery": _DELIVERY,
         "mesh_claim_delivery": _DELIVERY,

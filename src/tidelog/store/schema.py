@@ -29,6 +29,9 @@ class Extension(NamedTuple):
     history. An engine reads everything else in the other lane."""
     touches: Mapping[str, Touch] = {}
     """Statements that commute with each other unless they touch the same row."""
+    kept_reads: frozenset[str] = frozenset()
+    """Queries that many decisions make, and whose rows no statement of `touches` changes: who is a
+    store's only writer keeps what they found until another statement is written."""
     fault_points: Mapping[str, FaultPoint] = {}
     """Where a test can stop an engine inside a transaction: after these statements."""
     tables: Mapping[str, str] = {}
@@ -40,6 +43,7 @@ def packaged(
     package: str,
     *,
     short_reads: Iterable[str] = (),
+    kept_reads: Iterable[str] = (),
     touches: Mapping[str, Touch] | None = None,
     fault_points: Mapping[str, FaultPoint] | None = None,
 ) -> Extension:
@@ -53,6 +57,7 @@ def packaged(
         },
         migrations={engine: _numbered(folder / "migrations", engine) for engine in ENGINES},
         short_reads=frozenset(short_reads),
+        kept_reads=frozenset(kept_reads),
         touches=touches or {},
         fault_points=fault_points or {},
     )
@@ -84,6 +89,7 @@ class Schema:
     def __init__(self, extensions: Iterable[Extension]) -> None:
         self._parts = (LOG, *extensions)
         self.short_reads = frozenset[str]().union(*(part.short_reads for part in self._parts))
+        self.kept_reads = frozenset[str]().union(*(part.kept_reads for part in self._parts))
         self.touches: dict[str, Touch] = {}
         self.fault_points: dict[str, FaultPoint] = {}
         for part in self._parts:

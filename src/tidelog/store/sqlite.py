@@ -62,6 +62,10 @@ PAGE_CACHE_BYTES = 192 * 1024**2
 REMEMBERED_SERIALS = 20_000
 """Streams whose last serial is kept in memory, some hundred bytes each."""
 
+KEPT_READS = 5_000
+KEPT_ROWS = 8
+"""Reads whose rows are kept in memory, and rows of one: together some megabytes."""
+
 SCRUB_TRIES = 50
 SCRUB_PAUSE_SECONDS = 0.02
 """How often, and with what pause, a moment without readers is looked for."""
@@ -166,6 +170,10 @@ class SqliteWriter:
         self._committing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-commit")
         self._serials: dict[str, int] = {}
         """Last committed serials of streams; nobody else writes, so they cannot go stale."""
+        self._kept_reads, self._touches = schema.kept_reads, schema.touches
+        self._kept: dict[tuple[str, Key], tuple[Row, ...]] = {}
+        """What `Extension.kept_reads` found. A send of the mesh makes four of them, each a tenth of
+        what SQLite does for it; with many senders no two of a batch make the same."""
 
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; nobody else writes, so there are no others' entries."""
@@ -201,11 +209,18 @@ class SqliteWriter:
             others=[],
             dedupe=dedupe,
             serials={stream: self._serial(stream) for stream in names.streams},
-            rows={
-                (query, key): tuple(execute(self._queries[query], key).fetchall())
-                for query, key in names.rows
-            },
+            rows={name: self._rows(*name) for name in names.rows},
         )
+
+    def _rows(self, query: str, key: Key) -> tuple[Row, ...]:
+        if (kept := self._kept.get((query, key))) is not None:
+            return kept
+        found = tuple(self._connection.execute(self._queries[query], key).fetchall())
+        if query in self._kept_reads and len(found) <= KEPT_ROWS:
+            if len(self._kept) >= KEPT_READS:
+                self._kept.clear()
+            self._kept[query, key] = found
+        return found
 
     def _serial(self, stream: str) -> int:
         serial = self._serials.get(stream)
@@ -217,6 +232,8 @@ class SqliteWriter:
     async def commit(self, batch_id: bytes, effects: Effects) -> None:
         """See `Writer.commit`; nobody will ask after the batch, so its id is not kept."""
         del batch_id
+        if any(change.statement not in self._touches for change in effects.changes):
+            self._kept.clear()
         with self._as_store_errors():
             self._write(effects)
             reach(FaultPoint.WRITTEN)

@@ -498,15 +498,14 @@ class SyncService:
             origin = origins.pop(event.committed_id, None)
             receivers = self._receivers(event.partitions)
             if receivers:
-                sender = origin or self._submitter(event)
-                left_out = sender if sender in receivers else None
+                left_out = origin if origin in receivers else self._submitter(event, receivers)
                 frame = _broadcast(event, NATIVE)
                 if runs and runs[-1][0] is receivers and runs[-1][1] is left_out:
                     runs[-1][2].append(frame)
                 else:
                     runs.append((receivers, left_out, [frame]))
             if self._in_projects:
-                self._deliver_in_projects(event, origin or self._submitter(event))
+                self._deliver_in_projects(event, origin)
         for receivers, left_out, frames in runs:
             for connection, push in receivers.items():
                 if connection is not left_out:
@@ -534,13 +533,13 @@ class SyncService:
             receivers |= self._subscribers.get(name, {})
         return receivers
 
-    def _submitter(self, event: Event) -> "_Connection | None":
-        """Who still waits for the answer to this very item, if somebody does.
+    def _submitter(self, event: Event, receivers: "Subscribers") -> "_Connection | None":
+        """Who of the receivers still waits for the answer to this very item, if somebody does.
 
         The items of a request with a poison item leave the tail before its answer (sync D29).
         """
         connection = self.clients.get(event.client_id)
-        if connection is None:
+        if connection is None or connection not in receivers:
             return None
         waiting = (item.id for request in connection.unanswered for item in request.items)
         return connection if event.id in waiting else None

@@ -177,4 +177,5 @@ class Submitting:
 
 def _wanted(items: Sequence[PreparedItem]) -> list[str]:
     """Partitions whose tree state a decision may look at."""
-    return sorted({name for item in items if item.needs_state() for name in item.partitions})
+    wanted = [item for item in items if item.needs_state()]
+    return sorted({name for item in wanted for name in item.partitions}) if wanted else []
