@@ -188,8 +188,9 @@ class Request(Protocol):
     size_bytes: int
     """What it holds in memory while it waits."""
     waits_for_entries: bool
-    """Whether whoever is answered waits until the entries have come too. Then the answer may be
-    handed over ahead of the entries of the requests before it; otherwise it comes after them."""
+    """Whether whoever is answered waits until the entries have come too, or gets none. Then the
+    answer may be handed over ahead of the entries of the requests before it; otherwise it comes
+    after them."""
 
     def items(self) -> Sequence[Item]:
         """Its decisions, in order. They stay together in one batch and fail separately."""

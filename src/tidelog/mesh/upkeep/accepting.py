@@ -80,7 +80,9 @@ class Accepting:
             supersedes=accept.supersedes,
         )
         decided = partial(self._decided, send.mesh_id)
-        self._committer.submit(Question(send, tell, decided, send.size_bytes))
+        # Messages come by leases of their own, each later than any answer.
+        question = Question(send, tell, decided, send.size_bytes, waits_for_entries=True)
+        self._committer.submit(question)
 
     def _decided(self, mesh_id: str, reply: Reply) -> Message:
         if reply.status in (403, 404):

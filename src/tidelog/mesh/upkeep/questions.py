@@ -21,14 +21,19 @@ class NamedItem(Item, Protocol):
 class Question:
     """A `Request` of one item, whose answer is told to whoever asked."""
 
-    __slots__ = ("_answer_of", "_item", "_tell", "names", "size_bytes")
-
-    waits_for_entries = False
+    __slots__ = ("_answer_of", "_item", "_tell", "names", "size_bytes", "waits_for_entries")
 
     def __init__(
-        self, item: NamedItem, tell: Tell, answer_of: Callable[[Any], Message], size_bytes: int
+        self,
+        item: NamedItem,
+        tell: Tell,
+        answer_of: Callable[[Any], Message],
+        size_bytes: int,
+        *,
+        waits_for_entries: bool = False,
     ) -> None:
         """`answer_of` makes a message of what the decision returned, after what must come first."""
+        self.waits_for_entries = waits_for_entries
         self.names = item.names()
         self.size_bytes = size_bytes
         self._item = item

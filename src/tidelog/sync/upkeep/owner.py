@@ -4,7 +4,6 @@ It has the committer, the states, the model version and the register of clients;
 connection. A front is known by its end of the link and by what it follows.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -87,8 +86,6 @@ class SyncOwner:
         self.clients = Clients(self.others)
         self._fronts: tuple[_Front, ...] = ()
         """Those that have said hello. Replaced, never changed: a front may be lost in between."""
-        self._untold: list[Event] = []
-        """What left the tail and fronts are not told of yet; see `tell_events`."""
         committer.tail.subscribe(SURFACE, self._deliver)
         committer.restore_bodies(SURFACE, self.archived)
 
@@ -122,7 +119,6 @@ class SyncOwner:
                     "process that owns the log; start tidelog again, so that all have the same"
                 )
             )
-        self.tell_events()
         self._fronts = (*self._fronts, front)
         incarnations = self._committer.incarnations
         return Welcome(
@@ -171,14 +167,13 @@ class SyncOwner:
         return {each: rows[0][0] for each, rows in zip(ids, found, strict=True)}
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self.tell_events)
+        events = []
         for entry in entries:
             body = entry.body
             assert body is not None  # noqa: S101 - new, or restored by `archived`
             partitions = _decode_partitions(body).partitions
             self.states.follow(entry, partitions)
-            self._untold.append(
+            events.append(
                 Event(
                     entry.committed_id,
                     entry.committed_at,
@@ -188,17 +183,9 @@ class SyncOwner:
                     body,
                 )
             )
-        self.last_event = entries[-1].committed_id
-
-    def tell_events(self) -> None:
-        """Tell fronts what left the tail: in the next turn, or before anything that comes after it.
-
-        Requests leave the tail one by one, hundreds in a turn. A message for each was a sixth of
-        what an event costs a process, and more with several fronts.
-        """
-        events, self._untold = self._untold, []
         for part in parts(events, lambda event: len(event.body), MAX_EVENTS_BYTES):
-            whole = Events(part[-1].committed_id, part)
+            self.last_event = part[-1].committed_id
+            whole = Events(self.last_event, part)
             for front in self._fronts:
                 front.deliver(whole)
 
@@ -207,8 +194,7 @@ class _Front(OwnerEnd):
     """One front: what it follows, and in which order its connections submit."""
 
     def __init__(self, owner: SyncOwner, send: Send) -> None:
-        super().__init__(self._send_in_order)
-        self._send_at_once = send
+        super().__init__(send)
         self._owner = owner
         self._partitions: set[str] = set()
         self._projects: set[str] = set()
@@ -239,16 +225,12 @@ class _Front(OwnerEnd):
         """See `AtOwner.lost`."""
         self._owner.lost(self)
 
-    def _send_in_order(self, number: int, message: Message) -> None:
-        self._owner.tell_events()
-        self._send_at_once(number, message)
-
     def deliver(self, events: Events) -> None:
         """Tell the front how far the log is, and what it follows of that."""
         followed = [event for event in events.events if self._follows(event.partitions)]
         if len(followed) < len(events.events):  # else all who follow them are told the same
             events = Events(events.position, followed)
-        self._send_at_once(0, events)
+        self.tell(events)
 
     def _follows(self, partitions: Sequence[str]) -> bool:
         return not self._partitions.isdisjoint(partitions) or (
@@ -264,8 +246,7 @@ class _Front(OwnerEnd):
             sender = self._senders.get(submit.connection)
             if sender is None:
                 sender = self._senders[submit.connection] = Sender()
-        send = self.send if submit.follows else self._send_at_once
-        self._owner.submitting.take(submit, sender, partial(send, number))
+        self._owner.submitting.take(submit, sender, partial(self.send, number))
 
     def _attach(self, number: int, attach: Attach) -> None:
         # At once: what another `Attach` asks for next may rely on it.

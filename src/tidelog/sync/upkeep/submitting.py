@@ -50,9 +50,8 @@ class _Request:
         "_tell",
         "names",
         "size_bytes",
+        "waits_for_entries",
     )
-
-    waits_for_entries = False
 
     def __init__(
         self,
@@ -66,6 +65,7 @@ class _Request:
         keys = tuple([item.key for item in items if not item.prepared.refused])
         self.names = Names(keys, (STREAM,))
         self.size_bytes = submit.size_bytes
+        self.waits_for_entries = not submit.follows
         self._items = items
         self._stops = submit.stops_at_rejection
         self._states = states
