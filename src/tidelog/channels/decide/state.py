@@ -349,8 +349,17 @@ class StateCache:
 
     def add(self, state: MessageState) -> None:
         """Keep a state; forget the least recently used ones if there are too many."""
+        self._pop(state.number)
         self._messages[state.number] = state
         self._count(state)
+
+    def _pop(self, number: int) -> MessageState | None:
+        """Take a state out, and out of the sum."""
+        state = self._messages.pop(number, None)
+        if state is not None:
+            self._text_bytes -= state.counted
+            state.counted = 0
+        return state
 
     def _count(self, state: MessageState) -> None:
         """Take a state that is new or has grown into account."""
@@ -361,18 +370,18 @@ class StateCache:
             self._shrink()
 
     def _shrink(self) -> None:
-        self._text_bytes = 0
-        for state in self._messages.values():
-            state.counted = state.size
-            self._text_bytes += state.counted
-        for number, state in tuple(self._messages.items()):
-            if self._text_bytes <= self._room * 3 // 4 and (
-                len(self._messages) <= MAX_IDLE_MESSAGES * 3 // 4
-            ):
+        """Forget a quarter at once: those that are held are not passed for each new one."""
+        text_bytes, count = self._text_bytes, len(self._messages)
+        forgotten = []
+        for number, state in self._messages.items():
+            if text_bytes <= self._room * 3 // 4 and count <= MAX_IDLE_MESSAGES * 3 // 4:
                 break
             if state.pins == 0:
-                self._text_bytes -= state.counted
-                del self._messages[number]
+                text_bytes -= state.counted
+                count -= 1
+                forgotten.append(number)
+        for number in forgotten:
+            self._pop(number)
 
     def release_message(self, state: MessageState) -> None:
         """The counterpart of `message` and of loading it."""
@@ -391,7 +400,7 @@ class StateCache:
     def forget_messages(self, numbers: Iterable[int]) -> None:
         """Messages are gone, whichever node saw to that."""
         for number in numbers:
-            state = self._messages.pop(number, None)
+            state = self._pop(number)
             if state is not None:
                 state.exists = False
 
@@ -399,11 +408,11 @@ class StateCache:
         """Other nodes may have purged some of them."""
         for number, state in tuple(self._messages.items()):
             if state.pins == 0:
-                del self._messages[number]
+                self._pop(number)
 
     def erase(self, number: int) -> Callable[[], None]:
         """A message is erased: whoever holds it finds it gone; returns how to take that back."""
-        state = self._messages.pop(number, None)
+        state = self._pop(number)
         if state is not None:
             state.exists = False
         if number in self._loading:
@@ -413,13 +422,13 @@ class StateCache:
             self._erased.discard(number)
             if state is not None:
                 state.exists = True
-                self._messages[number] = state
+                self.add(state)
 
         return take_back
 
     def drop(self, number: int) -> None:
         """Forget a message that does not exist any more."""
-        self._messages.pop(number, None)
+        self._pop(number)
 
     # The tail.
 

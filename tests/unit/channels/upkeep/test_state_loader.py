@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidelog.channels.decide import state as module
-from tidelog.channels.decide.state import Changed, Created
+from tidelog.channels.decide.state import Changed, Created, MessageState, StateCache
 from tidelog.channels.protocol.verbs import APPEND, CREATE
 from tidelog.channels.protocol.version import EVENT, Version
 from tidelog.channels.upkeep.state_loader import StateLoader
@@ -120,3 +120,38 @@ async def test_what_was_decided_here_is_included_without_being_read() -> None:
     channel.serial = 4
     assert not states.has_included(entry(4, 4, APPEND, 1), 1), "the message has not got it"
     assert states.has_included(entry(5, 9, CREATE, 5)._replace(stream="unknown"), 5)
+
+
+def test_what_is_forgotten_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it went; the least recently used goes first when there is none left."""
+    monkeypatch.setattr(module, "MAX_IDLE_MESSAGES", 1000)
+    states = StateCache(10_000)  # room for two
+
+    def add(number: int) -> None:
+        create = version(number, number, CREATE, number, number)
+        create.data_bytes = 4000
+        states.add(MessageState("c", number, create))
+
+    def kept() -> list[int]:
+        return states.messages_of("c", 1000)
+
+    add(1)
+    add(2)
+    states.forget_messages([1])
+    add(3)
+    assert kept() == [2, 3]
+    states.drop(2)
+    add(4)
+    assert kept() == [3, 4]
+    take_back = states.erase(3)
+    add(5)
+    assert kept() == [4, 5]
+    take_back()
+    assert kept() == [3], "a quarter of the room is free again"
+    states.forget_idle_messages()
+    add(6)
+    add(6)
+    add(7)
+    assert kept() == [6, 7]
+    add(8)
+    assert kept() == [8]
