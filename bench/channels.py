@@ -13,6 +13,7 @@ import hmac
 import json
 import os
 import platform
+import random
 import re
 import sqlite3
 import statistics
@@ -355,6 +356,73 @@ async def token_streams(
     }
 
 
+class Asker(asyncio.Protocol):
+    """One keep-alive connection that sends when it is told to, and counts the answers."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Ready."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answers are small, and come one by one."""
+        self.answers += data.count(b"HTTP/1.1 200")
+
+
+async def paced(
+    port: int, meter: Meter, rate: int, seconds: float, subscribers: int
+) -> dict[str, Any]:
+    """Publishes at a moderate rate, when chance has them, to the subscribers of one channel."""
+    loop = asyncio.get_running_loop()
+    arrived: dict[tuple[int, int], float] = {}
+    watchers: list[Watcher] = []
+    for number in range(subscribers):
+        noted = arrived if number == 0 else None
+        _, watcher = await loop.create_connection(
+            lambda noted=noted: Watcher(["paced"], noted),  # type: ignore[misc]
+            "127.0.0.1",
+            port,
+        )
+        await watcher.ready
+        watchers.append(watcher)
+    chance = random.Random(1)
+    waits = [chance.expovariate(rate) for _ in range(int(rate * seconds))]
+    work = [
+        publish_bytes("paced", TOKEN.format(stream=0, number=n) + "x" * 100)
+        for n in range(len(waits))
+    ]
+    # So many that none is asked again before it has answered.
+    askers = [(await loop.create_connection(Asker, "127.0.0.1", port))[1] for _ in range(128)]
+    sent: dict[tuple[int, int], float] = {}
+    meter.start()
+    due = time.perf_counter()
+    for number, (wait, request) in enumerate(zip(waits, work, strict=True)):
+        due += wait
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        sent[0, number] = time.perf_counter()
+        askers[number % len(askers)].transport.write(request)
+    deadline = time.perf_counter() + 30
+    while any(w.frames < len(work) for w in watchers) and time.perf_counter() < deadline:  # noqa: ASYNC110 - protocols count
+        await asyncio.sleep(0.005)
+    cost = meter.stop(len(work))
+    for watcher in watchers:
+        watcher.close()
+    for asker in askers:
+        asker.transport.close()
+    return {
+        "rate": rate,
+        "subscribers": subscribers,
+        "answered": sum(asker.answers for asker in askers),
+        "delivered": sum(w.frames for w in watchers),
+        "expected": len(work) * subscribers,
+        **cost,
+        "request_to_delivery": quantiles([arrived[key] - at for key, at in sent.items()]),
+    }
+
+
 async def long_message(port: int, rounds: int, total: int) -> dict[str, Any]:
     """What the last of many appends to one message costs over an early one."""
     loop = asyncio.get_running_loop()
@@ -428,13 +496,15 @@ async def main() -> None:
     flags.add_argument("--appends", type=int, default=500, help="per stream")
     flags.add_argument("--subscribers", type=int, default=5)
     flags.add_argument("--long", type=int, default=4000, help="appends to one message")
+    flags.add_argument("--rate", type=int, default=500, help="paced publishes per second, to 50")
+    flags.add_argument("--flush-ms", type=int, default=0, help="the setting channels.flush_ms")
     flags.add_argument("--only", default="", help="comma list of parts")
     chosen = flags.parse_args()
     wanted = set(chosen.only.split(",")) - {""}
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
         data_dir = Path(directory) / "data"
         config = Path(directory) / "tidelog.toml"
-        config.write_text(CONFIG)
+        config.write_text(f"channels.flush_ms = {chosen.flush_ms}\n{CONFIG}")
         with SampledServer(data_dir=data_dir, arguments=("--config", str(config))) as server:
             server.start()
             port, meter = server.port, Meter(server)
@@ -445,6 +515,7 @@ async def main() -> None:
                 "token_streams": lambda: token_streams(
                     port, meter, chosen.streams, chosen.appends, chosen.subscribers
                 ),
+                "paced": lambda: paced(port, meter, chosen.rate, 10.0, 50),
                 "long_message": lambda: long_message(port, 5, chosen.long),
                 "disk": lambda: bytes_on_disk(port, data_dir, 6, 4000),
                 "disk_large": lambda: bytes_on_disk(port, data_dir, 200, 4000),

@@ -217,6 +217,12 @@ class Channels(Section, frozen=True, kw_only=True):
     token_grace_seconds: Seconds = 30
     """From the end of a token until its socket is closed: time to fetch a new one."""
 
+    flush_ms: Annotated[int, Meta(ge=0, le=10)] = 0
+    """How long frames for 16 connections or more may wait for others to leave with them, in one
+    write for each connection; 0 for not at all. It saves CPU where many publishes a second go to
+    the same subscribers, and delays each by that much. Frames of sync and mesh that are due at the
+    same moment wait with them."""
+
     max_cached_text_bytes: Bytes = 67_108_864
     """Data of messages kept in memory to append to, and as much to send with later versions; what
     is beyond is read from the log again."""

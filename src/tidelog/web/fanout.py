@@ -18,6 +18,10 @@ from tidelog.web.deflate import deflated
 
 _log = logging.getLogger("tidelog.web")
 
+MANY_RECEIVERS = 16
+"""Connections with something to write, from which on a flush may wait for more: with fewer there
+is little to save."""
+
 
 class _Backlog:
     """The writes that a clogged socket has not wholly taken."""
@@ -164,7 +168,7 @@ class FrameWriter:
         await asyncio.sleep(0)  # the flush of what was pushed comes first
         while self.writable and (self._backlog is not None or self.frames):
             if self._backlog is None:
-                await asyncio.sleep(0)
+                await asyncio.sleep(self.fanout.wait_seconds)
             else:
                 await self._backlog.taken.wait()
 
@@ -189,11 +193,19 @@ class Fanout:
         loop: The event loop that owns every connection.
         metrics: Where sent bytes and slow consumers are counted.
         limits: `send_buffer_bytes` and `send_buffer_messages` judge slow consumers.
+        wait_ms: How long a flush to many receivers waits for more; 0 for not at all.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        metrics: Metrics,
+        limits: Limits,
+        wait_ms: int = 0,
+    ) -> None:
         self.metrics = metrics
         self.limits = limits
+        self.wait_seconds = wait_ms / 1000
         self._loop = loop
         self._dirty: list[FrameWriter] = []
 
@@ -205,8 +217,14 @@ class Fanout:
         """Flush `writer` after this turn of the loop; called when its first frame is queued."""
         dirty = self._dirty
         if not dirty:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_soon if self.wait_seconds else self._flush)
         dirty.append(writer)
+
+    def _flush_soon(self) -> None:
+        if len(self._dirty) >= MANY_RECEIVERS:
+            self._loop.call_later(self.wait_seconds, self._flush)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
         dirty = self._dirty

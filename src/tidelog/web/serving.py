@@ -95,7 +95,7 @@ class Serving:
         self._stopping = self.is_told_to_stop = False
         self._hurry = asyncio.Event()
         limits = settings.limits
-        fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
+        fanout = Fanout(asyncio.get_running_loop(), metrics, limits, settings.channels.flush_ms)
         endpoints = [
             msgspec.structs.replace(endpoint, surface=surface.name)
             for surface in surfaces

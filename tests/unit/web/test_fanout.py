@@ -11,7 +11,7 @@ from tidelog.base import faultpoint
 from tidelog.base.faultpoint import FaultPoint
 from tidelog.base.metrics import Metrics
 from tidelog.base.settings.limits import Limits
-from tidelog.web.fanout import Fanout, FrameWriter
+from tidelog.web.fanout import MANY_RECEIVERS, Fanout, FrameWriter
 from unit.web.recording import RecordingTransport
 
 LIMITS = Limits(send_buffer_bytes=1000, send_buffer_messages=10)
@@ -78,6 +78,28 @@ async def test_receivers_of_equal_batches_share_one_buffer(fanout: Fanout) -> No
     writers[2][0].push(b"z")
     await asyncio.sleep(0)
     assert [transport.writes for _, transport in writers] == [[b"xy"], [b"xy"], [b"xyz"], [b"xy"]]
+
+
+async def test_a_flush_to_many_may_wait_for_more(metrics: Metrics) -> None:
+    """What comes meanwhile leaves with it, in one write and in order; few do not wait."""
+    fanout = Fanout(asyncio.get_running_loop(), metrics, LIMITS, wait_ms=5)
+    writers = [connected(fanout) for _ in range(MANY_RECEIVERS)]
+    for writer, _ in writers[1:]:
+        writer.push(b"a")
+    await asyncio.sleep(0)
+    assert [transport.writes for _, transport in writers] == [[], *[[b"a"]] * (len(writers) - 1)]
+    for writer, _ in writers:
+        writer.push(b"b")
+    await asyncio.sleep(0)
+    for writer, _ in writers:
+        writer.push(b"c")
+    await asyncio.sleep(0)
+    assert writers[0][1].writes == []
+    await writers[0][0].drained()
+    assert [transport.writes for _, transport in writers] == [
+        [b"bc"],
+        *[[b"a", b"bc"]] * (len(writers) - 1),
+    ]
 
 
 async def test_nothing_is_written_after_the_connection_is_gone(fanout: Fanout) -> None:
