@@ -9,9 +9,10 @@ from tidelog.store.rows import Entry, Row
 _NO_TEXT = (int, bytes)
 """What a column that begins with it has no texts beside."""
 
-_OFTEN_EQUAL = tuple(
-    map(Entry._fields.index, ("surface", "kind", "ref", "actor", "committed_at", "data"))
-)
+_OFTEN_EQUAL = tuple(map(Entry._fields.index, ("surface", "kind", "ref", "actor", "committed_at")))
+"""None of them is ever NULL, so that `write_entries` knows a value that was left out."""
+
+_DATA = Entry._fields.index("data")
 
 
 def to_columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
@@ -41,7 +42,9 @@ def to_entry_columns(entries: Sequence[Entry]) -> list[Sequence[Any]]:
     for at in _OFTEN_EQUAL:
         column = columns[at]
         if column.count(column[0]) == len(column):
-            columns[at] = () if column[0] is None else column[:1]
+            columns[at] = column[:1]
+    if columns[_DATA].count(None) == len(entries):
+        columns[_DATA] = ()
     return columns
 
 

@@ -87,6 +87,18 @@ async def test_what_is_in_memory_is_written_in_one_round_trip(postgresql_url: st
         assert (await verdict(node.store)).finding is None
 
 
+async def test_entries_of_a_batch_with_equal_columns(postgresql_url: str) -> None:
+    """Each has its own content, also one that all of them have, or all but one."""
+    contents = (b"same", b"same"), (b"", b""), (b"same", None), (None, None), (b"same", b"other")
+    async with running_node(postgresql_url) as node:
+        for data in contents:
+            items = tuple(AppendItem(draft("s")._replace(data=each)) for each in data)
+            await asyncio.wrap_future(node.submit(items, Names(streams=("s",))))
+        stored = [entry.data for entry in await whole_log(node.store)]
+        assert stored == list(itertools.chain(*contents))
+        assert (await verdict(node.store)).finding is None
+
+
 async def test_a_batch_that_is_overtaken_is_decided_again_under_the_lock(
     postgresql_url: str,
 ) -> None:
