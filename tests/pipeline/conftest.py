@@ -46,7 +46,7 @@ def whole(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Wh
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A standalone cluster of a master and two workers, for the tests that run jobs on it."""
+    """A standalone cluster with room for two executors, for the tests that run jobs on it."""
     with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 

@@ -7,7 +7,9 @@ import asyncio
 import json
 import os
 import sys
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,7 @@ import polars as pl
 import pyspark
 from deltalake import DeltaTable
 
-from support.log.log_writer import draft, live_writer, read_log, write_log
-from support.pipeline.pipeline_process import RUN_SECONDS, completed, pipeline_process
+from support.pipeline.pipeline_process import RUN_SECONDS, completed
 from support.pipeline.spark_cluster import SparkCluster
 from support.pipeline.whole_pipeline import (
     Outcome,
@@ -29,19 +30,14 @@ from support.pipeline.whole_pipeline import (
 from support.store.store_copy import copy_to_postgresql
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
-from tidelog.pipeline.fill.ingest import catch_up
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.pipeline.search.index import search
 from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.pipeline.spark.jvm import find_jvm
 from tidelog.pipeline.tables import TABLES
-from tidelog.store.rows import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-KILLS = max(1, int(os.environ.get("TIDELOG_TEST_SOAK_KILLS", "0")))
-"""Of all executors; `scripts/soak --kills` raises it."""
 
 SUBMIT = Path(__file__).parents[2] / "deploy" / "submit.py"
 
@@ -90,6 +86,27 @@ def test_other_engines_read_the_tables(whole: WholeLake) -> None:
         assert both == [here, here], name
 
 
+@contextmanager
+def first_executors_die(cluster: SparkCluster) -> Iterator[None]:
+    """In the block, every executor of the cluster is killed as soon as one of them has a task."""
+    is_over, killed = threading.Event(), list[int]()
+
+    def kill() -> None:
+        while not is_over.wait(0.05):
+            if cluster.is_at_work():
+                killed.append(cluster.kill_executors())
+                return
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+    assert sum(killed) > 0, "there was no executor to kill"
+
+
 def test_spark_submit_on_a_cluster_makes_the_same_tables(
     spark: "SparkSession",
     cluster: SparkCluster,
@@ -97,10 +114,11 @@ def test_spark_submit_on_a_cluster_makes_the_same_tables(
     postgresql_url: str,
     tmp_path: Path,
 ) -> None:
-    """A master and two workers, whose executors read PostgreSQL and write.
+    """Two executors read PostgreSQL and write; they die in the ingest, and others take their place.
 
     Master, memory and a default file system of its own stay as they were given; every row, index,
-    verdict and the past are as elsewhere.
+    verdict and the past are as elsewhere. A follower whose executors die again and again:
+    `tests/soak/test_executor_kills.py`.
     """
     asyncio.run(copy_to_postgresql(str(whole.store), postgresql_url))
     lake = Lake(tmp_path / "lake")
@@ -117,68 +135,37 @@ def test_spark_submit_on_a_cluster_makes_the_same_tables(
     del conf["spark.driver.memory"]
     with find_jvm().chosen():
         java = os.environ["JAVA_HOME"]
-    ended = completed(
-        [
-            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-            *("--master", cluster.master, "--driver-memory", "900m"),
-            *(text for pair in conf.items() for text in ("--conf", "=".join(pair))),
-            *(str(SUBMIT), "pipeline", "run", "--json", *whole.arguments()),
-            *("--store", postgresql_url, "--lake", str(lake.root)),
-        ],
-        seconds=RUN_SECONDS,
-        cwd=tmp_path,
-        environment={
-            "JAVA_HOME": java,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
-    )
+    with first_executors_die(cluster):
+        ended = completed(
+            [
+                str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+                *("--master", cluster.master, "--driver-memory", "900m"),
+                *(text for pair in conf.items() for text in ("--conf", "=".join(pair))),
+                *(str(SUBMIT), "pipeline", "run", "--json", *whole.arguments()),
+                *("--store", postgresql_url, "--lake", str(lake.root)),
+            ],
+            seconds=RUN_SECONDS,
+            cwd=tmp_path,
+            environment={
+                "JAVA_HOME": java,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+        )
     assert ended.returncode == 0, ended.stderr[-4000:] + cluster.log_text()
     result = json.loads(ended.stdout)
     assert [table["name"] for table in result["tables"]] == list(buildable())
     agrees(spark, lake, outcome(spark, lake, StoreAddress(postgresql_url), result), whole)
     assert read_elsewhere(lake) == read_elsewhere(whole.lake)
-    assert cluster.executors() == {"work-0", "work-1"}
     assert list((tmp_path / "elsewhere").iterdir()) == []
     [events] = tmp_path.glob("app-*")
-    lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
+    lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    ends = [line["Task End Reason"] for line in lines if line["Event"] == "SparkListenerTaskEnd"]
+    assert {"Success", "ExecutorLostFailure"} <= {each["Reason"] for each in ends}
     told = next(line for line in lines if line["Event"] == "SparkListenerEnvironmentUpdate")
     settings = dict(told["Spark Properties"])
     assert settings["spark.master"] == cluster.master
     assert settings["spark.driver.memory"] == "900m"
     assert settings["spark.app.name"] == SUBMIT.name
     assert settings["spark.sql.session.timeZone"] == "UTC"
-
-
-def test_executors_that_die_leave_every_entry_once(cluster: SparkCluster, tmp_path: Path) -> None:
-    """They are killed, in a soak again and again, while a follower brings what a writer commits."""
-    location, log = str(tmp_path / "tidelog.db"), tmp_path / "follow.log"
-    lake = Lake(tmp_path / "lake")
-    write_log(location, [draft(n) for n in range(50)])
-    arguments = ["ingest", "--follow", "--store", location, "--lake", str(lake.root)]
-    arguments += ["--master", cluster.master]
-    conf = {**cluster.conf, "spark.cores.max": "1"}  # one executor: all of them die all the same
-    arguments += [text for pair in conf.items() for text in ("--conf", "=".join(pair))]
-
-    def has_grown(than: int) -> bool:
-        """Wait until the table has more than that."""
-        deadline = time.monotonic() + RUN_SECONDS
-        while lake.through("log") <= than and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return lake.through("log") > than
-
-    with (
-        live_writer(location, tmp_path / "enough"),
-        pipeline_process(*arguments, log=log) as process,
-    ):
-        for _ in range(KILLS):
-            grown = has_grown(lake.through("log"))
-            assert grown, log.read_text(errors="replace")[-4000:] + cluster.log_text()
-            assert cluster.kill_executors(), "there was no executor to kill"
-        assert has_grown(lake.through("log")), log.read_text(errors="replace")[-4000:]
-        process.terminate()
-        assert process.wait(RUN_SECONDS) == 0, log.read_text(errors="replace")[-4000:]
-    assert catch_up(StoreAddress(location), lake)
-    entries = [Entry(**row) for row in lake.arrow("log").sort_by("committed_id").to_pylist()]
-    assert entries == read_log(location)

@@ -1,7 +1,8 @@
 """A real standalone Spark cluster on this machine, from the jars of the `pyspark` wheel.
 
-A master and two workers, each a process of its own; executors are further processes that the
-workers start. Nothing is faked: a driver on it differs from one elsewhere by its address alone.
+A master and a worker, each a process of its own; executors, of which there is room for two, are
+further processes that the worker starts. Nothing is faked: a driver on it differs from one
+elsewhere by its address alone.
 """
 
 import os
@@ -20,7 +21,8 @@ from tidelog.pipeline.spark import class_archive
 from tidelog.pipeline.spark.jvm import find_jvm
 from tidelog.pipeline.spark.session import SMALL_JVM, SMALL_SETTINGS
 
-WORKERS = 2
+EXECUTORS = 2
+"""At the same time; a second worker would be one more JVM, with none of our code in it."""
 
 UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 """Spark's classes are not looked through when they are loaded."""
@@ -37,7 +39,7 @@ class SparkCluster:
 
     def __init__(self, home: Path, port: int, options: str) -> None:
         self.home = home
-        """Logs of master and workers, and below `work-N` of executors."""
+        """Logs of master and worker, and below `work` of executors."""
         self.master = f"spark://127.0.0.1:{port}"
         """What `--master` is given."""
         self.conf = {
@@ -50,27 +52,40 @@ class SparkCluster:
             "spark.executor.extraJavaOptions": options,
             **SMALL_SETTINGS,
         }
-        """What a driver is told so that each worker runs one executor."""
+        """What a driver is told so that it gets two executors."""
 
-    def executors(self) -> set[str]:
-        """Workers on which an executor was started."""
-        return {path.parts[-4] for path in self.home.glob("work-*/app-*/*/stderr")}
+    def options(self) -> list[str]:
+        """What a command is given to run its jobs here."""
+        pairs = ("=".join(pair) for pair in self.conf.items())
+        return ["--master", self.master, *(text for pair in pairs for text in ("--conf", pair))]
+
+    def is_at_work(self) -> bool:
+        """Whether an executor has started Python, as it does for the first task that needs it."""
+        with suppress(psutil.Error):
+            return any(process.children() for process in self._executors())
+        return False
 
     def kill_executors(self) -> int:
-        """`kill -9` of every executor; returns how many there were. Workers start others."""
+        """`kill -9` of every executor; returns how many there were. The worker starts others."""
         dead = 0
-        for process in psutil.process_iter(["cwd"]):
-            where = process.info["cwd"]  # that of an executor is its own folder
-            if where and Path(where).match(f"{self.home}/work-*/app-*/*"):
-                with suppress(psutil.Error):
-                    if process.name() == "java":
-                        process.kill()
-                        dead += 1
+        for process in self._executors():
+            with suppress(psutil.Error):
+                process.kill()
+                dead += 1
         return dead
 
+    def _executors(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["cwd", "name"]):
+            where = process.info["cwd"]  # that of an executor is its own folder
+            is_there = where and Path(where).match(f"{self.home}/work/app-*/*")
+            if is_there and process.info["name"] == "java":
+                found.append(process)
+        return found
+
     def log_text(self) -> str:
-        """What master, workers and executors have logged."""
-        files = [*self.home.glob("*.log"), *self.home.glob("work-*/app-*/*/stderr")]
+        """What master, worker and executors have logged."""
+        files = [*self.home.glob("*.log"), *self.home.glob("work/app-*/*/stderr")]
         return "\n".join(f"{f}:\n{f.read_text(errors='replace')[-3000:]}" for f in files)
 
 
@@ -111,24 +126,20 @@ def spark_cluster(home: Path) -> Iterator[SparkCluster]:
 
     try:
         start("master", "org.apache.spark.deploy.master.Master", *place, "--port", str(port))
-        for number in range(WORKERS):
-            start(
-                f"worker-{number}",
-                "org.apache.spark.deploy.worker.Worker",
-                *place,
-                *("--cores", "1", "--memory", "1g", "--work-dir", str(home / f"work-{number}")),
-                cluster.master,
-            )
-        _wait_for_workers(home / "master.log")
+        room = ("--cores", str(EXECUTORS), "--memory", f"{EXECUTORS}g")
+        folder = ("--work-dir", str(home / "work"))
+        worker = "org.apache.spark.deploy.worker.Worker"
+        start("worker", worker, *place, *room, *folder, cluster.master)
+        _wait_for_worker(home / "master.log")
         yield cluster
     finally:
         for process in reversed(processes):
             _end(process)
 
 
-def _wait_for_workers(log: Path) -> None:
+def _wait_for_worker(log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while log.read_text(errors="replace").count("Registering worker") < WORKERS:
+    while "Registering worker" not in log.read_text(errors="replace"):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the cluster did not start:\n{log.read_text(errors='replace')}")
         time.sleep(0.1)
