@@ -169,6 +169,8 @@ class PostgresqlStore:
             max_cacheable_statement_size=0,  # all: what a batch writes is one long statement
             server_settings={
                 "application_name": "tidelog",
+                # Who waited for another writer looks at what that one wrote, and is not refused.
+                "default_transaction_isolation": "read committed",
                 "jit": "off",  # it would compile that statement again for every batch
                 "idle_in_transaction_session_timeout": str(HALF_OPEN_MS),
                 "statement_timeout": str(self._statement_timeout_ms),

@@ -168,8 +168,7 @@ class PostgresqlWriter:
         if not found_at_once:
             raise StoreDamaged(f"the PostgreSQL store: the head row is missing. {REMEDY}")
         [record] = found_at_once
-        written_by, clock_ms, *head = record[:7]
-        self._base = _Known(Head._make(head), written_by)
+        self._base = _known(record)
         if known is not None and self._base != known:
             self._forget()
             return await self._look(connection, names, seen)
@@ -193,7 +192,7 @@ class PostgresqlWriter:
             dedupe=dedupe,
             serials={stream: self._serials[stream] for stream in names.streams},
             rows=rows,
-            clock_ms=clock_ms,
+            clock_ms=record[1],
         )
 
     async def _all_others(
@@ -212,12 +211,17 @@ class PostgresqlWriter:
         return others
 
     async def confirm(self) -> None:
-        """See `Writer.confirm`."""
+        """See `Writer.confirm`.
+
+        By the connection that the head was read by: a replica that took over may lack it, and give
+        its transaction's number again.
+        """
         if self._is_remembered:
+            connection = self._connection
+            assert connection is not None  # noqa: S101 - `begin` connected
             async with self._as_store_errors():
-                connection = await self._connected()
                 record = await connection.fetchrow(self._queries["look"])
-                if record is None or self._base is None or record[0] != self._base.written_by:
+                if record is None or _known(record) != self._base:
                     raise self._overtaken()
         await self.rollback()
 
@@ -392,6 +396,11 @@ class PostgresqlWriter:
         except (*LOST, *_BAD_ROW) as error:
             await self.rollback()
             raise _classify(error) from error
+
+
+def _known(looked: asyncpg.Record) -> _Known:
+    """Of a row that begins with what `look` returns."""
+    return _Known(Head._make(looked[2:7]), looked[0])
 
 
 def _columns(part: Group) -> list[Sequence[Any]]:

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import asyncpg
+import pytest
 
 from support.log.nodes import AppendItem, Node, running_node, verdict, whole_log
 from support.probe.rules import SURFACE
+from tidelog.base.errors import StoreUnavailable
 from tidelog.log.decision import Names, Refuse, View
 from tidelog.log.draft import Draft
 from tidelog.store.postgresql import PostgresqlStore
@@ -147,6 +149,40 @@ async def test_what_writes_nothing_is_confirmed(postgresql_url: str) -> None:
         assert await ask(a) == 3
         assert await a.append(draft("s")) == 3
         assert [entry.stream_serial for entry in await whole_log(a.store)] == [1, 2, 3]
+
+
+async def test_what_is_remembered_is_confirmed_by_the_connection_it_was_read_by(
+    postgresql_url: str,
+) -> None:
+    """Another one may lead to another history, in which the same transaction was another one."""
+    async with running_node(postgresql_url) as node:
+        await node.append(draft("s"))
+        assert isinstance(node.store, PostgresqlStore)
+        writer = node.store.writer
+        await writer.begin(Names(), 1)
+        assert writer._connection is not None
+        writer._connection.terminate()
+        with pytest.raises(StoreUnavailable):
+            await writer.confirm()
+        assert await ask(node) == 2
+
+
+async def test_a_database_with_another_isolation_level(postgresql_url: str) -> None:
+    """A batch that was overtaken is decided again, not refused."""
+    connection = await asyncpg.connect(postgresql_url)
+    try:
+        name = await connection.fetchval("SELECT quote_ident(current_database())")
+        await connection.execute(
+            f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+        )
+    finally:
+        await connection.close()
+    async with running_node(postgresql_url) as node:
+        await node.append(draft("s"))
+        async with another_writes(postgresql_url):
+            writing = asyncio.create_task(node.append(draft("s")))
+            await blocked(postgresql_url)
+        assert await writing == 2
 
 
 async def test_two_nodes_that_write_at_once(postgresql_url: str) -> None:
