@@ -73,7 +73,7 @@ class Cycle:
         """Whether it is known who sends it."""
         self.is_answered = False
         self.is_lost = False
-        """Whether its peer is gone."""
+        """Whether nothing more comes of it: its peer is gone, or has sent what is no HTTP."""
         self._more: asyncio.Future[None] | None = None
         """Done when more of the body has come, or nothing will."""
 
@@ -111,6 +111,11 @@ class Cycle:
             self.body = bytearray(self.body) + part
         self.wake()
 
+    def cut(self) -> None:
+        """Nothing more will come of it."""
+        self.is_lost = True
+        self.wake()
+
     def wake(self) -> None:
         """Let whoever waits for the body look again."""
         if self._more is not None and not self._more.done():
@@ -120,7 +125,7 @@ class Cycle:
         """The whole body; None if it is larger.
 
         Raises:
-            ConnectionError: the peer is gone.
+            ConnectionError: the rest of it will not come.
         """
         transport = self.connection.transport
         expects = (self.header(b"expect") or b"").lower()
@@ -132,5 +137,5 @@ class Cycle:
                 self._more = asyncio.get_running_loop().create_future()
                 await self._more
             if self.is_lost:
-                raise ConnectionError("the connection ended before the body did")
+                raise ConnectionError("the request's body cannot be read to its end")
         return None if len(self.body) > max_bytes else bytes(self.body)

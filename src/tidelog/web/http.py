@@ -73,9 +73,7 @@ class LimitedHttp(asyncio.Protocol):
         self._app_state = app_state
         self.connections: set[Any] = server_state.connections
         """All of the server's, HTTP and WebSocket."""
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # What follows a request that ends the connection is ignored, but that one is answered.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
         self.peer = ""
         self.local: tuple[str, int] | None = None
         # The head that is coming.
@@ -175,8 +173,7 @@ class LimitedHttp(asyncio.Protocol):
         self._head_bytes = self._trailer_bytes = 0
         self._pipeline.clear()
         if self._served is not None:
-            self._served.is_lost = True
-            self._served.wake()
+            self._served.cut()
         self._parser = self._late = self._arriving = self.cycle = self._served = None
         self.note_held()
 
@@ -195,12 +192,11 @@ class LimitedHttp(asyncio.Protocol):
             return
         was_awaiting, had_begun, heads = self._awaiting_head, self._has_begun, self._heads
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._wants_websocket():
-                self._switch_protocols()
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse("malformed", 400, "Invalid HTTP request received.")
+            if self._arriving is not None:
+                self._arriving.cut()
         if self._is_after_chunks or self._trailer_bytes:
             self._count_trailers(data)
         new_heads = self._heads - heads
@@ -220,6 +216,42 @@ class LimitedHttp(asyncio.Protocol):
         if self._pipeline:
             self._pause_reading()
         self.note_held()
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # What follows a request that ends the connection is ignored, but that one is answered.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _parse(self, data: bytes) -> None:
+        """Parse it; a request to become what we are not is read again without that wish.
+
+        The parser takes whatever follows it for the other protocol, its body too. But a client that
+        offers HTTP/2 (`Upgrade: h2c`) sends a body, and a proxy that hands on both would take what
+        is in that body for no request, where the parser would find one.
+
+        Raises:
+            httptools.HttpParserError: it is no HTTP.
+        """
+        while not (self._ending or self.transport.is_closing()):
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._wants_websocket():
+                    self._switch_protocols()
+                    return
+                if self._parser.get_method() == b"CONNECT":  # nothing else is asked for
+                    raise httptools.HttpParserInvalidMethodError("we are no proxy") from None
+                data = self._head(without=b"upgrade") + data[upgrade.args[0] :]
+                self._parser = self._new_parser()
+
+    def _head(self, *, without: bytes = b"") -> bytes:
+        """The head that was parsed last, but one of its headers."""
+        fields = [b"%s: %s\r\n" % header for header in self._headers if header[0] != without]
+        version = self._parser.get_http_version().encode()
+        line = b"%s %s HTTP/%s\r\n" % (self._parser.get_method(), self._url, version)
+        return b"".join((line, *fields, b"\r\n"))
 
     def _watch_head(self) -> None:
         """Only part of a head has come."""
@@ -281,8 +313,8 @@ class LimitedHttp(asyncio.Protocol):
             self._refuse("header_size", 431, "the request's headers are too large")
             return
         parser = self._parser
-        if parser.should_upgrade() and self._wants_websocket():
-            return
+        if parser.should_upgrade():
+            return  # see `_parse`
         raw_path, query_string = split_target(self._url)
         cycle = Cycle(
             self,
@@ -327,14 +359,8 @@ class LimitedHttp(asyncio.Protocol):
             self._end_after_pending()
 
     def _wants_websocket(self) -> bool:
-        connection: list[bytes] = []
-        upgrade = b""
-        for name, value in self._headers:
-            if name == b"connection":
-                connection = [token.strip() for token in value.lower().split(b",")]
-            elif name == b"upgrade":
-                upgrade = value.lower()
-        return upgrade == b"websocket" and b"upgrade" in connection
+        """Whether that is the upgrade which the parser has found."""
+        return any(n == b"upgrade" and v.lower() == b"websocket" for n, v in self._headers)
 
     def _switch_protocols(self) -> None:
         """Become a WebSocket; not while an earlier request is unanswered."""
@@ -343,14 +369,13 @@ class LimitedHttp(asyncio.Protocol):
         self._stop_timers()
         self.count_out()  # from here on it counts as a socket, perhaps for whom a proxy speaks
         self.connections.discard(self)
-        fields = [b"%s: %s\r\n" % header for header in self._headers]
-        request = (self._parser.get_method(), b" ", self._url, b" HTTP/1.1\r\n", *fields, b"\r\n")
+        request = self._head()
         self.unauthenticated.note(self, 0)
         socket = self._config.ws_protocol_class(
             config=self._config, server_state=self._server_state, app_state=self._app_state
         )
         socket.connection_made(self.transport)
-        socket.data_received(b"".join(request))
+        socket.data_received(request)
         self.transport.set_protocol(socket)
         self._parser = None
 
@@ -449,6 +474,7 @@ class LimitedHttp(asyncio.Protocol):
         overtake the answer.
         """
         self._ending = True
+        self._head_bytes = self._trailer_bytes = 0
         self.resume_reading()
         if self.transport.can_write_eof():  # TLS has no half-close
             self.transport.write_eof()

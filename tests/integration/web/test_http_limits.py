@@ -11,12 +11,14 @@ from tidelog.serve.server import Server
 from tidelog.web.http import MAX_PIPELINED
 
 
-async def answers_to(server: Server, request: bytes) -> bytes:
+async def answers_to(server: Server, *parts: bytes, pause: float = 0.0) -> bytes:
     """What comes back until the server closes."""
     port = int(server.url.rsplit(":", 1)[1])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(request)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(pause)
         async with asyncio.timeout(10):
             return await reader.read()
     finally:
@@ -70,3 +72,34 @@ async def test_the_body_of_a_refused_request_is_not_waited_for_in_silence(tmp_pa
     async with running_server(tmp_path) as server:
         got = await answers_to(server, refused + last)
         assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"404", b"200"]
+
+
+LAST = b"GET /healthz/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1], ids=["in one write", "body later"])
+async def test_what_follows_an_offer_of_another_protocol_is_still_http(
+    tmp_path: Path, pause: float
+) -> None:
+    """The body of a request that offers HTTP/2 is its body: no request, and not dropped."""
+    smuggled = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+    head = (
+        b"POST /probe/entries HTTP/1.1\r\nhost: x\r\nconnection: upgrade, http2-settings\r\n"
+        b"upgrade: h2c\r\nhttp2-settings: AA\r\ncontent-length: %d\r\n\r\n" % len(smuggled)
+    )
+    async with running_server(tmp_path) as server:
+        got = await answers_to(server, head, smuggled + LAST, pause=pause)
+        assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"400", b"200"]
+        assert b"JSON" in got
+
+
+async def test_a_body_that_is_no_http_is_refused_at_once(tmp_path: Path) -> None:
+    """Nothing more can come of it, so nobody waits until its time is over."""
+    head = (
+        b"POST /probe/entries HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    )
+    async with running_server(tmp_path) as server:
+        got = await answers_to(server, head, b"no size\r\n" + LAST, pause=0.1)
+        assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"400"]
+        got = await answers_to(server, head + b"no size\r\n")
+        assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"400"]
