@@ -6,11 +6,14 @@ from tidelog.base.errors import TidelogError
 from tidelog.base.last_words import last_words
 from tidelog.cli.serve_flags import read_flags
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 
 def main() -> None:
     """Run the command; a failure we understand is one line on standard error, not a traceback.
 
-    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 130 interrupted.
     """
     try:
         flags = read_flags(sys.argv[1:])
@@ -22,6 +25,8 @@ def main() -> None:
             from tidelog.cli import serving
 
             serving.run(**flags)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except (TidelogError, OSError) as error:
         from tidelog.base.net.refusal import ServerRefused
 

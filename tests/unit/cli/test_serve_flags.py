@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tidelog.cli import serving
+from tidelog.cli import commands, serving
 from tidelog.cli.commands import app
+from tidelog.cli.main import main
 from tidelog.cli.serve import serve
 from tidelog.cli.serve_flags import read_flags
 
@@ -62,6 +63,24 @@ def test_every_flag_is_understood() -> None:
 def test_the_rest_is_for_the_command(arguments: list[str]) -> None:
     """Other commands, help and mistakes."""
     assert read_flags(arguments) is None
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--dev"], ["serve", "--dev=1"], ["log"]])
+def test_an_interrupted_command_says_nothing(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also before there is a loop that would hear of it, and whoever reads the command line."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving, "run", interrupted)
+    monkeypatch.setattr(commands, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["tidelog", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_server_starts_without_what_reads_command_lines() -> None:
