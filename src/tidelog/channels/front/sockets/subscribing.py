@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.base.clock import Clock
-from tidelog.base.errors import StoreError, Unsendable
+from tidelog.base.errors import OutcomeUnknown, StoreError, Unsendable
 from tidelog.base.net.frame import text_frame
 from tidelog.channels.front.reads.history_reader import ChannelRef, HistoryReader, Window, pages_of
 from tidelog.channels.front.reads.version_data import DataFollower
@@ -542,6 +542,8 @@ class Subscribing:
             )
         try:
             state = await self._standing(stream)
+        except OutcomeUnknown:
+            raise  # the owner is gone: the socket ends, and its client comes back with its position
         except StoreError:
             return wire.Failed(
                 channel=name, code="persistence_unavailable", reason="store_unavailable"
