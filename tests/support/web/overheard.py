@@ -91,6 +91,11 @@ class _Outlet:
         self._hear(frame)
         self._inner.push(frame)
 
+    def push_all(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self._hear(frame)
+        self._inner.push_all(frames)
+
     def answer(self, frame: bytes) -> None:
         self._hear(frame)
         self._inner.answer(frame)
