@@ -438,15 +438,16 @@ async def test_an_erasure_that_is_under_way_is_no_damage(
 ) -> None:
     """A server that dies in the middle of it; but content that is left when it is done is found."""
     admin_token = "an admin token of some length"
+
+    async def dead(_self: object) -> None:
+        await asyncio.Event().wait()
+
+    # Before the server has started, which begins with carrying out what there is.
+    monkeypatch.setattr(erasing, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(erasing.Erasing, "carry_out", dead)
     async with channels_server(tmp_path, store_location, admin_token=admin_token) as node:
-        monkeypatch.setattr(erasing, "ANSWER_SECONDS", 0.0)
         serials = [(await node.api.publish("room", "secret"))["message_serial"] for _ in range(2)]
         await node.api.mutate("append", "room", serials[0], data="x" * 5000)
-
-        async def dead() -> None:
-            await asyncio.Event().wait()
-
-        monkeypatch.setattr(node.surface.owner.erasing, "carry_out", dead)
         order = {"app_id": "tide", "channel": "room", "reason": "asked for"}
         if target == "message":
             order["message_serial"] = serials[0]
