@@ -7,7 +7,9 @@ import time
 
 SLOW_SECONDS = 0.002
 """Average of a COMMIT from which on it runs in a thread. On the loop it holds everybody up for so
-long; in a thread it takes longer, because the interpreter lock has to be won back."""
+long; in a thread it takes longer, because the interpreter lock has to be won back. The first one
+of a process runs there too: a disk that takes longer than a supervisor waits for a sign of life
+would have each owner of the log killed in it, one after the other."""
 
 LARGE_BYTES = 524_288
 """Of the entries of one batch, from which on its COMMIT runs in a thread however fast the disk is:
@@ -26,7 +28,8 @@ class DiskSpeed:
     """The moving average of what a COMMIT waits for the disk."""
 
     def __init__(self) -> None:
-        self.average_seconds = 0.0
+        self.average_seconds = math.inf
+        """Before the first."""
         self._logged_at = -math.inf
 
     @property
@@ -42,6 +45,8 @@ class DiskSpeed:
         a busy loop would make a fast disk look slow for ever.
         """
         waited = max(0.0, seconds - min(loop_busy_seconds, sys.getswitchinterval()))
+        if self.average_seconds == math.inf:
+            self.average_seconds = 0.0
         was_slow = self.is_slow
         self.average_seconds += (waited - self.average_seconds) * _WEIGHT
         if self.is_slow and not was_slow and time.monotonic() - self._logged_at >= LOG_SECONDS:

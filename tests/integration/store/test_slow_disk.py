@@ -65,16 +65,23 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 
 
 async def test_commits_leave_the_loop_while_the_disk_is_slow(disk: Disk) -> None:
-    """The first are waited for on the loop; later ones, while the average says so, in a thread."""
+    """They are waited for on the loop, and while the average says so in a thread.
+
+    The first is, whatever the disk: if that took so long that the owner is killed for its silence,
+    the next owner would wait for it in the same way.
+    """
+    await disk.write()
+    assert disk.is_beside_the_loop()
+    disk.store.writer._disk_speed.average_seconds = 0.0  # whatever the machine took for it
     await disk.write()
     assert not disk.is_beside_the_loop()
-    disk.store.writer._disk_speed.average_seconds = 0.0  # whatever the machine took for it
+    disk.store.writer._disk_speed.average_seconds = 0.0
     disk.seconds = 3 * pace.SLOW_SECONDS
     for _ in range(20):
         await disk.write()
     assert disk.is_beside_the_loop()
     assert len(set(disk.threads)) == 2
-    assert await disk.positions() == list(range(1, 22))
+    assert await disk.positions() == list(range(1, 23))
     disk.store.writer._disk_speed.average_seconds = pace.SLOW_SECONDS / 2  # as after many fast ones
     await disk.write()
     assert not disk.is_beside_the_loop()
