@@ -83,7 +83,7 @@ class Gate:
 
         judge = route.admit
         if judge is None:
-            return msgspec.structs.replace(route, handle=handle)
+            return msgspec.structs.replace(route, handle=handle, answer=None)
 
         async def admit(request: HttpRequest) -> Handle | HttpResponse:
             if is_allowed(request):

@@ -117,7 +117,7 @@ class Tracing:
         handle = partial(spanned, route.handle)
         judge = route.admit
         if judge is None:
-            return replace(route, handle=handle)
+            return replace(route, handle=handle, answer=None)
 
         async def admit(request: HttpRequest) -> Handle | HttpResponse:
             admitted = await judge(request)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,13 @@ def request(path: bytes = b"/app/k", method: bytes = b"GET", **changed: bytes | 
 def closing(code: int, reason: bytes = b"") -> bytes:
     """A client's close frame."""
     return client_frame(CLOSE, code.to_bytes(2, "big") + reason)
+
+
+def compressed(text: bytes) -> bytes:
+    """A compressed message of a client."""
+    compressor = zlib.compressobj(wbits=-15)
+    payload = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
+    return client_frame(TEXT, payload.removesuffix(b"\0\0\xff\xff"), reserved=4)
 
 
 class Site:
@@ -141,6 +149,30 @@ async def test_messages_are_compressed_only_if_both_sides_want_it(deflates: bool
     plain = site.connect()
     assert b"extensions" not in plain.transport.writes[0]
     assert plain.socket.deflates is False
+
+
+async def test_what_is_small_only_while_compressed_takes_turns() -> None:
+    """A read that restores to much more than it was is delivered in several turns, in order."""
+    site = Site(deflates=True)
+    line = site.connect(request(sec_websocket_extensions=b"permessage-deflate"))
+    texts = [b"%04d" % number + bytes(900) for number in range(1000)]
+    line.socket.data_received(b"".join([compressed(text) for text in texts]))
+    messages = site.conversation.messages
+    assert 0 < len(messages) < len(texts)
+    assert not line.transport.reading
+    await turns()
+    assert [text for text, _ in messages] == texts
+    assert line.transport.reading
+
+
+async def test_a_close_is_found_after_much_that_was_compressed() -> None:
+    """Also if the server has begun to close meanwhile, and messages do not matter any more."""
+    site = Site(deflates=True)
+    line = site.connect(request(sec_websocket_extensions=b"permessage-deflate"))
+    line.socket.data_received(compressed(bytes(900)) * 500 + closing(1000))
+    site.conversation.outlet.close(4000)
+    await turns()
+    assert site.conversation.codes == [4000]
 
 
 @pytest.mark.parametrize(
