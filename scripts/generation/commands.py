@@ -12,7 +12,7 @@ from tidelog.cli.commands import app
 
 INTRODUCTION = """\
 `tidelog COMMAND --help` shows the same in a terminal. Every command prints JSON with `--json`.
-Exit codes: 0 success, 1 failure, 2 wrong usage or configuration."""
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 130 interrupted."""
 
 
 def page() -> str:
