@@ -3,14 +3,22 @@
 import asyncio
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import asyncpg
 import pytest
 
-from support.log.nodes import AppendItem, Node, running_node, verdict, whole_log
+from support.log.nodes import (
+    AppendItem,
+    Node,
+    another_writes,
+    blocked,
+    running_node,
+    verdict,
+    whole_log,
+)
 from support.probe.rules import SURFACE
 from tidelog.base.errors import StoreUnavailable
 from tidelog.log.decision import Names, Refuse, View
@@ -62,18 +70,6 @@ async def ask(node: Node) -> int:
     return int(answer)
 
 
-@asynccontextmanager
-async def another_writes(url: str) -> AsyncIterator[None]:
-    """Another transaction has the head, and has written it when the block ends."""
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            await connection.execute("UPDATE tidelog.head SET committed_id = committed_id")
-            yield
-    finally:
-        await connection.close()
-
-
 async def test_what_is_in_memory_is_written_in_one_round_trip(postgresql_url: str) -> None:
     """The stream is known; a key must be looked for, which is one more."""
     async with running_node(postgresql_url) as node:
@@ -120,17 +116,6 @@ async def test_a_batch_that_is_overtaken_is_decided_again_under_the_lock(
             assert kinds(sent) == [*locked * (CROWDED_BATCHES - 1), "WITH"]
         assert node.committer.metrics.overtaken._value.get() == 1
         assert (await verdict(node.store)).finding is None
-
-
-async def blocked(url: str) -> None:
-    """Until somebody waits for a lock."""
-    connection = await asyncpg.connect(url)
-    try:
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-        while not await connection.fetchval(waiting):  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(0.01)
-    finally:
-        await connection.close()
 
 
 async def test_what_writes_nothing_is_confirmed(postgresql_url: str) -> None:

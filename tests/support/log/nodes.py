@@ -206,3 +206,26 @@ class Witness:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+@asynccontextmanager
+async def another_writes(url: str) -> AsyncIterator[None]:
+    """Another transaction has the head, and has written it when the block ends."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("UPDATE tidelog.head SET committed_id = committed_id")
+            yield
+    finally:
+        await connection.close()
+
+
+async def blocked(url: str) -> None:
+    """Until somebody waits for a lock."""
+    connection = await asyncpg.connect(url)
+    try:
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while not await connection.fetchval(waiting):  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+    finally:
+        await connection.close()

@@ -108,7 +108,7 @@ class PublishAnswer(Struct, frozen=True):
 
 
 class PublishContext:
-    """What the items of one request share. Every run of the decisions starts it afresh."""
+    """What the items of one request share; an item may be decided again, and those after it."""
 
     def __init__(
         self, *, count: int, is_batch: bool, key: tuple[str, str] | None, ttl_ms: int
@@ -120,12 +120,25 @@ class PublishContext:
         self._ttl_ms = ttl_ms
         self._results: list[bytes | None] = []
         self.cached: bytes | None = None
-        self.has_failed = False
+        self._failed: int | None = None
+        """Index of the first item that was refused, once there is one."""
 
-    def begin(self, view: View) -> None:
-        """The first item is being decided."""
-        self._results = []
-        self.has_failed = False
+    @property
+    def has_failed(self) -> bool:
+        """Whether an item was refused."""
+        return self._failed is not None
+
+    def fail(self, index: int) -> None:
+        """An item is refused."""
+        self._failed = index
+
+    def begin(self, view: View, index: int) -> None:
+        """An item is being decided: whatever it and those after it have left is of no account."""
+        del self._results[index:]
+        if self._failed is not None and self._failed >= index:
+            self._failed = None
+        if index > 0:
+            return
         self.cached = None
         if self.key is not None:
             known = unexpired(view.dedupe(*self.key), view.now_ms)
@@ -209,8 +222,7 @@ class Publish:
     def decide(self, view: View) -> Accept | Refuse:
         """See `Item.decide`."""
         context = self._context
-        if self._index == 0:
-            context.begin(view)
+        context.begin(view, self._index)
         if context.cached is not None:
             return Refuse(PublishAnswer(body=context.cached))
         if context.has_failed:
@@ -225,7 +237,7 @@ class Publish:
             return self._finish(view, None, accept)
         decision = self._publish(view)
         if isinstance(decision, Fault):
-            context.has_failed = True
+            context.fail(self._index)
             return Refuse(decision)
         return decision
 

@@ -106,34 +106,38 @@ class SubmitItem(Struct, frozen=True):
         )
 
 
-class _Rejection:
-    """The first of a request, once there is one."""
+class _Rejected:
+    """The first item of a request that was rejected, once there is one."""
 
-    item_id: str | None = None
+    item: "_InSequence | None" = None
 
 
 class _InSequence(Struct, frozen=True):
     """An item that is decided only if none before it was rejected."""
 
     item: SubmitItem
-    rejection: _Rejection
-    """Shared by the items of one attempt."""
+    index: int
+    rejected: _Rejected
+    """Shared by the items of a request."""
 
     def decide(self, view: View) -> Accept | Refuse:
         """See `SubmitItem.decide`."""
-        item_id, blocker = self.item.prepared.id, self.rejection.item_id
-        if blocker is not None:
-            return Refuse(NotProcessed(item_id, PRIOR_ITEM_FAILED, blocker, view.now_ms))
+        item_id, rejected = self.item.prepared.id, self.rejected
+        if rejected.item is not None:
+            if rejected.item.index < self.index:
+                blocker = rejected.item.item.prepared.id
+                return Refuse(NotProcessed(item_id, PRIOR_ITEM_FAILED, blocker, view.now_ms))
+            rejected.item = None  # when these were decided before, and others wrote meanwhile
         decision = self.item.decide(view)
         if isinstance(decision.answer, Rejected):
-            self.rejection.item_id = item_id
+            rejected.item = self
         return decision
 
 
 def in_sequence(items: Sequence[SubmitItem]) -> Sequence[_InSequence]:
-    """The items of a request that stops at the first rejection (sync D68), for one attempt."""
-    rejection = _Rejection()
-    return [_InSequence(item, rejection) for item in items]
+    """The items of a request that stops at the first rejection (sync D68)."""
+    rejected = _Rejected()
+    return [_InSequence(item, index, rejected) for index, item in enumerate(items)]
 
 
 def _known(

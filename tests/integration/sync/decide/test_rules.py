@@ -1,7 +1,9 @@
 """Rules of the sync protocol that no other test checks by itself."""
 
+import asyncio
 from pathlib import Path
 
+from support.log.nodes import another_writes, blocked, running_node
 from support.sync.peer import (
     EVENT,
     TREE,
@@ -13,6 +15,10 @@ from support.sync.peer import (
     sync_server,
     token,
 )
+from tidelog.log.decision import Names
+from tidelog.sync.decide.rules import STREAM, SubmitItem, in_sequence
+from tidelog.sync.protocol.items import PreparedItem, refused_item
+from tidelog.sync.protocol.wire import Committed, NotProcessed, Rejected
 
 
 async def test_the_model_version_is_told_to_every_profile(tmp_path: Path) -> None:
@@ -109,3 +115,19 @@ async def test_an_event_must_pass_in_all_its_partitions(tmp_path: Path) -> None:
             "committed",
             "validation_failed event.payload.options.parent",
         ], "of the last one p, the first in order, is reported"
+
+
+async def test_a_sequence_that_is_decided_again_begins_again(postgresql_url: str) -> None:
+    """What was rejected when another node came between blocks nothing before it (sync D68)."""
+    item = PreparedItem("a", "c", ("p",), {"type": "event"}, b"{}", b"f", b"h", None, ())
+    refused = refused_item("b", "c", {"type": "event"}, ("forbidden", ()))
+    later = PreparedItem("d", "c", ("p",), {"type": "event"}, b"{}", b"f", b"h", None, ())
+    items = [SubmitItem(each) for each in (item, refused, later)]
+    names = Names(dedupe=(items[0].key, items[2].key), streams=(STREAM,))
+    async with running_node(postgresql_url) as node:
+        async with another_writes(postgresql_url):
+            answered = node.submit(in_sequence(items), names)
+            await blocked(postgresql_url)
+        answers = await asyncio.wrap_future(answered)
+        assert node.committer.metrics.overtaken._value.get() == 1
+    assert [type(answer) for answer in answers] == [Committed, Rejected, NotProcessed]
