@@ -96,7 +96,9 @@ class ChannelsOwner:
             is_shared=store.is_shared,
         )
         ids = MessageIds(os.urandom)
-        self.states = StateLoader(store, committer.tail, settings.max_cached_text_bytes)
+        self.states = StateLoader(
+            store, committer.tail, settings.max_cached_text_bytes, committer.catch_up
+        )
         self._stale = StaleStates(self.states, committer.ended, self._tell_floors)
         self.revoking = Revoking(committer, store, clock, heard=self._revoked)
         self.others = OtherNodes(

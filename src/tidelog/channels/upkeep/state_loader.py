@@ -5,6 +5,7 @@ that was handed out misses nothing.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from tidelog.channels.decide.state import ChannelState, MessageState, StateCache
 from tidelog.channels.stored import read_message
@@ -31,10 +32,18 @@ class _Load:
 class StateLoader(StateCache):
     """The cache of states, which reads what it does not hold."""
 
-    def __init__(self, store: Store, tail: Tail, max_text_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tail: Tail,
+        max_text_bytes: int,
+        catch_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`catch_up` brings the tail to where the log ends."""
         super().__init__(max_text_bytes)
         self._store = store
         self._tail = tail
+        self._catch_up = catch_up
         self._reading: dict[str, asyncio.Future[None]] = {}
         """Channels that are being read: whoever else wants one waits for that."""
         self._loads: dict[int, _Load] = {}
@@ -118,8 +127,20 @@ class StateLoader(StateCache):
 
     # Messages.
 
+    def message(self, number: int) -> MessageState | None:
+        """See `StateCache.message`; None for what the tail has not passed.
+
+        Another node may have that message, and this one have decided about another of its own in
+        its place, which is taken back as soon as it is known.
+        """
+        return super().message(number) if number <= self._tail.position else None
+
     async def load_message(self, stream: str, number: int) -> MessageState | None:
         """The state of a message, pinned; None if there is no such message in that channel."""
+        if number > self._tail.position:
+            await self._catch_up()
+            if number > self._tail.position:
+                return None
         state = self.message(number)
         if state is not None:
             return state

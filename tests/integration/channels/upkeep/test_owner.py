@@ -27,6 +27,7 @@ from tidelog.channels.messages import (
     HistoryErased,
     Live,
     Look,
+    Mutated,
     Publish,
     Published,
     Revoke,
@@ -40,6 +41,7 @@ from tidelog.channels.upkeep import owner as module
 from tidelog.channels.upkeep import submitting as submitting_module
 from tidelog.channels.upkeep.owner import ChannelsOwner
 from tidelog.link.message import Failed
+from tidelog.store.rows import Effects
 
 SETTINGS = Channels(versioned_messages=VersionedMessages(enabled=True))
 
@@ -61,10 +63,11 @@ class Front(ListeningFront):
 
 
 @asynccontextmanager
-async def owning(tmp_path: Path) -> AsyncIterator[ChannelsOwner]:
-    """An owner's half on a store of its own."""
+async def owning(store: Path | str, name: str = "node-a") -> AsyncIterator[ChannelsOwner]:
+    """An owner's half on a store of its own in a directory, or on a PostgreSQL."""
     clock = SystemClock()
-    async with running_node(str(tmp_path / "tidelog.db"), clock=clock) as node:
+    location = str(store / "tidelog.db") if isinstance(store, Path) else store
+    async with running_node(location, clock=clock, name=name) as node:
         yield await ChannelsOwner.open(node.committer, node.store, SETTINGS, clock)
 
 
@@ -248,3 +251,39 @@ async def test_an_owner_that_ends_at_once_complains_of_nothing(
         work = [each for each in (owner.erasing._task, owner.streams._task) if each is not None]
         await asyncio.wait(work, timeout=20)
     assert caplog.text == ""
+
+
+async def test_a_message_of_another_node_in_the_place_of_one_that_is_taken_back(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both nodes have decided about the next message; the one that there is can be changed here."""
+    async with owning(postgresql_url) as a, owning(postgresql_url, "node-b") as b:
+        here, there = await front_of(a, follows_all=True), await front_of(b)
+        here.publish("p")
+        await here.next(2)
+        writer = a._store.writer
+        commit = writer.commit
+        appending: list[asyncio.Future[Any]] = []
+
+        async def overtaken(batch_id: bytes, effects: Effects) -> int | None:
+            monkeypatch.setattr(writer, "commit", commit)
+            there.publish("p")
+            assert isinstance((await there.next(2))[-1], Published)
+            serial = (await b._store.entries(1))[0].entity
+            mutation = parse_mutation("append", "p", serial, b'{"data":"y"}')
+            question = here.end.answer(messages.Mutate("a", mutation))
+            appending.append(asyncio.ensure_future(question))
+            await until(lambda: appending[0].done() or a._committer._awaited)
+            return await commit(batch_id, effects)
+
+        monkeypatch.setattr(writer, "commit", overtaken)
+        here.publish("p")
+        await until(lambda: appending)
+        assert isinstance(await appending[0], Mutated)
+        entries = await a._store.entries(0)
+        assert [(each.kind, int(each.entity[-20:])) for each in entries] == [
+            ("message.create", 1),
+            ("message.create", 2),
+            ("message.create", 3),
+            ("message.append", 2),
+        ]

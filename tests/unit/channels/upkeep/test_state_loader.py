@@ -27,6 +27,10 @@ class EmptyStore:
         return ((0,) * 9,)
 
 
+async def nowhere() -> None:
+    """There is nothing to catch up with."""
+
+
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for two states that nobody holds."""
@@ -37,7 +41,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_idle_channels_are_forgotten_the_oldest_first() -> None:
     """What is held stays, however many; of the rest, what was used last."""
     store: Any = EmptyStore()
-    states = StateLoader(store, Tail(0), 1000)
+    states = StateLoader(store, Tail(0), 1000, nowhere)
     held = [await states.load_channel(f"held-{n}") for n in range(5)]
     for stream in ("a", "b", "a", "c"):
         states.release(await states.load_channel(stream))
@@ -54,7 +58,7 @@ async def test_idle_channels_are_forgotten_the_oldest_first() -> None:
 async def test_a_release_looks_at_no_channel_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node with 100,000 subscribed channels pays for each publish what one with ten pays."""
     store: Any = EmptyStore()
-    states = StateLoader(store, Tail(0), 1000)
+    states = StateLoader(store, Tail(0), 1000, nowhere)
     held = [await states.load_channel(f"held-{n}") for n in range(50)]
     looked: list[str] = []
 
@@ -101,7 +105,7 @@ def version(at: int, serial: int, kind: str, message: int, history_serial: int) 
 async def test_what_was_decided_here_is_included_without_being_read() -> None:
     """What others have decided is not: neither in the channel nor in the message."""
     store: Any = EmptyStore()
-    states = StateLoader(store, Tail(0), 1000)
+    states = StateLoader(store, Tail(0), 1000, nowhere)
     channel = await states.load_channel("c")
     create, append = version(1, 1, CREATE, 1, 1), version(2, 2, APPEND, 1, 1)
     Created(states, channel, create).apply()
