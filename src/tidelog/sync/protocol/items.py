@@ -14,7 +14,12 @@ from msgspec import Struct
 from tidelog.base.data.canonical import canonical
 from tidelog.base.errors import NotCanonicalizable
 from tidelog.sync.protocol.fault import Fault
-from tidelog.sync.protocol.partitions import normal_name, normal_set, partition_faults
+from tidelog.sync.protocol.partitions import (
+    MAX_PARTITIONS,
+    normal_name,
+    normal_set,
+    partition_faults,
+)
 from tidelog.sync.protocol.profiles import (
     CANONICAL,
     TREE_ACTIONS,
@@ -25,6 +30,12 @@ from tidelog.sync.protocol.profiles import (
     tree_faults,
 )
 from tidelog.sync.protocol.wire import stored_body
+
+REMEMBERED_SETS = 512
+REMEMBERED_CHARACTERS = 1024
+"""Sets of partitions whose normal form is remembered, and the names of one of them together."""
+
+_Normal = tuple[tuple[Fault, ...], tuple[str, ...], bytes]
 
 
 class PreparedItem(Struct, frozen=True, array_like=True):
@@ -86,7 +97,7 @@ def prepare(
     """
     event = item["event"]
     names: Sequence[str] = item["partitions"]
-    faults, partitions, canonical_partitions = _normal(tuple(names))
+    faults, partitions, canonical_partitions = _normal(names)
     refused, canonical_event = ("validation_failed", faults) if faults else None, b""
     if refused is None:
         refused = _denial(names, allows) or _foreign_user(event, user_id)
@@ -114,12 +125,22 @@ def prepare(
     )
 
 
-@lru_cache(maxsize=512)
-def _normal(names: tuple[str, ...]) -> tuple[tuple[Fault, ...], tuple[str, ...], bytes]:
+def _normal(names: Sequence[str]) -> _Normal:
     """Step 1 of sync 8.2: what is wrong with partitions, or their normal set and its RFC 8785.
 
-    A client names the same again and again.
+    A client names the same again and again, so they are remembered; but not a megabyte of them.
     """
+    if len(names) <= MAX_PARTITIONS and len("".join(names)) <= REMEMBERED_CHARACTERS:
+        return _remembered(tuple(names))
+    return _normalized(names)
+
+
+@lru_cache(REMEMBERED_SETS)
+def _remembered(names: tuple[str, ...]) -> _Normal:
+    return _normalized(names)
+
+
+def _normalized(names: Sequence[str]) -> _Normal:
     if faults := partition_faults(names):
         return tuple(faults), (), b""
     partitions = normal_set(names)
