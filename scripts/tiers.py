@@ -76,6 +76,16 @@ QUARTER = " ".join(
 """What is also run with halves that share nothing but bytes, with three fronts, and with two nodes
 of two fronts each; `scripts/soak` runs all of it so."""
 
+PIPELINE = (
+    modules(
+        "tests/pipeline", "built_tables", "commands", "engines", "extent", "jvm", "object_store"
+    ),
+    modules("tests/pipeline", "aging", "agreement", "checks", "forget", "messages", "plain_checks"),
+)
+"""Tests of the pipeline: those of a lake on which everything was run, those of checks and of what
+is taken away; what is left is another part. A session for each takes some 20 s of processor time to
+get warm, but one for all waits for most of the time that the others run, and then alone."""
+
 AT_LEAST = (os.cpu_count() or 1) + 2
 """How many parts run at the same time, however busy the machine is."""
 AT_MOST = AT_LEAST + 6
@@ -107,8 +117,9 @@ TIERS = (
         "pipeline",
         300,
         (
-            # All of it has one session: another takes some 20 s of processor time to get as warm.
-            f"{PYTEST} tests/pipeline",
+            *(f"{PYTEST} {' '.join(part)}" for part in PIPELINE),
+            f"{PYTEST} tests/pipeline "
+            + " ".join(f"--ignore={module}" for part in PIPELINE for module in part),
         ),
         on_disk=True,
     ),
