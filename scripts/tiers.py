@@ -1,7 +1,7 @@
 """Runs the tiers of `scripts/test` side by side.
 
 The tests wait a lot: for disks, timers and processes that start. So a tier is made of parts, of
-which two more run at once than there are processors, and further ones begin while processors have
+which four more run at once than there are processors, and further ones begin while processors have
 nothing to do. What a part prints is kept in a file and shown when its tier has ended. One
 PostgreSQL serves all of them.
 
@@ -86,9 +86,9 @@ PIPELINE = (
 is taken away; what is left is another part. A session for each takes some 20 s of processor time to
 get warm, but one for all waits for most of the time that the others run, and then alone."""
 
-AT_LEAST = (os.cpu_count() or 1) + 2
+AT_LEAST = (os.cpu_count() or 1) + 4
 """How many parts run at the same time, however busy the machine is."""
-AT_MOST = AT_LEAST + 6
+AT_MOST = AT_LEAST + 4
 BUSY_PERCENT = 95.0
 """Of all processors: below it another part begins, up to the most. With 85 they had nothing to do
 for a seventh of the time."""
