@@ -39,8 +39,11 @@ _PONGS_PER_CHUNK = 16
 answered, as RFC 6455, 5.5.3 allows. A flood of small pings would otherwise cost us more memory in
 answers than it costs the peer to send."""
 _TURN_BYTES: Final = 262_144
-"""Of compressed messages, restored, after which others have their turn: as much as one read of the
-socket gives of plain ones. Without it that read could be three thousand of 64 KiB (0.4 s)."""
+"""Of messages, restored if they were compressed, after which others have their turn. A socket that
+is full is read 32 times in one turn, 8 MiB: eight peers that sent nothing but small messages, or
+compressed ones of 64 KiB, held everybody up for 14 s."""
+_FRAME_BYTES: Final = 1024
+"""What a frame counts beside its payload: 256 of the smallest are a turn, 3 ms."""
 _RETRY_AFTER_SECONDS: Final = b"5"
 """When a client that found the server full should come again."""
 _Ending: TypeAlias = Callable[[asyncio.Transport], None]
@@ -147,6 +150,8 @@ class WebSocket(FrameWriter, asyncio.Protocol):
             self._service.sockets.received_bytes += len(data)
             self._reader.feed(data)
             self._read()
+            if self._is_unauthenticated:
+                self._note_held()
         elif self._endpoint is None:
             self._open(data)
 
@@ -247,20 +252,19 @@ class WebSocket(FrameWriter, asyncio.Protocol):
             self.close(INTERNAL_ERROR)
 
     def _read(self) -> None:
-        """Deliver what was fed, until it is used up, held back or meaningless."""
-        restored_bytes = 0
+        """Deliver what was fed, until it is used up, held back or meaningless, or others' turn."""
+        spent = 0
         try:
             while self._reader is not None and not self._held:
-                if restored_bytes > _TURN_BYTES and self._transport is not None:
+                if spent >= _TURN_BYTES and self._transport is not None:
                     self._transport.pause_reading()
                     self._service.loop.call_soon(self._resume)
-                    break
+                    return
                 taken = self._reader.take()
                 if taken is None:
                     break
                 opcode, payload = taken
-                if self.deflates:
-                    restored_bytes += len(payload)
+                spent += len(payload) + _FRAME_BYTES
                 if opcode < CLOSE:
                     if self.writable and self._conversation is not None:
                         try:
@@ -279,14 +283,14 @@ class WebSocket(FrameWriter, asyncio.Protocol):
                 self.push(frame(PONG, self._late_ping))
                 self._late_ping = None
             self._pings = 0
-        if self._is_unauthenticated:
-            self._note_held()
 
     def _resume(self) -> None:
         if not self._held and self._transport is not None:
             self.heard_at = self._service.loop.time()  # whoever does not listen hears no silence
             self._transport.resume_reading()
             self._read()
+            if self._is_unauthenticated:
+                self._note_held()
 
     def _ping(self, payload: bytes) -> None:
         self._pings += 1

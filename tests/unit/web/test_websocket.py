@@ -4,6 +4,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,25 +152,30 @@ async def test_messages_are_compressed_only_if_both_sides_want_it(deflates: bool
     assert plain.socket.deflates is False
 
 
-async def test_what_is_small_only_while_compressed_takes_turns() -> None:
-    """A read that restores to much more than it was is delivered in several turns, in order."""
+@pytest.mark.parametrize(("size", "deflates"), [(4, False), (4, True), (900, True)])
+async def test_a_peer_with_much_to_say_takes_turns(size: int, deflates: bool) -> None:
+    """Many messages are delivered in several turns, and nothing more is read meanwhile.
+
+    What they cost is not the size in which they came.
+    """
     site = Site(deflates=True)
     line = site.connect(request(sec_websocket_extensions=b"permessage-deflate"))
-    texts = [b"%04d" % number + bytes(900) for number in range(1000)]
-    line.socket.data_received(b"".join([compressed(text) for text in texts]))
+    texts = [b"%04d" % number + bytes(size - 4) for number in range(600)]
+    framed = compressed if deflates else partial(client_frame, TEXT)
+    line.socket.data_received(b"".join([framed(text) for text in texts]))
     messages = site.conversation.messages
-    assert 0 < len(messages) < len(texts)
+    assert 0 < len(messages) <= 256
     assert not line.transport.reading
     await turns()
     assert [text for text, _ in messages] == texts
     assert line.transport.reading
 
 
-async def test_a_close_is_found_after_much_that_was_compressed() -> None:
+async def test_a_close_is_found_after_much_that_was_said() -> None:
     """Also if the server has begun to close meanwhile, and messages do not matter any more."""
     site = Site(deflates=True)
     line = site.connect(request(sec_websocket_extensions=b"permessage-deflate"))
-    line.socket.data_received(compressed(bytes(900)) * 500 + closing(1000))
+    line.socket.data_received(compressed(bytes(900)) * 300 + closing(1000))
     site.conversation.outlet.close(4000)
     await turns()
     assert site.conversation.codes == [4000]
@@ -258,8 +264,10 @@ async def test_a_flood_of_pings_gets_few_pongs() -> None:
     """Of the pings in one chunk the first sixteen and the last are answered."""
     site = Site()
     pings = b"".join(client_frame(PING, b"%d" % i) for i in range(1000))
-    frames = await site.connect().say(pings)
-    assert frames == [(PONG, b"%d" % i) for i in (*range(16), 999)]
+    line = site.connect()
+    await line.say(pings)
+    await turns()
+    assert await line.say() == [(PONG, b"%d" % i) for i in (*range(16), 999)]
 
 
 @pytest.mark.parametrize(
