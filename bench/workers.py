@@ -10,7 +10,8 @@ process (`/proc/PID/stat`); the machine's other work is not in it. Prints one JS
               submitters with 50 peers, mesh accepts of 8 connections of 32: on one process, on one
               whose halves only share bytes (`apart`), and on an owner with fronts.
   delivery    an append at one front until its subscriber at another has it; nothing else under way.
-  kill        from SIGKILL of the owner until a publish is accepted.
+  kill        from SIGKILL of the owner until a publish is accepted, and until every one of many
+              sockets, all of which come back at once, is subscribed again.
 
 Example: python bench/workers.py --fronts 4
 """
@@ -31,7 +32,7 @@ from tidelog.link.choice import VARIABLE
 from tidelog.testing.scratch import memory_directory
 from workers_parts.link import measure_link
 from workers_parts.surfaces import Load, measure_surfaces
-from workers_parts.times import measure_delivery, measure_kills
+from workers_parts.times import measure_comeback, measure_delivery, measure_kills
 
 AIMS = {
     "link_us_each_side": 6,
@@ -75,7 +76,10 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
             ),
         }
     if said("kill"):
-        document["kill"] = measure_kills(home / "kill", options.fronts, options.kills)
+        document["kill"] = {
+            **measure_kills(home / "kill", options.fronts, options.kills),
+            "comeback": measure_comeback(home / "comeback", options.fronts, options.sockets),
+        }
     return document
 
 
@@ -120,6 +124,7 @@ if __name__ == "__main__":
     parser.add_argument("--accepts", type=int, default=16_384)
     parser.add_argument("--deliveries", type=int, default=300)
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--sockets", type=int, default=2000, help="that come back after a kill")
     parser.add_argument(
         "--in-memory", action="store_true", help="files where no disk is waited for"
     )
@@ -128,4 +133,5 @@ if __name__ == "__main__":
     if arguments.quick:
         arguments.requests, arguments.appends, arguments.events = 20_000, 6_400, 4_000
         arguments.accepts, arguments.deliveries, arguments.kills = 4096, 100, 2
+        arguments.sockets = 200
     main(arguments)

@@ -1,4 +1,4 @@
-"""How long until a subscriber of another front has it, and until a killed owner's work goes on."""
+"""How long until another front has delivered, and until all goes on after an owner was killed."""
 
 import asyncio
 import contextlib
@@ -141,3 +141,64 @@ def measure_kills(home: Path, fronts: int, kills: int) -> dict[str, Any]:
         "seconds": [round(each, 2) for each in seconds],
         "median_s": round(statistics.median(seconds), 2),
     }
+
+
+class _Returning(channels.Watcher):
+    """A subscriber that tells when its connection is lost."""
+
+    def __init__(self) -> None:
+        super().__init__(["after-a-kill"], None)
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Tell."""
+        if not self.ready.done():
+            self.ready.cancel()
+        self.lost.set_result(None)
+
+
+async def _subscribed(port: int) -> _Returning:
+    """A subscriber, however often it must connect."""
+    loop = asyncio.get_running_loop()
+    while True:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            _, made = await loop.create_connection(_Returning, "127.0.0.1", port)
+            await made.ready
+            return made
+
+
+async def _comeback(server: Server, sockets: int) -> dict[str, Any]:
+    at_once = asyncio.Semaphore(64)
+
+    async def connected() -> _Returning:
+        async with at_once:
+            return await _subscribed(server.port)
+
+    async def returned(watcher: _Returning) -> float:
+        await watcher.lost
+        (await _subscribed(server.port)).close()
+        return time.perf_counter()
+
+    watchers = await asyncio.gather(*[connected() for _ in range(sockets)])
+    owner, fronts = server.pid, server.pids("front")
+    await asyncio.sleep(SETTLED_SECONDS + 1)
+    before = sum(map(channels.cpu_seconds, fronts))
+    started = time.perf_counter()
+    os.kill(owner, signal.SIGKILL)
+    back = await asyncio.gather(*[returned(each) for each in watchers])
+    used = sum(map(channels.cpu_seconds, fronts)) - before
+    return {
+        "sockets": sockets,
+        "median_s": round(statistics.median(back) - started, 2),
+        "last_s": round(max(back) - started, 2),
+        "fronts_cpu_ms_each": round(used / sockets * 1e3, 2),
+    }
+
+
+def measure_comeback(home: Path, fronts: int, sockets: int) -> dict[str, Any]:
+    """From SIGKILL of the owner until every socket is subscribed again.
+
+    Clients come back at once and together, which is the worst they can do.
+    """
+    with Server(home, fronts) as server:
+        return uvloop.run(_comeback(server, sockets))
