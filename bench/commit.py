@@ -44,7 +44,7 @@ from tidelog.store import open_store
 from tidelog.store.engine import GENESIS_DIGEST, Store
 from tidelog.store.postgresql_rows import to_columns
 from tidelog.store.rows import Effects, Head, Loaded
-from tidelog.store.sqlite import SqliteStore, SqliteWriter
+from tidelog.store.sqlite import SqliteStore, SqliteWriter, sealed_row
 from tidelog.testing.postgresql import create_database, throwaway_postgresql
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the surface that is timed is the tests'
@@ -187,7 +187,7 @@ def reference_sqlite(path: Path, work: Sequence[PutItem], batch: int) -> float:
             execute(queries["stream_serial"], (effects.entries[0].stream,)).fetchone()
             execute(queries["probe_stream"], (item.stream,)).fetchone()
         executemany(queries["insert_entry"], effects.entries)
-        executemany(queries["insert_dedupe"], effects.dedupe)
+        executemany(queries["insert_dedupe"], map(sealed_row, effects.dedupe))
         executemany(queries["put_probe_stream"], [change.values for change in effects.changes])
         head = (effects.committed_id, effects.digest, effects.committed_at)
         execute(queries["advance_head"], head)

@@ -12,7 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from tidelog.base.data.incarnation import Incarnation
+from tidelog.base.data.seal import seal
 from tidelog.base.errors import (
     DataError,
     StoreDamaged,
@@ -66,6 +69,9 @@ KEPT_READS = 5_000
 KEPT_ROWS = 8
 """Reads whose rows are kept in memory, and rows of one: together some megabytes."""
 
+KEYS_TOGETHER = 3
+"""Keys of one scope from which on they are looked up together: 0.3 us each instead of 2.3."""
+
 SCRUB_TRIES = 50
 SCRUB_PAUSE_SECONDS = 0.02
 """How often, and with what pause, a moment without readers is looked for."""
@@ -99,6 +105,8 @@ _BAD_ROW = (
     UnicodeError,
     ValueError,
 )
+
+_encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 
@@ -138,9 +146,30 @@ def _plain(entry: Entry) -> Row:
 
     That is a fifth of an insert: 4.8 us against 3.7.
     """
-    *columns, body, data, content, digest = entry
+    body = entry[9]
     kept = None if body is None else bytearray(body)
-    return (*columns, kept, data, bytearray(content), bytearray(digest))
+    return (*entry[:9], kept, entry[10], bytearray(entry[11]), bytearray(entry[12]))
+
+
+def sealed_row(row: DedupeRow) -> Row:
+    """A dedupe row as a plain tuple without bytes, and its seal.
+
+    If SQLite had to ask for the seal, it would make all of these values once more: 6.9 us against
+    8.6.
+    """
+    scope, key, committed_id, fingerprint, owner, outcome, available, seen_at, expires_at = row
+    return (
+        scope,
+        key,
+        committed_id,
+        bytearray(fingerprint),
+        owner,
+        bytearray(outcome),
+        available,
+        seen_at,
+        expires_at,
+        bytearray(seal(*row)),
+    )
 
 
 class SqliteWriter:
@@ -198,19 +227,34 @@ class SqliteWriter:
             await asyncio.sleep(0.01)
 
     def _load(self, names: Names) -> Loaded:
-        execute = self._connection.execute
-        dedupe: dict[tuple[str, str], DedupeRow | None] = {}
-        text = self._queries["dedupe_row"]
-        for name in names.dedupe:
-            found = execute(text, name).fetchone()
-            dedupe[name] = None if found is None else DedupeRow._make(found)
         return Loaded(
-            head=Head._make(execute(self._queries["head"]).fetchone()),
+            head=Head._make(self._connection.execute(self._queries["head"]).fetchone()),
             others=[],
-            dedupe=dedupe,
+            dedupe=self._dedupe_rows(names.dedupe),
             serials={stream: self._serial(stream) for stream in names.streams},
             rows={name: self._rows(*name) for name in names.rows},
         )
+
+    def _dedupe_rows(
+        self, names: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], DedupeRow | None]:
+        """The rows of keys; those of one scope by one statement, since most keys are new."""
+        execute = self._connection.execute
+        rows: dict[tuple[str, str], DedupeRow | None] = dict.fromkeys(names)
+        by_scope: dict[str, list[str]] = {}
+        for scope, key in names:
+            by_scope.setdefault(scope, []).append(key)
+        for scope, keys in by_scope.items():
+            found: list[Row] = []
+            if len(keys) >= KEYS_TOGETHER and "\0" not in "".join(keys):
+                text = _encode(keys).decode()
+                found = execute(self._queries["dedupe_rows"], (scope, text)).fetchall()
+            else:  # JSON of SQLite ends a text at its first NUL
+                for key in keys:
+                    found += execute(self._queries["dedupe_row"], (scope, key)).fetchall()
+            for row in found:
+                rows[row[0], row[1]] = DedupeRow._make(row)
+        return rows
 
     def _rows(self, query: str, key: Key) -> tuple[Row, ...]:
         if (kept := self._kept.get((query, key))) is not None:
@@ -260,7 +304,7 @@ class SqliteWriter:
             reach(FaultPoint.ENTRIES_WRITTEN)
         if effects.forgotten:
             connection.executemany(queries["forget_keys"], effects.forgotten)
-        connection.executemany(queries["insert_dedupe"], effects.dedupe)
+        connection.executemany(queries["insert_dedupe"], map(sealed_row, effects.dedupe))
         if effects.dedupe:
             reach(FaultPoint.KEYS_WRITTEN)
         for statement, rows in group(effects.changes, self._touches).groups:

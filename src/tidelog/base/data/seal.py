@@ -25,6 +25,7 @@ def seal(*values: Value) -> bytes:
     """The seal of a row with these values, in the order of its columns."""
     plain = [value.hex() if type(value) is bytes else value for value in values]
     text = _encode(plain)
-    if b"\\u0000" in text or _MARK in text:  # PostgreSQL seals a text as it keeps it
+    if (b"\\" in text and b"\\u0000" in text) or (not text.isascii() and _MARK in text):
+        # PostgreSQL seals a text as it keeps it.
         text = _encode([escape(value) if isinstance(value, str) else value for value in plain])
     return sha256(text).digest()[:SIZE_BYTES]

@@ -24,6 +24,12 @@ SELECT max(stream_serial) FROM log WHERE stream = ?;
 SELECT scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at, expires_at
 FROM dedupe WHERE scope = ? AND key = ?;
 
+-- name: dedupe_rows
+-- The rows of keys of one scope, which come as a JSON array; CROSS lets it look for each of them.
+SELECT d.scope, d.key, d.committed_id, d.fingerprint, d.owner, d.outcome, d.available, d.first_seen_at,
+       d.expires_at
+FROM json_each(?2) AS named CROSS JOIN dedupe d ON d.scope = ?1 AND d.key = named.value;
+
 -- name: insert_entry
 -- One entry at its position.
 INSERT INTO log (committed_id, stream, stream_serial, surface, kind, entity, ref, actor, committed_at,
@@ -31,10 +37,10 @@ INSERT INTO log (committed_id, stream, stream_serial, surface, kind, entity, ref
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_dedupe
--- One key, in the transaction of its entry.
+-- One key, in the transaction of its entry; its seal is made by whoever executes this.
 INSERT INTO dedupe (scope, key, committed_id, fingerprint, owner, outcome, available, first_seen_at,
                     expires_at, seal)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, seal(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9));
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: entries_after
 -- A page of the log in its order.
