@@ -1,11 +1,12 @@
 """One server per file and engine: the checks share it and use channels of their own."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 import pytest_asyncio
 
 from support.channels.peer import Api, ChannelsNode, channels_server
+from support.serve import workers
 from tidelog.testing.postgresql import create_database
 
 Stores = Callable[[str], Awaitable[str]]
@@ -15,6 +16,20 @@ Stores = Callable[[str], Awaitable[str]]
 def known_stores() -> dict[tuple[str, str], str]:
     """The stores made so far, by engine and purpose."""
     return {}
+
+
+@pytest.fixture(scope="session")
+def kept_on_sqlite() -> Iterator[None]:
+    """Ends what was kept of servers in processes of their own."""
+    yield
+    workers.end_kept()
+
+
+@pytest.fixture(scope="session")
+def kept_on_postgresql(postgresql_server: str) -> Iterator[None]:
+    """The same, while there is still a PostgreSQL."""
+    yield
+    workers.end_kept()
 
 
 @pytest.fixture(scope="module", params=("sqlite", "postgresql"))
@@ -37,6 +52,7 @@ def stores(
     checks, and channels have unique names.
     """
     server: str = request.getfixturevalue("postgresql_server") if engine == "postgresql" else ""
+    request.getfixturevalue(f"kept_on_{engine}")
 
     async def store(purpose: str) -> str:
         known = known_stores.get((engine, purpose))
@@ -61,7 +77,8 @@ async def node(
     stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ChannelsNode]:
     """A server with the contract's limits."""
-    async with channels_server(tmp_path_factory.mktemp("data"), await stores("node")) as running:
+    data_dir, store = tmp_path_factory.mktemp("data"), await stores("node")
+    async with channels_server(data_dir, store, is_kept=True) as running:
         yield running
 
 

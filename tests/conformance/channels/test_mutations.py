@@ -1,11 +1,12 @@
 """Checks 30-48 of the channels contract: update, delete, append, and reading versions."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from support.channels.peer import (
     Api,
@@ -22,6 +23,7 @@ from support.channels.peer import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SpareStore = Callable[[], Awaitable[str]]
+Stores = Callable[[str], Awaitable[str]]
 ACME = {"headers": {"tenant": "acme"}}
 MUTATIONS = ("update", "delete", "append")
 
@@ -344,65 +346,73 @@ SMALL = {
 }
 
 
-async def test_check_42_accumulated_bytes(tmp_path: Path, spare_store: SpareStore) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def small_node(
+    stores: Stores, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ChannelsNode]:
+    """A server with those limits."""
+    folder = tmp_path_factory.mktemp("small")
+    async with channels_server(folder, await stores("small"), ai_transport=SMALL) as node:
+        yield node
+
+
+async def test_check_42_accumulated_bytes(small_node: ChannelsNode) -> None:
     """The limit holds for append, update and create, in bytes, to the byte."""
-    async with channels_server(tmp_path, await spare_store(), ai_transport=SMALL) as node:
-        api, channel = node.api, unique()
-        ack = await api.publish(channel, "x" * 90)
-        serial = ack["message_serial"]
-        await api.mutate("append", channel, serial, data="é" * 5, op_id="fits")
-        before = await snapshot(api, channel, serial)
-        for action, body in (
-            ("append", {"data": "y"}),
-            ("update", {"data": "z" * 101}),
-            ("update", {"data": {"n": "z" * 93}}),
-        ):
-            response = await api.try_mutate(action, channel, serial, **body)
-            text = refused(response, 413, "payload_too_large", ai_code=40009)
-            assert text == TOO_LARGE
-        response = await api.events(channel, data="x" * 101)
+    api, channel = small_node.api, unique()
+    ack = await api.publish(channel, "x" * 90)
+    serial = ack["message_serial"]
+    await api.mutate("append", channel, serial, data="é" * 5, op_id="fits")
+    before = await snapshot(api, channel, serial)
+    for action, body in (
+        ("append", {"data": "y"}),
+        ("update", {"data": "z" * 101}),
+        ("update", {"data": {"n": "z" * 93}}),
+    ):
+        response = await api.try_mutate(action, channel, serial, **body)
         text = refused(response, 413, "payload_too_large", ai_code=40009)
         assert text == TOO_LARGE
-        assert await snapshot(api, channel, serial) == before
-        again = await api.mutate("append", channel, serial, data="é" * 5, op_id="fits")
-        assert again["status"] == "duplicate", "found before any limit is looked at"
-        answer = await api.mutate("update", channel, serial, data={"n": "z" * 92})
-        assert answer["delivery_serial"] == 3, "what was refused took no serial"
-        assert (await api.publish(channel, "x" * 100))["delivery_serial"] == 4
+    response = await api.events(channel, data="x" * 101)
+    text = refused(response, 413, "payload_too_large", ai_code=40009)
+    assert text == TOO_LARGE
+    assert await snapshot(api, channel, serial) == before
+    again = await api.mutate("append", channel, serial, data="é" * 5, op_id="fits")
+    assert again["status"] == "duplicate", "found before any limit is looked at"
+    answer = await api.mutate("update", channel, serial, data={"n": "z" * 92})
+    assert answer["delivery_serial"] == 3, "what was refused took no serial"
+    assert (await api.publish(channel, "x" * 100))["delivery_serial"] == 4
 
 
-async def test_check_43_append_count(tmp_path: Path, spare_store: SpareStore) -> None:
+async def test_check_43_append_count(small_node: ChannelsNode) -> None:
     """The fourth append of three is refused; so is the third open stream of two."""
-    async with channels_server(tmp_path, await spare_store(), ai_transport=SMALL) as node:
-        api, channel = node.api, unique()
-        ack = await api.publish(channel, "")
-        serial = ack["message_serial"]
-        for number in range(3):
-            await api.mutate("append", channel, serial, data=str(number), op_id=str(number))
-        before = await snapshot(api, channel, serial)
-        response = await api.try_mutate("append", channel, serial, data="x")
-        text = refused(response, 413, "payload_too_large", ai_code=40009)
-        setting = "channels.ai_transport.max_appends_per_message"
-        assert text == f"message append count exceeds 3 (setting {setting})"
-        assert await snapshot(api, channel, serial) == before
-        again = await api.mutate("append", channel, serial, data="2", op_id="2")
-        assert again["status"] == "duplicate"
-        await api.mutate("update", channel, serial, data="other")
-        response = await api.try_mutate("append", channel, serial, data="x")
-        refused(response, 413, "payload_too_large", ai_code=40009)
+    api, channel = small_node.api, unique()
+    ack = await api.publish(channel, "")
+    serial = ack["message_serial"]
+    for number in range(3):
+        await api.mutate("append", channel, serial, data=str(number), op_id=str(number))
+    before = await snapshot(api, channel, serial)
+    response = await api.try_mutate("append", channel, serial, data="x")
+    text = refused(response, 413, "payload_too_large", ai_code=40009)
+    setting = "channels.ai_transport.max_appends_per_message"
+    assert text == f"message append count exceeds 3 (setting {setting})"
+    assert await snapshot(api, channel, serial) == before
+    again = await api.mutate("append", channel, serial, data="2", op_id="2")
+    assert again["status"] == "duplicate"
+    await api.mutate("update", channel, serial, data="other")
+    response = await api.try_mutate("append", channel, serial, data="x")
+    refused(response, 413, "payload_too_large", ai_code=40009)
 
-        streams = [await api.publish(channel, "s", extras=status("streaming")) for _ in range(2)]
-        setting = "channels.ai_transport.max_open_streaming_messages_per_channel"
-        full = f"open streaming message count exceeds 2 (setting {setting})"
-        response = await api.events(channel, data="s", extras=status("streaming"))
-        assert refused(response, 413, "payload_too_large", ai_code=40009) == full
-        response = await api.try_mutate("update", channel, serial, extras=status("streaming"))
-        assert refused(response, 413, "payload_too_large", ai_code=40009) == full
-        first = streams[0]["message_serial"]
-        await api.mutate("append", channel, first, data="", extras=status("complete"))
-        await api.mutate("update", channel, serial, extras=status("streaming"))
-        response = await api.events(channel, data="s", extras=status("streaming"))
-        assert refused(response, 413, "payload_too_large", ai_code=40009) == full
+    streams = [await api.publish(channel, "s", extras=status("streaming")) for _ in range(2)]
+    setting = "channels.ai_transport.max_open_streaming_messages_per_channel"
+    full = f"open streaming message count exceeds 2 (setting {setting})"
+    response = await api.events(channel, data="s", extras=status("streaming"))
+    assert refused(response, 413, "payload_too_large", ai_code=40009) == full
+    response = await api.try_mutate("update", channel, serial, extras=status("streaming"))
+    assert refused(response, 413, "payload_too_large", ai_code=40009) == full
+    first = streams[0]["message_serial"]
+    await api.mutate("append", channel, first, data="", extras=status("complete"))
+    await api.mutate("update", channel, serial, extras=status("streaming"))
+    response = await api.events(channel, data="s", extras=status("streaming"))
+    assert refused(response, 413, "payload_too_large", ai_code=40009) == full
 
 
 async def test_check_44_serials_in_the_path(api: Api) -> None:

@@ -492,11 +492,13 @@ async def channels_server(
     clock: ServerClock | None = None,
     admin_token: str = "",
     compression: bool = False,
+    is_kept: bool = False,
     **options: Any,
 ) -> AsyncIterator[ChannelsNode]:
     """A server with channels for the length of the block; `options` are those of `[channels]`.
 
     A section is given as a dict. Versioned messages are on, as in the contract's test setup.
+    `is_kept` is that of `workers.served`, and says nothing of a server in this process.
     """
     options["versioned_messages"] = {"enabled": True, **options.get("versioned_messages", {})}
     for name, section in _SECTIONS.items():
@@ -514,9 +516,11 @@ async def channels_server(
     )
     location = store or str(data_dir / "tidelog.db")
     if workers.count() and clock is None:
-        async with workers.served(data_dir, store, settings) as url, http as client:
+        processes = workers.served(data_dir, store, settings, is_kept=is_kept)
+        async with processes as url, http as client:
             yield ChannelsNode(url, client, location)
         return
+    workers.end_kept(location)
     mounted: list[ChannelsSurface] = []
 
     async def mount(node: Node) -> ChannelsSurface:

@@ -15,10 +15,11 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from io import StringIO
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -49,34 +50,80 @@ def nodes() -> int:
     return int(os.environ.get(NODES_VARIABLE, "1"))
 
 
+class Kept(NamedTuple):
+    """Servers that go on after whoever asked for them, for the next who asks for the same."""
+
+    settings: str
+    servers: list[ServerProcess]
+
+
+_KEPT: dict[str, Kept] = {}
+"""By where their store is."""
+
+
 @asynccontextmanager
-async def served(data_dir: Path, store: str, settings: Settings) -> AsyncIterator[str]:
+async def served(
+    data_dir: Path, store: str, settings: Settings, *, is_kept: bool = False
+) -> AsyncIterator[str]:
     """URL of real processes with these settings: what a server in the test's own process would be.
 
-    There is a random front behind every connection, and on PostgreSQL a random node.
+    There is a random front behind every connection, and on PostgreSQL a random node. If `is_kept`,
+    they go on until `end_kept`, or until others are to be on that store: their start takes longer
+    than most tests.
     """
-    config = data_dir / "settings.toml"
-    data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - nobody waits beside it
-    config.write_text(text_of(settings), encoding="utf-8")
-    count_of_nodes = nodes() if store.startswith("postgresql://") else 1
+    text = text_of(settings)
+    kept = _KEPT.get(store)
+    if kept is not None and not (is_kept and kept.settings == text):
+        await asyncio.to_thread(end_kept, store)
+        kept = None
+    servers = await _started(data_dir, store, text) if kept is None else kept.servers
+    if is_kept:
+        _KEPT[store] = Kept(text, servers)
     async with AsyncExitStack() as stack:
-        servers = [
-            stack.enter_context(
-                ServerProcess(
-                    data_dir=data_dir / f"node-{number}" if number else data_dir,
-                    store=store or str(data_dir / "tidelog.db"),
-                    arguments=("--config", str(config)),
-                )
-            )
-            for number in range(count_of_nodes)
-        ]
-        await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
-        if count_of_nodes == 1:
+        if not is_kept:
+            for server in servers:
+                stack.enter_context(server)
+        if len(servers) == 1:
             yield servers[0].url
         else:
             balancer = await stack.enter_async_context(Balancer(*[each.port for each in servers]))
             yield f"http://127.0.0.1:{balancer.port}"
-        ended = await asyncio.gather(*[asyncio.to_thread(each.terminate) for each in servers])
+        if not is_kept:
+            await asyncio.to_thread(_end, servers)
+
+
+async def _started(data_dir: Path, store: str, settings: str) -> list[ServerProcess]:
+    config = data_dir / "settings.toml"
+    data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - nobody waits beside it
+    config.write_text(settings, encoding="utf-8")
+    servers = [
+        ServerProcess(
+            data_dir=data_dir / f"node-{number}" if number else data_dir,
+            store=store or str(data_dir / "tidelog.db"),
+            arguments=("--config", str(config)),
+        )
+        for number in range(nodes() if store.startswith("postgresql://") else 1)
+    ]
+    with ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server)
+        await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
+        stack.pop_all()
+    return servers
+
+
+def end_kept(store: str | None = None) -> None:
+    """End the servers that were kept, only those on that store if one is given."""
+    for each in [*_KEPT] if store is None else [store]:
+        if each in _KEPT:
+            _end(_KEPT.pop(each).servers)
+
+
+def _end(servers: list[ServerProcess]) -> None:
+    with ExitStack() as stack, ThreadPoolExecutor(len(servers)) as ending:
+        for server in servers:
+            stack.enter_context(server)
+        ended = [*ending.map(ServerProcess.terminate, servers)]
         assert set(ended) == {0}, [server.log_text()[-2000:] for server in servers]
 
 
