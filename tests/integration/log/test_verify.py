@@ -30,7 +30,7 @@ SAMPLE = 3
 
 LAST = 5
 
-BITS = int(os.environ.get("TIDELOG_TEST_SOAK_BITS", "2"))
+BITS = int(os.environ.get("TIDELOG_TEST_SOAK_BITS", "1"))
 """How many bits of each byte of a row in the file are flipped; `scripts/soak` flips all eight."""
 
 SAMPLE_DRAFT = Draft(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ from tidelog.sync.protocol.profiles import Model
 WAIT_SECONDS = 60
 PAGE_BYTES = 1_048_576
 KB = 1000
+BACKLOG = int(os.environ.get("TIDELOG_TEST_SOAK_BACKLOG", "5000"))
+"""Drafts of a long time offline, a hundred batches; `scripts/soak` has more."""
 
 
 def client_of(url: str | None, folder: Path, name: str = "ada", **settings: Any) -> SyncClient:
@@ -67,7 +70,7 @@ async def filled(
         yield node
 
 
-@pytest.mark.parametrize(("count", "size"), [(70, 900 * KB), (600, 60 * KB)])
+@pytest.mark.parametrize(("count", "size"), [(55, 900 * KB), (150, 60 * KB)])
 async def test_a_client_fetches_a_partition_of_large_events(
     tmp_path: Path, store_location: str, count: int, size: int
 ) -> None:
@@ -302,7 +305,7 @@ def write_drafts(client: SyncClient, count: int) -> None:
 @pytest.mark.parametrize(
     ("count", "options"),
     [
-        (20_000, {}),
+        (BACKLOG, {}),
         (250, {"max_in_flight_drafts": 30}),
         (5, {"max_in_flight_drafts": 1}),
     ],
