@@ -4,17 +4,20 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from support.channels.peer import APP
 from support.mesh.peer import ADMIN_TOKEN
 from support.sync.peer import SECRET, write_model
+from support.warm import NURSERY
+
+if TYPE_CHECKING:
+    from tidelog.testing.process import Process
 
 WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -30,7 +33,7 @@ class Processes:
         self.store = str(data_dir / "tidelog.db")
         self._count = fronts
         self._config = data_dir / "tidelog.toml"
-        self._supervisor: subprocess.Popen[str]
+        self._supervisor: Process
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -41,12 +44,13 @@ class Processes:
 
     def _start(self, port: str, environment: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", "tidelog", "serve", "--json", "--port", port]
-        self._supervisor = subprocess.Popen(
-            [*command, "--config", str(self._config), "--workers", str(self._count)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **self._environment, **environment},
-        )
+        with os.fdopen(2, "wb", closefd=False) as stderr:
+            self._supervisor = NURSERY.start(
+                [*command, "--config", str(self._config), "--workers", str(self._count)],
+                env={**os.environ, **self._environment, **environment},
+                stderr=stderr,
+                cwd=str(Path.cwd()),
+            )
         assert self._supervisor.stdout is not None
         line = self._supervisor.stdout.readline()
         assert line, "it has said why it could not start"
@@ -57,7 +61,7 @@ class Processes:
 
         With further variables, if any are given.
         """
-        self._supervisor.kill()
+        self._supervisor.send_signal(signal.SIGKILL)
         self._supervisor.wait()
         assert self._supervisor.stdout is not None
         self._supervisor.stdout.close()
@@ -69,7 +73,7 @@ class Processes:
         return self._supervisor.pid
 
     def __exit__(self, *_: object) -> None:
-        self._supervisor.terminate()
+        self._supervisor.send_signal(signal.SIGTERM)
         assert self._supervisor.wait(WAIT_SECONDS) == 0
         assert self._supervisor.stdout is not None
         self._supervisor.stdout.close()
