@@ -18,7 +18,7 @@ from support.cli.command import tidelog
 from support.mesh.broker_process import ADMIN_TOKEN, TOPIC, RealMesh
 from support.mesh.daemon_process import DaemonProcess, eventually
 from support.mesh.scripted_broker import SLUG
-from support.store.replica import Replica, ask
+from support.store.replica import Copied, Replica, ask
 from support.sync.peer import EVENT, MODEL, SECRET, connected, note, token, write_model
 from support.web.balancer import Balancer
 from tidelog.client import SyncClient
@@ -126,28 +126,39 @@ class Cluster:
             return frames
 
 
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Postgresql]:
+    """A server that has ended, with nothing in it."""
+    with databases("empty") as home:
+        made = Postgresql(home / "empty")
+        made.stop()
+        yield made
+
+
 @contextmanager
-def databases() -> Iterator[Path]:
-    """Where two servers of PostgreSQL have their data."""
+def databases(*names: str) -> Iterator[Path]:
+    """Where servers of PostgreSQL have their data."""
     with tempfile.TemporaryDirectory(
         prefix="tdl-", dir=memory_directory(), ignore_cleanup_errors=True
     ) as name:
         home = Path(name)
         home.chmod(0o755)
-        for each in ("primary", "replica"):
+        for each in names:
             (home / each).mkdir()
         yield home
 
 
 @pytest.fixture(params=["one address"])
-async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+async def cluster(
+    empty: Postgresql, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Cluster]:
     """Two servers on a primary that has a replica; nothing is written yet.
 
     They know one address, which follows the primary, or those of both.
     """
     async with AsyncExitStack() as stack:
-        home = stack.enter_context(databases())
-        primary = await asyncio.to_thread(Postgresql, home / "primary")
+        home = stack.enter_context(databases("primary", "replica"))
+        primary = await asyncio.to_thread(Copied, empty, home / "primary")
         stack.callback(primary.stop)
         replica = await asyncio.to_thread(Replica, primary, home / "replica")
         stack.callback(replica.stop)
