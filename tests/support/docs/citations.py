@@ -65,6 +65,15 @@ _UNCLEAR_IN_CODE = re.compile(
 )
 
 
+_ANYTHING = re.compile(
+    "|".join(
+        f"(?:{pattern.pattern})"
+        for pattern in (_CITATION, _POINT, _FAULT_CASE, _INVARIANT, _UNCLEAR_IN_CODE)
+    )
+)
+"""What a source must have somewhere for any of its comments to refer to something."""
+
+
 class Prose(NamedTuple):
     """A comment, a docstring, or a page."""
 
@@ -129,6 +138,8 @@ def prose(path: Path) -> Iterator[Prose]:
         case ".md":
             yield Prose(name, _FENCED.sub("", text), is_code=False, own=OWN_PAGES.get(name, ""))
         case ".py":
+            if _ANYTHING.search(text) is None:
+                return  # to take it apart takes longer
             for line, said in _docstrings_and_comments(text):
                 yield Prose(f"{name}:{line}", said, is_code=True)
         case suffix:
