@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -337,11 +338,20 @@ async def write_many(location: str, count: int) -> None:
         await node.put_many([put_item("s", f"k{number}") for number in range(count)])
 
 
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a log of two pages, to be copied."""
+    path = tmp_path_factory.mktemp("long") / "tidelog.db"
+    asyncio.run(write_many(str(path), 1234))
+    return path
+
+
 @pytest.mark.parametrize("position", [1, 1000, 1001, 1234])
-def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path, position: int) -> None:
+def test_an_entry_that_cannot_be_read_is_named(
+    long_log: Path, tmp_path: Path, position: int
+) -> None:
     """A text that is no longer UTF-8 makes a whole page unreadable; the entry is found anyway."""
-    location = str(tmp_path / "tidelog.db")
-    asyncio.run(write_many(location, 1234))
+    location = str(shutil.copy(long_log, tmp_path))
     change(
         location,
         f"UPDATE log SET entity = CAST(x'6bff' AS TEXT) WHERE committed_id = {position}",
