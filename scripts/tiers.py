@@ -35,6 +35,8 @@ from tidelog.testing.postgresql import (
 from tidelog.testing.scratch import memory_directory
 
 ROOT = Path(__file__).parents[1]
+SHARED_VARIABLE = "TIDELOG_TEST_SHARED"
+"""Tells every part of a folder in which they may leave something for each other."""
 BIN = ".venv/bin"
 HUNG = "-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true"
 """No test takes a quarter of an hour, however busy the machine is: it waits for what never comes.
@@ -80,10 +82,11 @@ PIPELINE = (
     modules(
         "tests/pipeline", "built_tables", "commands", "engines", "extent", "jvm", "object_store"
     ),
-    modules("tests/pipeline", "aging", "agreement", "checks", "forget", "messages", "plain_checks"),
+    modules("tests/pipeline", "agreement", "checks", "forget", "messages", "plain_checks", "aging"),
 )
 """Tests of the pipeline: those of a lake on which everything was run, those of checks and of what
-is taken away; what is left is another part. A session for each takes some 20 s of processor time to
+is taken away; what is left is another part. The first makes that lake, and others want it as late
+as they can: they wait for it. A session for each takes some 20 s of processor time to
 get warm, but one for all waits for most of the time that the others run, and then alone."""
 
 AT_LEAST = (os.cpu_count() or 1) + 4
@@ -350,6 +353,7 @@ class Run:
     async def _execute(self, tier: Tier, command: str, output: Path) -> int:
         environment = dict(os.environ)
         environment["COVERAGE_FILE"] = str(self._coverage / output.stem)
+        environment[SHARED_VARIABLE] = str(self._scratch / "shared")
         if not tier.on_disk:
             environment["TMPDIR"] = str(self._scratch)
         with output.open("wb") as file:

@@ -2,13 +2,19 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.pipeline.spark_cluster import UNVERIFIED, SparkCluster, spark_cluster
 from support.pipeline.typed_command import command
-from support.pipeline.whole_pipeline import WholeLake, whole_lake
+from support.pipeline.whole_pipeline import (
+    SHARED_VARIABLE,
+    WholeLake,
+    shared_whole_lake,
+    whole_lake,
+)
 from tidelog.pipeline.lake import lake
 from tidelog.pipeline.source.spark_source import register_source
 from tidelog.pipeline.spark.class_archive import BUILDING_VARIABLE
@@ -39,9 +45,15 @@ def spark() -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="session")
 def whole(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> WholeLake:
-    """A store and all that one `tidelog pipeline run` made of it; to be left as it is."""
+    """A store and all that one `tidelog pipeline run` made of it; to be left as it is.
+
+    In a run of several parts the first that wants it makes it for all of them.
+    """
     del spark
-    return whole_lake(tmp_path_factory.mktemp("whole"))
+    shared = os.environ.get(SHARED_VARIABLE)
+    if shared is None:
+        return whole_lake(tmp_path_factory.mktemp("whole"))
+    return shared_whole_lake(Path(shared) / "whole")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Every job of the pipeline on one store, by the command that a user types, and what came of it."""
 
+import fcntl
 import io
 import json
 import shutil
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tidelog.pipeline.transforms.snapshots import ModelSource
 
 ENTRIES = 600
+SHARED_VARIABLE = "TIDELOG_TEST_SHARED"
+"""Names a folder that all parts of a run of `scripts/test` share."""
 CHANNEL = f"{APP.id}/room-9"
 PARTITION = "team/3"
 
@@ -131,6 +134,19 @@ def whole_lake(folder: Path) -> WholeLake:
             command()
     assert not ended.value.code, out.getvalue()
     return WholeLake(folder, json.loads(out.getvalue()))
+
+
+def shared_whole_lake(folder: Path) -> WholeLake:
+    """The same, made by the first process that asks for it; others wait and then read it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    done = folder.with_suffix(".json")
+    with folder.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of one that failed
+            folder.mkdir()
+            done.write_text(json.dumps(whole_lake(folder).result), encoding="utf-8")
+    return WholeLake(folder, json.loads(done.read_text(encoding="utf-8")))
 
 
 def contents(lake: Lake) -> dict[str, list[str]]:
