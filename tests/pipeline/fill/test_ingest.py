@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.log.log_writer import draft, live_writer, read_log, write_log
+from tidelog.base import faultpoint
+from tidelog.base.faultpoint import FaultPoint
 from tidelog.pipeline.fill.ingest import FOLLOW_SECONDS, Progress, ingest
 from tidelog.pipeline.lake.errors import LakeLocked
 from tidelog.pipeline.lake.lake import Lake
@@ -47,12 +49,25 @@ def test_the_table_equals_the_log_and_grows_with_it(
     assert ingested(lake) == read_log(store_location)
 
 
-def test_the_table_is_the_truth_not_the_checkpoint(spark: "SparkSession", tmp_path: Path) -> None:
-    """Without a checkpoint it goes on where the table ends; without a table it begins anew."""
+def test_the_table_is_the_truth_not_the_checkpoint(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint it goes on where the table ends; without a table it begins anew.
+
+    It fails first, with rows in files that are not committed: the next one brings them. One that
+    was killed after the commit: `tests/crash/test_pipeline_kill.py`.
+    """
     location = str(tmp_path / "tidelog.db")
     lake, address = Lake(tmp_path / "lake"), StoreAddress(location)
     write_log(location, [draft(n) for n in range(5)])
+    armed = faultpoint._parse(f"{FaultPoint.LAKE_WRITTEN}=enospc@2")
+    monkeypatch.setattr(faultpoint, "_armed", armed)
+    with pytest.raises(OSError, match="injected"):
+        follow_to(spark, address, lake, 5)
+    monkeypatch.undo()
+    assert lake.through("log") == 4
     follow_to(spark, address, lake, 5)
+    assert ingested(lake) == read_log(location)
     write_log(location, [draft(n) for n in range(5)])
     shutil.rmtree(lake.checkpoint("log"))
     follow_to(spark, address, lake, 10)
