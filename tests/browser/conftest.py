@@ -4,13 +4,14 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from support.dashboard.browser import DESKTOP, WAIT_MS, Console
-from support.dashboard.chromium import chromium_path
+from support.dashboard.chromium import ARGUMENTS, chromium_path
 from support.dashboard.stage import Stage, staged
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
@@ -39,11 +40,7 @@ async def browser() -> AsyncIterator[Browser]:
     """A real Chromium."""
     path = await asyncio.to_thread(chromium_path)
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(
-            executable_path=path,
-            # As root there is no sandbox; everything the browser sees here is ours.
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-        )
+        launched = await playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
         yield launched
         await launched.close()
 
@@ -56,12 +53,34 @@ def console() -> Iterator[Console]:
     assert made.complaints == []
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, console: Console) -> AsyncIterator[Page]:
-    """A page in a context of its own."""
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kept_context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """What most pages share, with one that stays, and with it the process in which all are shown.
+
+    The first page of a context takes a second of a processor, others a third of that.
+    """
     context = await browser.new_context(viewport=DESKTOP)
     context.set_default_timeout(WAIT_MS)
-    made = await context.new_page()
+    stays = await context.new_page()
+    await stays.route("**/*", lambda route: route.fulfill(body=""))
+    await stays.goto("http://127.0.0.1/")  # a site has a process, whatever the port
+    yield context
+    await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(kept_context: BrowserContext, console: Console) -> AsyncIterator[Page]:
+    """A page whose origin has stored nothing yet."""
+    made = await kept_context.new_page()
     console.watch(made)
     yield made
-    await context.close()
+    address = urlsplit(made.url)
+    stays, *others = kept_context.pages
+    for each in others:
+        await each.close()
+    developer = await kept_context.new_cdp_session(stays)
+    await developer.send(
+        "Storage.clearDataForOrigin",
+        {"origin": f"{address.scheme}://{address.netloc}", "storageTypes": "all"},
+    )
+    await developer.detach()

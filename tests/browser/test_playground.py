@@ -210,6 +210,6 @@ async def test_it_fits_a_phone_and_axe_finds_nothing(
         await playground.screenshot(
             path=artefacts / f"playground-{theme}-{name}.png", full_page=True
         )
-        assert await serious_problems(playground, axe) == [], name
+        assert await serious_problems(playground, axe, theme) == [], name
         wide = await playground.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, "it scrolls sideways"

@@ -59,7 +59,7 @@ async def look_at_all(page: Page, stage: Stage, artefacts: Path, theme: str, axe
         await page.set_viewport_size(DESKTOP)
         await show(page, stage, view)
         await page.screenshot(path=artefacts / f"{file_name(view)}-{theme}.png")
-        assert await serious_problems(page, axe) == [], view
+        assert await serious_problems(page, axe, theme) == [], view
         await page.set_viewport_size(PHONE)
         width = await page.evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE["width"], view

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from playwright.sync_api import sync_playwright
 
-from support.dashboard.chromium import chromium_path
+from support.dashboard.chromium import ARGUMENTS, chromium_path
 from support.docs.pages import documents
 from support.docs.walk import ROOT
 
@@ -147,9 +147,7 @@ def served(site: Path) -> Iterator[str]:
 def test_a_block_is_copied_by_its_button(served: str) -> None:
     """In a real Chromium: the button of a block puts just its text on the clipboard."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium_path(), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
         context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
         page = context.new_page()
         page.goto(f"{served}/installation.html")

@@ -1,5 +1,7 @@
 """What the browser tests know of pages: their sizes, how long to wait, what they complain of."""
 
+from typing import Any
+
 from playwright.async_api import Page, ViewportSize
 
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
@@ -7,6 +9,9 @@ PHONE: ViewportSize = {"width": 360, "height": 740}
 
 WAIT_MS = 30_000
 """Longest wait for anything a page should show; a loaded machine takes its time."""
+
+RULES_OF_COLOUR = ["color-contrast", "link-in-text-block"]
+"""All rules of axe-core about colours, of those that it checks unless told otherwise."""
 
 
 class Console:
@@ -27,10 +32,17 @@ class Console:
             self.complaints.append(text)
 
 
-async def serious_problems(page: Page, axe: str) -> list[tuple[str, list[str]]]:
-    """What axe-core finds in a page that keeps somebody from using it."""
-    await page.evaluate(axe)
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+async def serious_problems(page: Page, axe: str, theme: str) -> list[tuple[str, list[str]]]:
+    """What axe-core finds in a page that keeps somebody from using it.
+
+    A page has other colours in its dark theme and nothing else, so only those are judged then.
+    """
+    if not await page.evaluate("'axe' in window"):
+        await page.evaluate(axe)
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if theme == "dark":
+        options["runOnly"] = {"type": "rule", "values": RULES_OF_COLOUR}
+    found = await page.evaluate("options => axe.run(document, options)", options)
     return [
         (problem["id"], [each["html"][:200] for each in problem["nodes"]])
         for problem in found["violations"]

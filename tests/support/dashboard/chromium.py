@@ -2,6 +2,17 @@
 
 from support import debian
 
+ARGUMENTS = (
+    # As root there is no sandbox; everything the browser sees here is ours.
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    # Pages of a context share a process: to start one takes longer than to show a page.
+    "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
+)
+"""What each Chromium of the tests is started with."""
+
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
