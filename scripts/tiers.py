@@ -127,6 +127,16 @@ TIERS = (
         on_disk=True,
     ),
     Tier(
+        "packaging",
+        "packaging and demo",
+        100,
+        (
+            f"{PYTEST} tests/packaging/test_start.py",
+            f"{PYTEST} tests/packaging --ignore=tests/packaging/test_start.py",
+        ),
+        on_disk=True,  # the environment with Spark is hard links into the installer's cache
+    ),
+    Tier(
         "integration",
         "integration",
         400,
@@ -136,50 +146,6 @@ TIERS = (
             f"{COVERED} tests/integration/mesh",
             f"{COVERED} tests/integration/daemon tests/integration/testing tests/integration/web",
             f"{COVERED} tests/integration/sync",
-        ),
-    ),
-    Tier(
-        "crash",
-        "crash and faults",
-        185,
-        (
-            *(f"{PYTEST} -s {' '.join(part)}" for part in CRASH),
-            f"{PYTEST} -s tests/crash "
-            + " ".join(f"--ignore={module}" for part in CRASH for module in part),
-        ),
-        on_disk=True,
-    ),
-    Tier("browser", "browser", 50, (f"{PYTEST} tests/browser",)),
-    Tier(
-        "packaging",
-        "packaging and demo",
-        100,
-        (f"{PYTEST} tests/packaging",),
-        on_disk=True,  # the environment with Spark is hard links into the installer's cache
-    ),
-    Tier("clients", "clients", 60, (f"{PYTEST} tests/clients",)),
-    Tier(
-        "lint",
-        "lint and types",
-        70,
-        (
-            f"{BIN}/mypy",
-            f"{BIN}/ruff check . && {BIN}/ruff format --check . && {BIN}/lint-imports",
-        ),
-    ),
-    Tier(
-        "unit",
-        "unit and property",
-        60,
-        (f"{COVERED} tests/unit",),
-    ),
-    Tier(
-        "docs",
-        "documentation",
-        90,
-        (
-            f"{PYTEST} tests/docs/test_walks.py",
-            f"{PYTEST} tests/docs --ignore=tests/docs/test_walks.py",
         ),
     ),
     Tier(
@@ -197,10 +163,46 @@ TIERS = (
             f"TIDELOG_TEST_WORKERS=2 TIDELOG_TEST_NODES=2 {PYTEST} {QUARTER} -k postgresql",
         ),
     ),
+    Tier(
+        "unit",
+        "unit and property",
+        60,
+        (f"{COVERED} tests/unit",),
+    ),
+    Tier("browser", "browser", 50, (f"{PYTEST} tests/browser",)),
+    Tier(
+        "lint",
+        "lint and types",
+        70,
+        (
+            f"{BIN}/mypy",
+            f"{BIN}/ruff check . && {BIN}/ruff format --check . && {BIN}/lint-imports",
+        ),
+    ),
+    Tier("clients", "clients", 60, (f"{PYTEST} tests/clients",)),
+    Tier(
+        "crash",
+        "crash and faults",
+        185,
+        (
+            *(f"{PYTEST} -s {' '.join(part)}" for part in CRASH),
+            f"{PYTEST} -s tests/crash "
+            + " ".join(f"--ignore={module}" for part in CRASH for module in part),
+        ),
+        on_disk=True,
+    ),
+    Tier(
+        "docs",
+        "documentation",
+        90,
+        (
+            f"{PYTEST} tests/docs/test_walks.py",
+            f"{PYTEST} tests/docs --ignore=tests/docs/test_walks.py",
+        ),
+    ),
 )
-"""In the order in which they and their parts start: those with long parts first, and last those
-of many short parts, so that no part is left alone at the end. One part of lint and one of unit need
-a processor for most of a minute each."""
+"""In the order in which they and their parts start: those with long parts first, such as the demo
+with Spark, and last those of many short parts, so that no part is left alone at the end."""
 
 
 AREAS = (
@@ -418,6 +420,17 @@ def report_coverage(coverage: Path) -> None:
     print("\n".join(shown.stdout.splitlines()[-40:]), flush=True)
 
 
+def compile_once() -> "subprocess.Popen[bytes]":
+    """Have what every part imports compiled.
+
+    In a fresh clone nothing is, and the first parts, which begin together, would each do it: three
+    seconds of a processor.
+    """
+    program = "import pytest, hypothesis, pytest_asyncio; from support import warm; warm.preload()"
+    environment = {**os.environ, "PYTHONPATH": "tests"}
+    return subprocess.Popen([f"{BIN}/python", "-c", program], env=environment)
+
+
 async def run_tiers(tiers: list[Tier], scratch: Path, coverage: Path) -> dict[str, Report]:
     """Run them; SIGTERM, like Ctrl-C, ends everything that was started."""
     whole = asyncio.current_task()
@@ -443,9 +456,10 @@ def main() -> int:
     failed = False
     started = time.monotonic()
     try:
-        with throwaway_postgresql(in_memory=True) as url:
+        with compile_once() as compiling, throwaway_postgresql(in_memory=True) as url:
             os.environ[DSN_VARIABLE] = url
             os.environ[TEMPLATE_VARIABLE] = asyncio.run(create_template(url))
+            compiling.wait()
             reports = asyncio.run(run_tiers(tiers, scratch, coverage))
         failed = not all(report.passed for report in reports.values())
         if IS_COVERED:

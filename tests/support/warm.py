@@ -276,12 +276,17 @@ class _Children:
             os.close(told)
 
 
+def preload() -> None:
+    """Import everything."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+
+
 def main() -> None:
     """Import everything, then fork whenever asked, until the asker is gone."""
     asker, shells = (socket.socket(fileno=int(each)) for each in sys.argv[1:])
     sys.path[0] = TESTS  # instead of the folder of this file
-    for module in PRELOADED:
-        importlib.import_module(module)
+    preload()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wakes, woken = os.pipe()
     os.set_blocking(woken, False)
