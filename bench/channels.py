@@ -48,6 +48,9 @@ secret = "{SECRET}"
 """
 TOKEN = "{stream:06d}-{number:06d} token"
 SEEN = re.compile(rb'"data":"(\d{6})-(\d{6}) ')
+MARK = "message-"
+COUNTED = MARK.encode()
+"""What each frame that only is counted has once."""
 
 
 def signed(path: str, body: bytes) -> bytes:
@@ -336,9 +339,7 @@ async def token_streams(
     meter.start()
     took, _ = await run_senders(port, work, note)
     expected = streams * each
-    deadline = time.perf_counter() + 30
-    while any(w.frames < expected for w in watchers) and time.perf_counter() < deadline:  # noqa: ASYNC110 - protocols count
-        await asyncio.sleep(0.005)
+    await _delivered(watchers, expected)
     cost = meter.stop(expected)
     for watcher in watchers:
         watcher.close()
@@ -353,6 +354,66 @@ async def token_streams(
         "expected": expected * subscribers,
         **{name: value for name, value in cost.items() if name != "per_second"},
         "request_to_delivery": quantiles(delays),
+    }
+
+
+async def _delivered(watchers: Sequence[Watcher], frames: int) -> None:
+    """Wait until each has so many, or half a minute."""
+    deadline = time.perf_counter() + 30
+    while any(w.frames < frames for w in watchers) and time.perf_counter() < deadline:  # noqa: ASYNC110 - protocols count
+        await asyncio.sleep(0.005)
+
+
+class Counter(Watcher):
+    """A subscriber that only counts, so that fifty of them do not hold up the publishers."""
+
+    def data_received(self, data: bytes) -> None:
+        """Count."""
+        if not self.ready.done():
+            super().data_received(data)
+            return
+        data = self._rest + data
+        self.frames += data.count(COUNTED)
+        self._rest = data[1 - len(COUNTED) :]
+
+
+async def publishes_to_many(
+    port: int, meter: Meter, connections: int, each: int, subscribers: int
+) -> dict[str, Any]:
+    """Publishes to one channel, as many as the server takes, delivered to its subscribers."""
+    loop = asyncio.get_running_loop()
+    counters: list[Counter] = []
+    for _ in range(subscribers):
+        _, counter = await loop.create_connection(
+            lambda: Counter(["publish-to-many"], None), "127.0.0.1", port
+        )
+        await counter.ready
+        counters.append(counter)
+
+    async def run(each: int) -> list[Sender]:
+        work = [
+            [publish_bytes("publish-to-many", f"{MARK}{n} of {c}") for n in range(each)]
+            for c in range(connections)
+        ]
+        expected = counters[0].frames + connections * each
+        meter.start()
+        _, senders = await run_senders(port, work)
+        await _delivered(counters, expected)
+        return senders
+
+    await run(5)  # the channel is there, and what a first publish makes
+    before = sum(counter.frames for counter in counters)
+    senders = await run(each)
+    cost = meter.stop(connections * each)
+    for counter in counters:
+        counter.close()
+    return {
+        "connections": connections,
+        "subscribers": subscribers,
+        "delivered": sum(counter.frames for counter in counters) - before,
+        "expected": connections * each * subscribers,
+        **cost,
+        **_answer_times(senders),
     }
 
 
@@ -375,14 +436,20 @@ class Asker(asyncio.Protocol):
 async def paced(
     port: int, meter: Meter, rate: int, seconds: float, subscribers: int
 ) -> dict[str, Any]:
-    """Publishes at a moderate rate, when chance has them, to the subscribers of one channel."""
+    """Publishes at a moderate rate, when chance has them, to the subscribers of one channel.
+
+    Three of them note when each came: the first that subscribed, one in the middle, and the last.
+    """
     loop = asyncio.get_running_loop()
-    arrived: dict[tuple[int, int], float] = {}
+    probes: list[dict[tuple[int, int], float]] = []
     watchers: list[Watcher] = []
     for number in range(subscribers):
-        noted = arrived if number == 0 else None
+        probed: dict[tuple[int, int], float] | None = None
+        if number in (0, subscribers // 2, subscribers - 1):
+            probed = {}
+            probes.append(probed)
         _, watcher = await loop.create_connection(
-            lambda noted=noted: Watcher(["paced"], noted),  # type: ignore[misc]
+            lambda probed=probed: (Counter if probed is None else Watcher)(["paced"], probed),  # type: ignore[misc]
             "127.0.0.1",
             port,
         )
@@ -391,7 +458,7 @@ async def paced(
     chance = random.Random(1)
     waits = [chance.expovariate(rate) for _ in range(int(rate * seconds))]
     work = [
-        publish_bytes("paced", TOKEN.format(stream=0, number=n) + "x" * 100)
+        publish_bytes("paced", TOKEN.format(stream=0, number=n) + MARK + "x" * 100)
         for n in range(len(waits))
     ]
     # So many that none is asked again before it has answered.
@@ -404,9 +471,7 @@ async def paced(
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         sent[0, number] = time.perf_counter()
         askers[number % len(askers)].transport.write(request)
-    deadline = time.perf_counter() + 30
-    while any(w.frames < len(work) for w in watchers) and time.perf_counter() < deadline:  # noqa: ASYNC110 - protocols count
-        await asyncio.sleep(0.005)
+    await _delivered(watchers, len(work))
     cost = meter.stop(len(work))
     for watcher in watchers:
         watcher.close()
@@ -419,7 +484,9 @@ async def paced(
         "delivered": sum(w.frames for w in watchers),
         "expected": len(work) * subscribers,
         **cost,
-        "request_to_delivery": quantiles([arrived[key] - at for key, at in sent.items()]),
+        "request_to_delivery": quantiles(
+            [arrived[key] - at for arrived in probes for key, at in sent.items()]
+        ),
     }
 
 
@@ -497,20 +564,22 @@ async def main() -> None:
     flags.add_argument("--subscribers", type=int, default=5)
     flags.add_argument("--long", type=int, default=4000, help="appends to one message")
     flags.add_argument("--rate", type=int, default=500, help="paced publishes per second, to 50")
-    flags.add_argument("--flush-ms", type=int, default=0, help="the setting channels.flush_ms")
     flags.add_argument("--only", default="", help="comma list of parts")
     chosen = flags.parse_args()
     wanted = set(chosen.only.split(",")) - {""}
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
         data_dir = Path(directory) / "data"
         config = Path(directory) / "tidelog.toml"
-        config.write_text(f"channels.flush_ms = {chosen.flush_ms}\n{CONFIG}")
+        config.write_text(CONFIG)
         with SampledServer(data_dir=data_dir, arguments=("--config", str(config))) as server:
             server.start()
             port, meter = server.port, Meter(server)
             await check(port)
             parts: dict[str, Callable[[], Any]] = {
                 "publish": lambda: publishes(port, meter, chosen.connections, chosen.requests),
+                "publish_to_50": lambda: publishes_to_many(
+                    port, meter, chosen.connections, chosen.requests, 50
+                ),
                 "append": lambda: appends(port, meter, chosen.connections, chosen.requests),
                 "token_streams": lambda: token_streams(
                     port, meter, chosen.streams, chosen.appends, chosen.subscribers

@@ -50,14 +50,18 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     """Everything, on SQLite and beside NATS; on PostgreSQL too if wanted."""
     with ExitStack() as stack:
         ours = stack.enter_context(Tidelog(home / "sqlite"))
-        theirs = stack.enter_context(Nats(home / "nats"))
-        brokers: dict[str, Senders] = {"tidelog": TidelogSenders(ours), "nats": NatsSenders(theirs)}
+        brokers: dict[str, Senders] = {"tidelog": TidelogSenders(ours)}
+        theirs = None if options.alone else stack.enter_context(Nats(home / "nats"))
+        if theirs is not None:
+            brokers["nats"] = NatsSenders(theirs)
         if options.postgresql:
             url = stack.enter_context(throwaway_postgresql())
             store = asyncio.run(create_database(url))
             server = stack.enter_context(Tidelog(home / "postgresql", store))
             brokers["tidelog_postgresql"] = TidelogSenders(server)
         accepts = uvloop.run(measure_accepts(brokers, SHAPES, options.repeats, options.messages))
+        if theirs is None:
+            return {"accepts": accepts}
         for found in accepts.values():
             ratio = found["tidelog"]["accepts_per_s"] / found["nats"]["accepts_per_s"]
             found["tidelog_over_nats"] = round(ratio, 2)
@@ -81,7 +85,7 @@ def main(options: argparse.Namespace) -> None:
             "sqlite": sqlite3.sqlite_version,
             "synchronous": "FULL",
             "versions": {name: version(name) for name in ("nats-py", "uvloop", "msgspec")},
-            **found.pop("nats_conditions"),
+            **found.pop("nats_conditions", {}),
             "payload_bytes": PAYLOAD_BYTES,
             "repeats": options.repeats,
             "accepts_each_round": options.messages,
@@ -104,6 +108,7 @@ if __name__ == "__main__":
     parser.add_argument("--sends", type=int, default=1000, help="sends of each daemon measurement")
     parser.add_argument("--quick", action="store_true", help="small counts, one round")
     parser.add_argument("--postgresql", action="store_true", help="accepts on PostgreSQL too")
+    parser.add_argument("--alone", action="store_true", help="accepts only, and without NATS")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.repeats, arguments.messages, arguments.sends = 1, 2048, 200

@@ -110,9 +110,11 @@ def main(options: argparse.Namespace) -> None:
         beside = insieme if isinstance(insieme, Path) else None
         found = measure_engine(options, home / "sqlite", None, beside)
         ours, theirs = found["submit"]["tidelog"], found["submit"].get("insieme")
-        caught_up, cold = measure_log(Place(home / "log", None), options.log, options.repeats)
-        document["sqlite"] = {"submit": ours, "catch_up": caught_up, "cold_start": cold}
-        document["tree_move"] = measure_moves(options.repeats)
+        document["sqlite"] = {"submit": ours}
+        if not options.submits_only:
+            caught_up, cold = measure_log(Place(home / "log", None), options.log, options.repeats)
+            document["sqlite"] |= {"catch_up": caught_up, "cold_start": cold}
+            document["tree_move"] = measure_moves(options.repeats)
         if theirs is None:
             document["insieme"] = {"unavailable": str(insieme)}
         else:
@@ -129,13 +131,11 @@ def main(options: argparse.Namespace) -> None:
             with throwaway_postgresql() as url:
                 store = asyncio.run(create_database(url))
                 found = measure_engine(options, home / "postgresql", store, None)
-                place = Place(home / "pglog", asyncio.run(create_database(url)))
-                caught_up, cold = measure_log(place, options.log, options.repeats)
-                document["postgresql"] = {
-                    "submit": found["submit"]["tidelog"],
-                    "catch_up": caught_up,
-                    "cold_start": cold,
-                }
+                document["postgresql"] = {"submit": found["submit"]["tidelog"]}
+                if not options.submits_only:
+                    place = Place(home / "pglog", asyncio.run(create_database(url)))
+                    caught_up, cold = measure_log(place, options.log, options.repeats)
+                    document["postgresql"] |= {"catch_up": caught_up, "cold_start": cold}
     document["conditions"]["seconds"] = round(time.perf_counter() - began - installing, 1)
     print(json.dumps(document, indent=2))
 
@@ -151,6 +151,7 @@ if __name__ == "__main__":
     parser.add_argument("--log", type=int, default=100_000, help="events to catch up with")
     parser.add_argument("--quick", action="store_true", help="small counts, one round: < 40 s")
     parser.add_argument("--postgresql", action="store_true", help="on PostgreSQL too")
+    parser.add_argument("--submits-only", action="store_true", help="nothing but `submit`")
     parser.add_argument("--no-insieme", action="store_true", help="tidelog alone")
     parser.add_argument("--insieme-dir", type=Path, default=cache / "tidelog-bench" / "insieme")
     arguments = parser.parse_args()
