@@ -38,6 +38,7 @@ BENCHES = {
     ),
     "sync": ("--submits-only", "--no-insieme", "--repeats", "1"),
     "mesh": ("--alone", "--repeats", "1", "--messages", "12288"),
+    "start": ("--rounds", "5"),
     "roundtrip": ("--each", "150", "--round-trips-ms", "0", "1"),
 }
 """What is run of each bench: its operations, and few of them, since there are many rounds."""

@@ -1,6 +1,6 @@
 """What one delivery and one idle connection cost the server, beside others and the bare kernel.
 
-The measured server is the real one: uvicorn, our WebSocket class and the fan-out, in a process of
+The measured server is the real one: our HTTP, our WebSocket class and the fan-out, in a process of
 its own, driven by a conversation that only counts itself in. The generator is this process: raw
 sockets and epoll, counting bytes. Both work in lockstep: a round is broadcast when every byte of
 the one before was read, so no queue hides any cost. Prints one JSON document.
@@ -71,14 +71,16 @@ async def obey(broadcast: Broadcast) -> None:
 
 
 async def serve_tidelog() -> None:
-    """Serve with uvicorn, our class and the fan-out."""
-    import uvicorn
-
+    """Serve with our classes and the fan-out."""
     from tidelog.base.metrics import Metrics
     from tidelog.base.net.frame import text_frame
     from tidelog.base.serving.surface import Endpoint, Outlet, Upgrade
-    from tidelog.base.settings.limits import Limits
+    from tidelog.base.settings.limits import Limits, PerAddress
+    from tidelog.web.addresses import Addresses
+    from tidelog.web.app import HttpApp
     from tidelog.web.fanout import Fanout
+    from tidelog.web.http import http_protocol
+    from tidelog.web.server import PortServer
     from tidelog.web.websocket import WebSocketService
 
     outlets: list[Outlet] = []
@@ -96,9 +98,6 @@ async def serve_tidelog() -> None:
     def accept(_upgrade: Upgrade) -> Member:
         return Member()
 
-    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-        raise NotImplementedError
-
     def broadcast(subscribers: int, messages: list[bytes]) -> None:
         for message in messages:
             frame = text_frame(message)
@@ -111,14 +110,17 @@ async def serve_tidelog() -> None:
     endpoint = Endpoint(path="/bench", accept=accept, max_message_bytes=1 << 20)
     service = WebSocketService([endpoint], fanout, metrics, limits)
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
-        config = uvicorn.Config(
-            app, http="httptools", ws=service.protocol_class(), lifespan="off", log_level="warning"
+        addresses = Addresses(PerAddress())
+        http = http_protocol(
+            HttpApp([], metrics, limits, addresses),
+            *(limits, metrics, addresses, service.unauthenticated, fanout, service.sockets),
         )
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        server = PortServer(http, service.connection, 5, service.close_all)
+        listener.setblocking(False)
+        serving = asyncio.create_task(server.serve(listener))
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
         await obey(broadcast)
-        server.should_exit = True
+        server.end()
         await serving
 
 
@@ -356,7 +358,7 @@ def report(rounds: int, repeats: int, size_bytes: int) -> None:
         for kind, found in figures.items()
     }
     ours = costs["tidelog"]
-    packages = ("uvicorn", "uvloop", "httptools", "websockets")
+    packages = ("uvloop", "httptools", "websockets")
     print(
         json.dumps(
             {

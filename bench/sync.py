@@ -91,7 +91,7 @@ def main(options: argparse.Namespace) -> None:
             "cpus": os.cpu_count(),
             "sqlite": sqlite3.sqlite_version,
             "synchronous": "FULL",
-            "versions": {name: version(name) for name in ("uvicorn", "uvloop", "msgspec")},
+            "versions": {name: version(name) for name in ("uvloop", "msgspec")},
             "submitters": SUBMITTERS,
             "peers": PEERS,
             "event_bytes": EVENT_BYTES,

@@ -99,7 +99,7 @@ def main(options: argparse.Namespace) -> None:
             "sqlite": sqlite3.sqlite_version,
             "synchronous": "FULL",
             "files": "memory" if options.in_memory else "disk",
-            "versions": {name: version(name) for name in ("uvicorn", "uvloop", "msgspec")},
+            "versions": {name: version(name) for name in ("uvloop", "msgspec")},
             "fronts": options.fronts,
             "load_average_before": load_before,
             "seconds": round(time.perf_counter() - began, 1),

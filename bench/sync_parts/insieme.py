@@ -25,6 +25,8 @@ def install_insieme(directory: Path) -> None:
     for name in ("node", "npm"):
         if shutil.which(name) is None:
             raise RuntimeError(f"{name} is not installed")
+    # npm takes what an interrupted install left for whole, and does not compile again.
+    shutil.rmtree(directory / "node_modules", ignore_errors=True)
     with subprocess.Popen(
         ["npm", "install", "--no-audit", "--no-fund"],
         cwd=directory,

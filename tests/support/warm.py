@@ -66,7 +66,6 @@ PRELOADED = (
     "tidelog.serve.server",
     "tidelog.web.watchdog",
     "typer._adapters",
-    "uvicorn.lifespan",
     "uvloop",
     "zoneinfo",
 )

@@ -1,6 +1,6 @@
 """One HTTP response that does not end: server-sent events instead of WebSocket frames.
 
-A connection whose request was answered with a `Streamed` leaves uvicorn's HTTP protocol and becomes
+A connection whose request was answered with a `Streamed` leaves `LimitedHttp` and becomes
 one of these. Its conversation pushes the frames that it would push to a WebSocket, through the same
 fan-out and under the same limits; what they look like as events is for the surface to say.
 """
@@ -146,7 +146,7 @@ class EventStream(FrameWriter, asyncio.Protocol):
     def resume_reading(self) -> None:
         """Nothing is read."""
 
-    # The fan-out, the registry and uvicorn call these.
+    # The fan-out, the registry, the server and the loop call these.
 
     def write(self, data: bytes, messages: int) -> None:
         """Give events to the socket."""

@@ -31,7 +31,7 @@ class Opening(Struct, frozen=True):
 
 
 def parse(request: bytes) -> Opening | None:
-    """Take apart the request that uvicorn parsed, checked and put together again.
+    """Take apart the request that `LimitedHttp` parsed, checked and put together again.
 
     Returns None if its target is not a URL.
     """

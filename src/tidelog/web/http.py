@@ -1,8 +1,7 @@
 """One HTTP/1.1 connection: parsed by httptools, limited, and answered with one write.
 
-Given to uvicorn's public `http=` option: uvicorn listens, and tells the connections to end when the
-server does. What is between a socket and a route is here, because uvicorn's own protocol makes a
-scope, an event and a task of every request, which cost more than most requests do themselves.
+What is between a socket and a route is here and no server's of ASGI, because those make a scope, an
+event and a task of every request, which cost more than most requests do themselves.
 """
 
 import asyncio
@@ -27,6 +26,7 @@ from tidelog.web.unauthenticated import Unauthenticated
 
 if TYPE_CHECKING:
     from tidelog.base.serving.address_quota import AddressQuota
+    from tidelog.web.server import PortServer
 
 _log = logging.getLogger(__name__)
 
@@ -59,19 +59,10 @@ class LimitedHttp(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(
-        self,
-        config: Any,
-        server_state: Any,
-        app_state: Any,
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        """As uvicorn makes one."""
-        self.loop = _loop or asyncio.get_running_loop()
-        self._config = config
-        self._server_state = server_state
-        self._app_state = app_state
-        self.connections: set[Any] = server_state.connections
+    def __init__(self, server: "PortServer") -> None:
+        self.loop = asyncio.get_running_loop()
+        self._server = server
+        self.connections = server.connections
         """All of the server's, HTTP and WebSocket."""
         self._parser = self._new_parser()
         self.peer = ""
@@ -371,9 +362,7 @@ class LimitedHttp(asyncio.Protocol):
         self.connections.discard(self)
         request = self._head()
         self.unauthenticated.note(self, 0)
-        socket = self._config.ws_protocol_class(
-            config=self._config, server_state=self._server_state, app_state=self._app_state
-        )
+        socket = self._server.websocket(self.connections)
         socket.connection_made(self.transport)
         socket.data_received(request)
         self.transport.set_protocol(socket)
@@ -387,7 +376,7 @@ class LimitedHttp(asyncio.Protocol):
         work = self.app.begin(cycle, partial(self._reply, cycle))
         if work is not None:
             task = self.loop.create_task(work)
-            tasks = self._server_state.tasks
+            tasks = self._server.tasks
             task.add_done_callback(tasks.discard)
             tasks.add(task)
 
@@ -406,9 +395,7 @@ class LimitedHttp(asyncio.Protocol):
             return
         if response.headers and _CLOSE in response.headers:
             cycle.keep_alive = False
-        answer = encode(
-            response, keep_alive=cycle.keep_alive, common=self._server_state.default_headers
-        )
+        answer = encode(response, keep_alive=cycle.keep_alive, common=self._server.common_headers)
         if is_head:
             answer = answer[: len(answer) - len(response.body)]
         cycle.is_answered = True
@@ -432,7 +419,7 @@ class LimitedHttp(asyncio.Protocol):
         else:
             self._idle_since = self.loop.time()
             if self._idle_timer is None:
-                self._watch_idle(self._config.timeout_keep_alive)
+                self._watch_idle(self._server.keep_alive_seconds)
 
     def _watch_idle(self, seconds: float) -> None:
         """One timer for many requests: to set one for each costs 1 µs."""
@@ -442,7 +429,7 @@ class LimitedHttp(asyncio.Protocol):
         self._idle_timer = None
         if self._served is not None or self._has_begun or self._head_bytes:
             return  # begins again with the next answer
-        left = self._idle_since + self._config.timeout_keep_alive - self.loop.time()
+        left = self._idle_since + self._server.keep_alive_seconds - self.loop.time()
         if left > 0:
             self._watch_idle(left)
         else:
@@ -450,7 +437,7 @@ class LimitedHttp(asyncio.Protocol):
 
     def _stream(self, response: Streamed) -> None:
         """Become a connection that is sent events; nothing more is read from it."""
-        common = self._server_state.default_headers
+        common = self._server.common_headers
         self.count_out()  # from here on it counts for whoever a proxy speaks for
         if not response.quota.enter():
             self.metrics.refusals.labels("address_connections").inc()
@@ -631,8 +618,8 @@ def http_protocol(
     unauthenticated: Unauthenticated,
     fanout: Fanout,
     sockets: Sockets,
-) -> type[asyncio.Protocol]:
-    """The class for `uvicorn.Config(http=...)`."""
+) -> type[LimitedHttp]:
+    """The class of a server's connections."""
     bound = {
         "app": app,
         "limits": limits,

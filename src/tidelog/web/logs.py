@@ -104,8 +104,3 @@ def configure(
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
-        logger = logging.getLogger(name)
-        logger.handlers = []
-        logger.propagate = name != "uvicorn.access"
-        logger.setLevel(logging.WARNING)

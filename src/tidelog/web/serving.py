@@ -5,12 +5,10 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import uvicorn
 
 from tidelog import __version__
 from tidelog.base.errors import StoreError, TidelogError
@@ -25,8 +23,9 @@ from tidelog.web.app import HttpApp
 from tidelog.web.browser_client import BrowserClient
 from tidelog.web.development import Gate
 from tidelog.web.fanout import Fanout
-from tidelog.web.http import LimitedHttp, http_protocol
+from tidelog.web.http import http_protocol
 from tidelog.web.listening import url_of
+from tidelog.web.server import PortServer
 from tidelog.web.tls import TlsListener
 from tidelog.web.unauthenticated import Unauthenticated
 from tidelog.web.websocket import WebSocketService
@@ -131,19 +130,10 @@ class Serving:
             fanout,
             self._websockets.sockets,
         )
-        self._uvicorn = _Uvicorn(
-            uvicorn.Config(
-                _never_called,
-                http=protocol,
-                ws=self._websockets.protocol_class(),
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,  # a peer must not choose its own address
-                timeout_keep_alive=max(1, limits.keep_alive_timeout_ms // 1000),
-                timeout_graceful_shutdown=max(1, limits.shutdown_grace_ms // 1000),
-            ),
+        self._server = PortServer(
+            protocol,
+            self._websockets.connection,
+            max(1, limits.keep_alive_timeout_ms // 1000),
             self._finish_accepted,
             PlainListener()
             if tls is None and takes_turns
@@ -160,7 +150,7 @@ class Serving:
     async def run(self) -> None:
         """Serve until `stop` or `end`; then finish what was accepted and close all but the port."""
         try:
-            await self._uvicorn.serve(sockets=[self.listener.dup()])
+            await self._server.serve(self.listener.dup())
         finally:
             await self._backing.abandon()  # over already, unless serving failed
             await self.store.close()
@@ -170,14 +160,14 @@ class Serving:
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is complete. Again: wait for no peer."""
         if self.is_told_to_stop:
-            self._uvicorn.force_exit = True
+            self._server.hurry()
             self._hurry.set()
         self.is_told_to_stop = True
         self.end()
 
     def end(self) -> None:
         """Begin the orderly end, of the server's own accord."""
-        self._uvicorn.should_exit = True
+        self._server.end()
 
     async def _finish_accepted(self) -> None:
         """Commit and answer what waits, then close the connections; nothing new is taken.
@@ -278,52 +268,3 @@ class Serving:
         except TidelogError as error:
             problem = str(error)
         return HttpResponse(503, f"# {problem}\n".encode(), content_type=text)
-
-
-async def _never_called(scope: object, receive: object, send: object) -> None:
-    """Uvicorn wants an ASGI application; our protocols respond without one."""
-    raise AssertionError(scope, receive, send)
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn that lets accepted work finish before it ends the connections that wait for it."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        finish: Callable[[], Awaitable[None]],
-        listener: TlsListener | PlainListener | None,
-    ) -> None:
-        """Without a `listener` uvicorn has its own."""
-        super().__init__(config)
-        self._finish = finish
-        self._listener = listener
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals to whoever runs the server: uvicorn would raise them again at the end."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; if there is a listener it is ours to accept."""
-        if self._listener is None or not sockets:
-            await super().startup(sockets)
-            return
-        await super().startup([])
-        [listener] = sockets
-        state = self.server_state
-
-        def http() -> LimitedHttp:
-            protocol = cast("type[LimitedHttp]", self.config.http_protocol_class)
-            return protocol(config=self.config, server_state=state, app_state=self.lifespan.state)
-
-        self._listener.start(listener, state.connections, http)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
-        if self._listener is not None:
-            self._listener.close()
-        await self._finish()
-        self.config.timeout_graceful_shutdown = 1  # only answers that are already made are left
-        await super().shutdown(sockets)

@@ -1,8 +1,8 @@
-"""One WebSocket connection on uvicorn's transport: handshake, messages, heartbeat, close.
+"""One WebSocket connection: handshake, messages, heartbeat, close.
 
-uvicorn reads the HTTP request and, when it asks for a WebSocket, hands the transport to the class
-given as its `ws` option. Everything about bytes is in `reader` and `handshake`, everything outbound
-in `fanout`; this module is the connection's life.
+`tidelog.web.http` reads the request and, when it asks for a WebSocket, hands the transport to what
+is here. Everything about bytes is in `reader` and `handshake`, everything outbound in `fanout`;
+this module is the connection's life.
 """
 
 import asyncio
@@ -198,7 +198,7 @@ class WebSocket(FrameWriter, asyncio.Protocol):
             self._held = False
             self._service.loop.call_soon(self._resume)
 
-    # uvicorn and the registry call these.
+    # HTTP, the loop, the server and the registry call these.
 
     @property
     def surface(self) -> str:
@@ -229,7 +229,7 @@ class WebSocket(FrameWriter, asyncio.Protocol):
     # The connection's life.
 
     def _open(self, request: bytes) -> None:
-        assert self._transport is not None  # noqa: S101 - uvicorn has called connection_made
+        assert self._transport is not None  # noqa: S101 - connection_made was called
         answer = self._service.admit(request, self.peer, self._local)
         if isinstance(answer, HttpResponse):
             self._transport.write(handshake.encode(answer))
@@ -365,7 +365,7 @@ def _end_our_side(transport: asyncio.Transport) -> None:
 
 
 class WebSocketService:
-    """What all connections of one server share; `protocol_class` is uvicorn's `ws` option.
+    """What all connections of one server share.
 
     Create it on the running event loop.
     """
@@ -456,20 +456,9 @@ class WebSocketService:
         self.metrics.refusals.labels(reason).inc()
         return response
 
-    def protocol_class(self) -> type[asyncio.Protocol]:
-        """The class for `uvicorn.Config(ws=...)`; uvicorn makes one instance per connection."""
-        service = self
-
-        class BoundWebSocket(WebSocket):
-            """A `WebSocket` of this service, constructed as uvicorn constructs its own."""
-
-            __slots__ = ()
-
-            def __init__(self, config: Any, server_state: Any, app_state: Any) -> None:
-                del config, app_state  # what we need came with the service
-                super().__init__(service, server_state.connections)
-
-        return BoundWebSocket
+    def connection(self, connections: set[Any]) -> WebSocket:
+        """The protocol of one more connection, which is among `connections` while it lives."""
+        return WebSocket(self, connections)
 
     async def close_all(self) -> None:
         """Refuse new connections, close all, and return when the last is gone."""

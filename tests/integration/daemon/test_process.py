@@ -20,7 +20,7 @@ START_CPU_S = 1.0
 IDLE_BYTES = 60 * 1024**2
 TIDELOG = (sys.executable, "-m", "tidelog")
 NOWHERE = ("--mesh", "harbour", "--broker", "http://127.0.0.1:1")
-HEAVY = ("typer", "rich", "pyspark", "uvicorn", "prometheus_client", "click")
+HEAVY = ("typer", "rich", "pyspark", "prometheus_client", "click")
 
 
 @pytest.fixture

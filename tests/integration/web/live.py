@@ -2,14 +2,15 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from pathlib import Path
+from typing import Self
 
-import uvicorn
 import uvloop
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
@@ -20,8 +21,13 @@ from websockets.uri import parse_uri
 from tidelog.base.metrics import Metrics
 from tidelog.base.net.frame import BINARY, CLOSE, TEXT, frame, text_frame
 from tidelog.base.serving.surface import Endpoint, Outlet, Upgrade
-from tidelog.base.settings.limits import Limits
+from tidelog.base.settings.limits import Limits, PerAddress
+from tidelog.web.addresses import Addresses
+from tidelog.web.app import HttpApp
 from tidelog.web.fanout import Fanout
+from tidelog.web.http import http_protocol
+from tidelog.web.server import PortServer
+from tidelog.web.tls import TlsListener
 from tidelog.web.websocket import WebSocketService
 from unit.web.recording import client_frame
 
@@ -86,16 +92,14 @@ class Server:
         return self.metrics.registry.get_sample_value("tidelog_connections", {"surface": ""})
 
 
-def run(limits: Limits, **options: Any) -> Iterator[Server]:
+def run(limits: Limits, certificate: Path | None = None) -> Iterator[Server]:
     """Serve in a thread; when stopped, no connection may be left."""
     metrics = Metrics()
     listener = socket.create_server(("127.0.0.1", 0))
     server = Server(listener.getsockname()[1], metrics)
-    started: list[uvicorn.Server] = []
+    started: list[Callable[[], object]] = []
+    """How it is told to end."""
     failures: list[BaseException] = []
-
-    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-        raise NotImplementedError
 
     async def serve() -> None:
         def accepting(kind: type[Echo]) -> Callable[[Upgrade], Echo]:
@@ -107,17 +111,21 @@ def run(limits: Limits, **options: Any) -> Iterator[Server]:
         ]
         fanout = Fanout(asyncio.get_running_loop(), metrics, limits)
         service = WebSocketService(endpoints, fanout, metrics, limits)
-        config = uvicorn.Config(
-            app,
-            http="httptools",
-            ws=service.protocol_class(),
-            lifespan="off",
-            log_level="error",
-            **options,
+        addresses = Addresses(PerAddress())
+        app = HttpApp([], metrics, limits, addresses)
+        http = http_protocol(
+            app, limits, metrics, addresses, service.unauthenticated, fanout, service.sockets
         )
-        started.append(uvicorn.Server(config))
-        await started[0].serve(sockets=[listener])
-        await service.close_all()
+        tls = None
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            tls = TlsListener(context, limits, metrics, addresses)
+        port = PortServer(http, service.connection, 5, service.close_all, tls)
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        started.append(lambda: loop.call_soon_threadsafe(port.end))
+        await port.serve(listener)
         assert len(service.sockets) == 0
         assert len(asyncio.all_tasks()) == 1
 
@@ -129,9 +137,9 @@ def run(limits: Limits, **options: Any) -> Iterator[Server]:
 
     thread = threading.Thread(target=main)
     thread.start()
-    eventually(lambda: bool(failures) or (bool(started) and started[0].started))
+    eventually(lambda: bool(failures) or bool(started))
     yield server
-    started[0].should_exit = True
+    started[0]()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     assert failures == []

@@ -65,7 +65,7 @@ class Silent:
 
 async def until(server: Server, handshakes: int) -> None:
     """Wait until so many are under way."""
-    listener = server._uvicorn._listener
+    listener = server._server.accepting
     assert isinstance(listener, TlsListener)
     async with asyncio.timeout(WAIT_SECONDS):
         while len(listener._handshakes) != handshakes:  # noqa: ASYNC110 - a set tells nobody

@@ -427,7 +427,7 @@ async def test_who_does_not_read_the_answers_is_cut_off(tmp_path: Path) -> None:
     """Nobody holds a connection for ever by asking and not reading."""
     ask = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
     async with serving(tmp_path, idle_timeout_ms=300) as server, Peer.to(server) as peer:
-        connections = server._uvicorn.server_state.connections
+        connections = server._server.connections
         peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
         await channels_peer.until(lambda: connections)
         [served] = connections

@@ -1,4 +1,4 @@
-"""Our WebSocket class on a real uvicorn server, against the real `websockets` client.
+"""Our WebSocket class on a real server, against the real `websockets` client.
 
 The server runs on uvloop in a thread. Well-formed bytes and violations are made by hand; what the
 server answers is judged by `websockets`' sans-I/O `ClientProtocol`.
@@ -62,7 +62,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def secure(certificate: Path) -> Iterator[Server]:
     """A server behind TLS."""
     limits = Limits(send_buffer_bytes=1 << 20)
-    yield from run(limits, ssl_certfile=certificate, ssl_keyfile=certificate)
+    yield from run(limits, certificate)
 
 
 @pytest.fixture(scope="module")

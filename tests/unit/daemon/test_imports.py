@@ -9,7 +9,7 @@ MODULES = (
     *("inbox.inbox_db", "ipc.api", "ipc.events", "ipc.server", "metrics"),
     *("outbox.outbox_db", "outbox.pressure", "settings"),
 )
-HEAVY = ("typer", "rich", "uvicorn", "asyncpg", "pyspark", "prometheus_client", "starlette")
+HEAVY = ("typer", "rich", "asyncpg", "pyspark", "prometheus_client", "starlette")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -5,7 +5,6 @@ import logging
 import zlib
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 
 
 def request(path: bytes = b"/app/k", method: bytes = b"GET", **changed: bytes | None) -> bytes:
-    """An upgrade request as uvicorn puts it together; a header given as None is left out."""
+    """An upgrade request as `LimitedHttp` puts it together; a header given as None is left out."""
     headers: dict[str, bytes | None] = {
         "host": b"localhost",
         "upgrade": b"websocket",
@@ -78,7 +77,7 @@ class Site:
             [endpoint], fanout, self.metrics, self.limits, deflates=deflates
         )
         self.conversation = RecordingConversation()
-        self.state = SimpleNamespace(connections=set())
+        self.connections: set[Any] = set()
 
     def _accept(self, upgrade: Upgrade) -> Conversation:
         self.upgrades.append(upgrade)
@@ -96,11 +95,10 @@ class Site:
 
 
 class Line:
-    """One connection, with uvicorn played by the constructor."""
+    """One connection, with HTTP played by the constructor."""
 
     def __init__(self, site: Site, data: bytes, transport: RecordingTransport) -> None:
-        protocol_class: Any = site.service.protocol_class()
-        self.socket = protocol_class(config=None, server_state=site.state, app_state={})
+        self.socket: Any = site.service.connection(site.connections)
         self.transport = transport
         self.transport.protocol = self.socket
         self.socket.connection_made(self.transport)
@@ -133,7 +131,7 @@ async def test_handshake() -> None:
     assert (b"host", b"localhost") in upgrade.headers
     assert upgrade.peer == site.conversation.outlet.peer == "192.0.2.1"
     assert site.count("tidelog_connections", surface="") == 1
-    assert site.state.connections == {line.socket}
+    assert site.connections == {line.socket}
 
 
 @pytest.mark.parametrize("deflates", [True, False])
@@ -205,7 +203,7 @@ async def test_refused_upgrades(data: bytes, status: bytes, header: bytes) -> No
     assert line.transport.ended == ["close"]
     await turns()
     assert site.upgrades == []
-    assert site.state.connections == set()
+    assert site.connections == set()
 
 
 async def test_an_endpoint_refuses() -> None:
@@ -290,7 +288,7 @@ async def test_the_peer_closes(sent: bytes, echoed: bytes, code: int) -> None:
     assert site.conversation.codes == [code]
     assert site.conversation.messages == []
     assert site.count("tidelog_connections", surface="") == 0
-    assert site.state.connections == set()
+    assert site.connections == set()
 
 
 async def test_we_close() -> None:
@@ -522,8 +520,8 @@ async def test_close_all() -> None:
     assert len(site.service.sockets) == 0
 
 
-async def test_uvicorn_stops_us() -> None:
-    """The call uvicorn makes on every connection when it stops closes with 1001."""
+async def test_the_server_stops_us() -> None:
+    """The call that a server makes on every connection when it stops closes with 1001."""
     line = Site().connect()
     line.socket.shutdown()
     assert await line.say() == [(CLOSE, (1001).to_bytes(2, "big"))]

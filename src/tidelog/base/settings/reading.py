@@ -12,6 +12,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -129,7 +130,9 @@ def describe(loaded: Loaded[Any]) -> list[Shown]:
 # The schema.
 
 
+@cache
 def _info(kind: Any) -> inspect.Type:
+    """What msgspec knows of a type: asked several times for each setting of a start."""
     info = inspect.type_info(kind)
     return info.type if isinstance(info, inspect.Metadata) else info
 
