@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from types import NoneType
 from typing import Any
 
+import msgspec
 import orjson
 import rfc8785
 
@@ -40,6 +41,38 @@ _CONTAINERS = frozenset((dict, list, tuple))
 _LEAVES = frozenset((str, int, bool, NoneType))
 _LEAST, _MOST = 0.0001, 2.0**53
 _INTEGER_REASON = "an integer beyond ±9007199254740991; send it as a string"
+
+
+class _HasFloat(Exception):  # noqa: N818 - no error, only not for the short way
+    pass
+
+
+def _refuse_float(digits: str) -> float:
+    raise _HasFloat(digits)
+
+
+_decode = msgspec.json.Decoder().decode
+_decode_without_floats = msgspec.json.Decoder(float_hook=_refuse_float).decode
+
+
+def read_canonical(text: bytes) -> tuple[Any, bytes]:
+    """The value of a JSON text, and the RFC 8785 form of that.
+
+    What was read has no types but those of JSON. Without floats, and in ASCII, orjson is right, and
+    the value need not be walked through.
+
+    Raises:
+        ValueError: the text is not JSON, as far as msgspec says.
+        NotCanonicalizable: there is no such form.
+    """
+    try:
+        value = _decode_without_floats(text)
+        written = orjson.dumps(value, option=_OPTIONS)
+        if written.isascii():
+            return value, written
+    except (_HasFloat, orjson.JSONEncodeError):
+        value = _decode(text)
+    return value, canonical(value)
 
 
 def canonical(value: object) -> bytes:

@@ -5,9 +5,10 @@ A prepared item is data: it may be decided in another process than it was prepar
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -96,32 +97,64 @@ def prepare(
     `user_id` is the only user it may name, if there is one.
     """
     event = item["event"]
-    names: Sequence[str] = item["partitions"]
+    canonical_event: bytes | None = None
+    # Integers beyond 2^53 are valid JSON and have no canonical form.
+    with suppress(NotCanonicalizable):
+        canonical_event = canonical(event)
+    return prepare_read(
+        item["id"],
+        item["partitions"],
+        event,
+        raw_event,
+        canonical_event,
+        Preparation(client_id, user_id, profile, model, allows),
+    )
+
+
+class Preparation(NamedTuple):
+    """What all items of a request are prepared by."""
+
+    client_id: str
+    user_id: str | None
+    profile: str
+    model: Model
+    allows: Callable[[str], bool]
+
+
+def prepare_read(
+    item_id: str,
+    names: Sequence[str],
+    event: dict[str, Any],
+    raw_event: bytes,
+    canonical_event: bytes | None,
+    by: Preparation,
+) -> PreparedItem:
+    """As `prepare`; `canonical_event` is None for an event that has no such form."""
+    client_id = by.client_id
     faults, partitions, canonical_partitions = _normal(names)
-    refused, canonical_event = ("validation_failed", faults) if faults else None, b""
+    refused = ("validation_failed", faults) if faults else None
     if refused is None:
-        refused = _denial(names, allows) or _foreign_user(event, user_id)
-    if refused is None:
-        try:
-            canonical_event = canonical(event)
-        except NotCanonicalizable:
-            # Integers beyond 2^53 are valid JSON and have no canonical form.
-            refused = "validation_failed", tuple(number_faults(event))
-    if refused is not None:
-        return refused_item(item["id"], client_id, event, refused)
+        refused = _denial(names, partitions, by.allows)
+    if refused is None and by.user_id is not None:
+        refused = _foreign_user(event, by.user_id)
+    if refused is None and canonical_event is None:
+        refused = "validation_failed", tuple(number_faults(event))
+    if refused is not None or canonical_event is None:
+        assert refused is not None  # noqa: S101 - for mypy
+        return refused_item(item_id, client_id, event, refused)
     fingerprint, event_hash = proofs_of(canonical_event, canonical_partitions)
-    invalid = tuple(_invalid(event, profile, model))
+    invalid = _invalid(event, by.profile, by.model)
     is_applied = not invalid and event["type"] in TREE_ACTIONS
     return PreparedItem(
-        id=item["id"],
-        client_id=client_id,
-        partitions=partitions,
-        event=event if is_applied else _without_content(event),
-        body=stored_body(item["id"], client_id, canonical_partitions, raw_event),
-        fingerprint=fingerprint,
-        event_hash=event_hash,
-        refused=None,
-        invalid=invalid,
+        item_id,
+        client_id,
+        partitions,
+        event if is_applied else _without_content(event),
+        stored_body(item_id, client_id, canonical_partitions, raw_event),
+        fingerprint,
+        event_hash,
+        None,
+        tuple(invalid),
     )
 
 
@@ -148,23 +181,22 @@ def _normalized(names: Sequence[str]) -> _Normal:
 
 
 def _denial(
-    names: Sequence[str], allows: Callable[[str], bool]
+    names: Sequence[str], partitions: Sequence[str], allows: Callable[[str], bool]
 ) -> tuple[str, tuple[Fault, ...]] | None:
-    """Step 2 of sync 8.2."""
-    denied = [
+    """Step 2 of sync 8.2; `partitions` is the normal set of the names."""
+    denied = [name for name in partitions if not allows(name)]
+    if not denied:
+        return None
+    faults = [
         Fault(f"partitions.{index}", "not allowed")
         for index, name in enumerate(names)
-        if not allows(normal_name(name))
+        if normal_name(name) in denied
     ]
-    return ("forbidden", tuple(sorted(denied))) if denied else None
+    return "forbidden", tuple(sorted(faults))
 
 
-def _foreign_user(
-    event: Mapping[str, Any], user_id: str | None
-) -> tuple[str, tuple[Fault, ...]] | None:
+def _foreign_user(event: Mapping[str, Any], user_id: str) -> tuple[str, tuple[Fault, ...]] | None:
     """Sync D77: who an event says it is by, where clients of the other dialect are told it."""
-    if user_id is None:
-        return None
     named = {"event.meta": event.get("meta"), "event.payload.meta": event["payload"].get("meta")}
     faults = tuple(
         Fault(f"{field}.userId", "must be the authenticated user")

@@ -174,11 +174,15 @@ def tree_faults(model: Model, event: Mapping[str, Any]) -> list[Fault]:
 def event_faults(model: Model, event: Mapping[str, Any]) -> list[Fault]:
     """The checks of the event profile (sync 14): shape, then registration, then the data itself."""
     payload = event["payload"]
+    name = payload.get("schema")
+    if len(event) == 2 and len(payload) == 2 and "data" in payload and type(name) is str:
+        schema = model.schemas.get(name)
+        if schema is not None and schema.is_valid(payload["data"]):
+            return []  # as most are: no member but the required ones
     faults = [
         *_envelope_faults(event),
         *_unknown_members("event.payload", payload, ("schema", "data", "meta")),
     ]
-    name = payload.get("schema")
     if not isinstance(name, str) or not name:
         faults.append(Fault("event.payload.schema", "must be a non-empty string"))
     if "data" not in payload:

@@ -31,10 +31,11 @@ from tidelog.sync.protocol.form import NATIVE, WireForm
 from tidelog.sync.protocol.insieme import messages as insieme
 from tidelog.sync.protocol.insieme.events import SEPARATOR
 from tidelog.sync.protocol.insieme.form import InsiemeForm
-from tidelog.sync.protocol.items import PreparedItem, prepare
+from tidelog.sync.protocol.items import Preparation, PreparedItem, prepare, prepare_read
 from tidelog.sync.protocol.partitions import name_faults, normal_set
 from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY, Model, accepted_types
+from tidelog.sync.protocol.submitted import PlainSubmit, plain_submit, read_items
 from tidelog.sync.protocol.tokens import Claims, TokenRefused, Tokens
 from tidelog.sync.protocol.wire import (
     CLIENT_TYPES,
@@ -110,6 +111,8 @@ class _Received(NamedTuple):
     """Whether more drafts were in flight than may be when it arrived (sync D56)."""
     may_follow: bool
     """Whether it may be looked at while submits before it wait in the committer's queue."""
+    submit: PlainSubmit | None
+    """The same as a submit of the usual form, if it has that."""
 
 
 class Session:
@@ -168,14 +171,19 @@ class Session:
             frame, limits.max_message_values
         )
         is_read = not too_fast and not too_many_values and len(frame) <= limits.max_message_bytes
-        events = self.form.raw_drafts(frame, limits.batch_size) if is_read else []
+        submit = plain_submit(frame) if is_read and self.form is NATIVE else None
+        events: Sequence[bytes] = []
+        if submit is not None:
+            events = submit.events
+        elif is_read:
+            events = self.form.raw_drafts(frame, limits.batch_size)
         drafts = len(events)
         self._in_flight += drafts
         too_many = self._in_flight > self._settings.max_in_flight_drafts
         if drafts > self._settings.max_batch_size:
             events = []
         received = _Received(
-            frame, is_text, too_fast, too_many_values, drafts, events, too_many, drafts > 0
+            frame, is_text, too_fast, too_many_values, drafts, events, too_many, drafts > 0, submit
         )
         self._inbox.append(received)
         self._inbox_bytes += len(frame)
@@ -317,6 +325,10 @@ class Session:
         return actions
 
     def _handle(self, received: _Received, now: float, unix_now: float) -> Action:
+        if received.submit is not None:
+            action = self._plain_submit(received.submit, received, unix_now)
+            if action is not None:
+                return action
         message = self._read(received)
         if self.claims is None:
             self.form = InsiemeForm() if insieme.is_spoken(message) else NATIVE
@@ -465,6 +477,38 @@ class Session:
         return claims
 
     # submit_events
+
+    def _plain_submit(
+        self, submit: PlainSubmit, received: _Received, unix_now: float
+    ) -> Submit | None:
+        """A submit of the usual form; None if something may be wrong with it, and must be found."""
+        claims = self.claims
+        if (
+            claims is None
+            or self.form is not NATIVE  # it may have been settled after the frame came
+            or unix_now >= claims.expires_at
+            or not received.is_text
+            or received.too_many
+        ):
+            return None
+        items = read_items(submit, received.frame, claims.client_id, self._settings.max_batch_size)
+        if items is None:
+            return None
+        by = Preparation(
+            claims.client_id,
+            claims.user_id,
+            self.profile,
+            self._model,
+            allowed(claims, self._plugin, "write"),
+        )
+        prepared = [prepare_read(*item, by) for item in items]
+        if self._plugin is not None:
+            judge = self._plugin.judge
+            prepared = [
+                judge(item, read.raw_event, claims)
+                for item, read in zip(prepared, items, strict=True)
+            ]
+        return Submit(tuple(prepared), len(received.frame), submit.stops_at_rejection)
 
     def _submit(self, payload: Mapping[str, Any], received: _Received) -> Action:
         assert self.claims is not None  # noqa: S101 - checked with the envelope
