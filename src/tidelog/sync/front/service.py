@@ -683,11 +683,15 @@ class _Connection:
         if isinstance(answer, NotTaken | NotSent):
             self._not_taken(request, answer)
             return
-        # In order, but for a failure of one that the owner has not come to.
-        places = (n for n, each in enumerate(self.unanswered) if each is request)
-        if (place := next(places, None)) is None:
-            return  # one before it was not taken, so this one is submitted again too
-        del self.unanswered[place]
+        unanswered = self.unanswered
+        if unanswered and unanswered[0] is request:
+            unanswered.popleft()
+        else:
+            # In order, but for a failure of one that the owner has not come to.
+            places = (n for n, each in enumerate(unanswered) if each is request)
+            if (place := next(places, None)) is None:
+                return  # one before it was not taken, so this one is submitted again too
+            del unanswered[place]
         if self.failed:
             return
         if isinstance(answer, Submitted):
@@ -733,14 +737,14 @@ class _Connection:
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
+                case Submit():  # first, because most are
+                    self._submit(action)
                 case Send(kind, payload, reply_to):
                     self.send(kind, payload, reply_to)
                 case Ping():
                     self.push(_PING)
                 case Close(code):
                     self.close(code)
-                case Submit():
-                    self._submit(action)
                 case Connected() | Sync():
                     self._work = asyncio.create_task(self._do(action))
         if self._is_paused and self.outlet is not None and not self.session.is_full:

@@ -1,7 +1,8 @@
 """What sync says on the wire: envelopes, message types, close codes.
 
 Messages are checked in the order the protocol prescribes, each fault with its own error, so they
-are read as plain JSON and not decoded into structs in one go; see `session`.
+are read as plain JSON and not decoded into structs in one go; see `session`, and `submitted` for
+those that have no fault.
 """
 
 from collections.abc import Mapping, Sequence
