@@ -44,6 +44,7 @@ from tidelog.testing.postgresql import create_database, throwaway_postgresql
 
 SHAPES = (Shape(8, 32), Shape(256, 1))
 AIM_IPC_P50_MS = 2.0
+AIMS_OVER_NATS = {"8_connections_of_32": 3.2, "256_connections_of_1": 1.8}
 
 
 def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def main(options: argparse.Namespace) -> None:
             "seconds": round(time.perf_counter() - began, 1),
         },
         **found,
-        "aims": {"tidelog_over_nats": "above 1", "ipc_accept_p50_ms": AIM_IPC_P50_MS},
+        "aims": {"tidelog_over_nats": AIMS_OVER_NATS, "ipc_accept_p50_ms": AIM_IPC_P50_MS},
     }
     print(json.dumps(document, indent=2))
 

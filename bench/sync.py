@@ -125,7 +125,7 @@ def main(options: argparse.Namespace) -> None:
                     name: round(ours[name]["events_per_s"] / theirs[name]["events_per_s"], 2)
                     for name in ours
                 },
-                "aims": {"window_1": 1.1, "window_256": 10},
+                "aims": {"window_1": 1.5, "window_256": 14},
             }
         if options.postgresql:
             with throwaway_postgresql() as url:
