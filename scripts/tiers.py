@@ -75,8 +75,8 @@ CRASH = (
 QUARTER = " ".join(
     modules("tests/conformance/channels", "continuity", "frames", "history_control", "mutations")
 )
-"""What is also run with three fronts, whose halves share nothing but bytes, and with two nodes of
-two fronts each; `scripts/soak` runs all of it so, and with either link inside one process."""
+"""What is also run with halves that share nothing but bytes, with three fronts, and with two nodes
+of two fronts each; `scripts/soak` runs all of it so."""
 
 PIPELINE = (
     modules(
@@ -156,6 +156,7 @@ TIERS = (
             f"{PYTEST} tests/conformance",
             "ENGINE=sqlite scripts/conformance sync",
             "ENGINE=postgresql scripts/conformance sync",
+            f"TIDELOG_TEST_LINK=encoded {PYTEST} {QUARTER} -k sqlite",
             (
                 f"TIDELOG_TEST_WORKERS=3 {PYTEST} -k sqlite {QUARTER}"
                 " tests/clients/test_channels_sdk.py tests/crash/test_channels_promises.py"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from support.cli.prepared import prepare
 from support.dashboard.browser import Console
 from support.docs.quickstart import Quickstart
 from support.docs.walk import ROOT
@@ -50,7 +49,6 @@ async def test_an_answer_grows_in_the_page(
     quickstart: Quickstart, browser: Browser, console: Console
 ) -> None:
     """Installed, served, opened and run as printed; a refresh and a second device agree."""
-    await asyncio.to_thread(prepare, quickstart.folder)
     programs = await asyncio.to_thread(quickstart.installed, INSTALL_SECONDS)
     with quickstart.serving(programs):
         first = await opened(browser, quickstart, console)
