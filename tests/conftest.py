@@ -14,7 +14,6 @@ import pytest
 from hypothesis import settings
 
 from support.serve import workers
-from support.store.recycled import Databases
 from support.warm import NURSERY, PROBED
 from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.testing.postgresql import (
@@ -82,20 +81,12 @@ def postgresql_template(postgresql_server: str) -> str:
     return made or asyncio.run(create_template(postgresql_server))
 
 
-@pytest.fixture(scope="session")
-def databases(postgresql_server: str, postgresql_template: str) -> Iterator[Databases]:
-    """Databases that are migrated and have no log."""
-    of_server = Databases(postgresql_server, postgresql_template)
-    yield of_server
-    asyncio.run(of_server.close())
-
-
 @pytest.fixture
-def postgresql_url(databases: Databases) -> Iterator[str]:
+def postgresql_url(postgresql_server: str, postgresql_template: str) -> Iterator[str]:
     """URL of a database of its own that is migrated and has no log."""
-    url = asyncio.run(databases.take())
+    url = asyncio.run(create_database(postgresql_server, template=postgresql_template))
     yield url
-    databases.give_back(url)
+    asyncio.run(drop_database(url))
 
 
 @pytest.fixture
