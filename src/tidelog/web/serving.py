@@ -39,6 +39,11 @@ READY_SECONDS = 2.0
 """A store that does not answer within this is not ready; load balancers ask every few seconds."""
 
 
+CLOSE_SECONDS = 0.5
+"""How long a server that will begin again waits for replies to its close frames: everybody else
+waits with it, to come back, for whoever has vanished without a word."""
+
+
 FIGURES_SECONDS = 5.0
 """How long the metrics of other processes are waited for; scrapers wait for ten seconds."""
 
@@ -166,7 +171,7 @@ class Serving:
         self.end()
 
     def end(self) -> None:
-        """Begin the orderly end, of the server's own accord."""
+        """Begin the orderly end, of the server's own accord: it will begin again."""
         self._server.end()
 
     async def _finish_accepted(self) -> None:
@@ -190,7 +195,8 @@ class Serving:
             _log.error("accepted work did not finish within shutdown_grace_ms; giving it up")
             await self._backing.abandon()
         await asyncio.sleep(0)  # the answers leave with the flush of this turn of the loop
-        await bounded(self._websockets.close_all())
+        patience = None if self.is_told_to_stop else CLOSE_SECONDS
+        await bounded(self._websockets.close_all(patience))
         hurry.cancel()
 
     def _own_routes(self) -> Sequence[Route]:

@@ -1,6 +1,7 @@
 """Every open WebSocket connection of one server: how many, which are due, how they all end."""
 
 import asyncio
+from contextlib import suppress
 from typing import Protocol
 
 from tidelog.base.metrics import Metrics
@@ -24,6 +25,9 @@ class Socket(Protocol):
 
     def shutdown(self) -> None:
         """Start the close handshake because the server stops."""
+
+    def abort(self) -> None:
+        """Drop the connection."""
 
 
 class Sockets:
@@ -85,12 +89,18 @@ class Sockets:
             socket.sweep(now)
         self._timer = self._loop.call_later(self._interval, self._sweep) if self._open else None
 
-    async def close_all(self) -> None:
+    async def close_all(self, patience_seconds: float | None = None) -> None:
         """Refuse new connections, close all, and return when the last is gone.
 
-        Takes at most `close_timeout_ms` and one sweep: a peer that does not answer is dropped.
+        A peer that does not reply is dropped after `close_timeout_ms` and at most one sweep, or
+        when patience ends, if there is less of that.
         """
         self._closing = True
         for socket in tuple(self._open):
             socket.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await self._empty.wait()
+        for socket in tuple(self._open):
+            socket.abort()
         await self._empty.wait()

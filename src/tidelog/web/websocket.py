@@ -83,7 +83,7 @@ class WebSocket(FrameWriter, asyncio.Protocol):
         super().__init__(service.fanout)
         self._service = service
         self._neighbours = neighbours
-        """Uvicorn's set of connections: it calls `shutdown` on each when it stops, and waits."""
+        """The server's set of connections: it calls `shutdown` on each when it ends, and waits."""
         self.peer = ""
         self._local: tuple[str, int] | None = None
         """Address and port of this machine that the connection came in at."""
@@ -460,6 +460,6 @@ class WebSocketService:
         """The protocol of one more connection, which is among `connections` while it lives."""
         return WebSocket(self, connections)
 
-    async def close_all(self) -> None:
-        """Refuse new connections, close all, and return when the last is gone."""
-        await self.sockets.close_all()
+    async def close_all(self, patience_seconds: float | None = None) -> None:
+        """See `Sockets.close_all`."""
+        await self.sockets.close_all(patience_seconds)

@@ -1,5 +1,6 @@
-"""The owner is killed after it has committed something, and before anybody was told."""
+"""The owner is killed: after it has committed something and before anybody was told, and idle."""
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ import pytest
 from support.channels import peer as channels
 from support.mesh.peer import BrokerAt, Member, envelope
 from support.serve import processes
-from support.serve.processes import WAIT_SECONDS, Processes
+from support.serve.processes import WAIT_SECONDS, Processes, kill
 from support.sync.peer import EVENT, note, token
 from support.sync.peer import envelope as sync_envelope
 from tidelog.base import faultpoint
@@ -122,3 +123,30 @@ async def test_a_front_that_repeats_what_has_no_key_is_found_out(tmp_path: Path)
                 count += 1
             with pytest.raises(AssertionError):
                 assert set((await published(api, "unkeyed")).values()) == {1}
+
+
+async def vanished(server: Processes) -> asyncio.StreamWriter:
+    """A WebSocket of a client that reads nothing any more, and so never replies to a close."""
+    at = httpx.URL(server.url)
+    reader, writer = await asyncio.open_connection(at.host, at.port)
+    writer.write(
+        f"GET /app/{channels.APP.key}?protocol=7 HTTP/1.1\r\nHost: here\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+    )
+    await reader.readuntil(b"connection_established")
+    return writer
+
+
+async def test_clients_that_vanished_hold_nobody_up(tmp_path: Path) -> None:
+    """Fronts close what they have, and take connections again without waiting for replies."""
+    hour = str(3_600_000)
+    patient = {"TIDELOG_LIMITS_CLOSE_TIMEOUT_MS": hour, "TIDELOG_LIMITS_SHUTDOWN_GRACE_MS": hour}
+    with Processes(tmp_path / "data", FRONTS, **patient) as server:
+        gone = [await vanished(server) for _ in range(4 * FRONTS)]
+        await asyncio.to_thread(kill, await server.owner())
+        async with httpx.AsyncClient(base_url=server.url, timeout=WAIT_SECONDS) as http:
+            while (await http.get("/healthz")).status_code != 200:  # noqa: ASYNC110 - it is asked
+                await asyncio.sleep(processes.LOOK_SECONDS)
+        for each in gone:
+            each.close()

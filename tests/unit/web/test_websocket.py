@@ -503,12 +503,16 @@ async def test_a_slow_consumer_is_told_the_endpoints_code() -> None:
     assert site.count("tidelog_slow_consumers_total") == 1
 
 
-async def test_close_all() -> None:
-    """Shutdown closes all with 1001, refuses new connections and returns when the last is gone."""
-    site = Site(close_timeout_ms=40)
+@pytest.mark.parametrize(("timeout_ms", "patience"), [(40, None), (3_600_000, 0.04)])
+async def test_close_all(timeout_ms: int, patience: float | None) -> None:
+    """Shutdown closes all with 1001, refuses new connections and returns when the last is gone.
+
+    A peer that does not reply is dropped after the timeout, or when patience ends.
+    """
+    site = Site(close_timeout_ms=timeout_ms)
     answering, silent = site.connect(), site.connect()
-    async with asyncio.timeout(5):
-        ending = asyncio.create_task(site.service.close_all())
+    async with asyncio.timeout(60):
+        ending = asyncio.create_task(site.service.close_all(patience))
         await turns()
         assert site.connect().transport.writes[0].startswith(b"HTTP/1.1 503 ")
         frames = await answering.say(closing(1001))
