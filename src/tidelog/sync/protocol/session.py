@@ -111,8 +111,10 @@ class _Received(NamedTuple):
     """Whether more drafts were in flight than may be when it arrived (sync D56)."""
     may_follow: bool
     """Whether it may be looked at while submits before it wait in the committer's queue."""
+    is_plain: bool
+    """Whether it is a submit of the usual form."""
     submit: PlainSubmit | None
-    """The same as a submit of the usual form, if it has that."""
+    """As such; not while it waits: that can take sixteen times as much memory as the frame."""
 
 
 class Session:
@@ -183,8 +185,19 @@ class Session:
         if drafts > self._settings.max_batch_size:
             events = []
         received = _Received(
-            frame, is_text, too_fast, too_many_values, drafts, events, too_many, drafts > 0, submit
+            frame,
+            is_text,
+            too_fast,
+            too_many_values,
+            drafts,
+            events,
+            too_many,
+            may_follow=drafts > 0,
+            is_plain=submit is not None,
+            submit=submit,
         )
+        if self._inbox or not self._may_start(received):
+            received = received._replace(submit=None)
         self._inbox.append(received)
         self._inbox_bytes += len(frame)
         return self._next(now, unix_now)
@@ -312,7 +325,7 @@ class Session:
 
     def _wait_for_answers(self, received: _Received) -> None:
         """Put a submit back: it is looked at anew when those before it are answered."""
-        self._inbox.appendleft(received._replace(may_follow=False))
+        self._inbox.appendleft(received._replace(may_follow=False, submit=None))
         self._inbox_bytes += len(received.frame)
 
     def _fail(self, problem: Problem) -> list[Action]:
@@ -325,8 +338,11 @@ class Session:
         return actions
 
     def _handle(self, received: _Received, now: float, unix_now: float) -> Action:
-        if received.submit is not None:
-            action = self._plain_submit(received.submit, received, unix_now)
+        submit = received.submit
+        if submit is None and received.is_plain:  # it has waited
+            submit = plain_submit(received.frame)
+        if submit is not None:
+            action = self._plain_submit(submit, received, unix_now)
             if action is not None:
                 return action
         message = self._read(received)

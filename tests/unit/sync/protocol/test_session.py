@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from itertools import product
 from typing import Any
 
@@ -612,6 +613,24 @@ def test_the_peer_waits_when_few_large_messages_wait() -> None:
         was_full.append(peer.session.is_full)
     peer.done()
     assert [*was_full, peer.session.is_full] == [False, True, False]
+
+
+def test_what_waits_takes_little_more_memory_than_its_bytes() -> None:
+    """A submit of many short names is taken apart when it has its turn, not before."""
+    peer = active(max_messages_per_second=10_000)
+    peer.send("sync", {"partitions": ["p"], "since_committed_id": 0})
+    frame = json.dumps(envelope("submit_events", {"events": [item(partitions=["p"] * 8000)]}))
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            assert peer.frame(frame.encode()) == []
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * 10 * len(frame)
+    [action] = peer.done()
+    assert isinstance(action, Submit)
+    assert action.items[0].partitions == ("p",)
 
 
 # Sync 4: the handshake.
