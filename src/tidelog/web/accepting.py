@@ -27,6 +27,7 @@ class Acceptor:
         """`at_once`: how many in one turn of the loop."""
         self._at_once = at_once
         self._loop = asyncio.get_running_loop()
+        self._is_closed = False
 
     def start(self, listener: socket.socket, admit: Admit) -> None:
         """Give each connection to `admit`."""
@@ -36,10 +37,11 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more."""
+        self._is_closed = True
         self._loop.remove_reader(self._listener)
 
     def _listen(self) -> None:
-        if self._listener.fileno() != -1:
+        if not self._is_closed:
             self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
