@@ -53,7 +53,7 @@ class EventStream(FrameWriter, asyncio.Protocol):
         self._response = response
         self._sockets = sockets
         self._neighbours = neighbours
-        """Uvicorn's set of connections: it calls `shutdown` on each when it stops, and waits."""
+        """The server's set of connections: it calls `shutdown` on each when it ends, and waits."""
         self._conversation: Conversation | None = response.conversation
         self._quota: AddressQuota | None = response.quota
         self.peer = ""

@@ -66,6 +66,8 @@ class Sockets:
         self._metrics.connections.labels(socket.surface).inc()
         if self._timer is None:
             self._timer = self._loop.call_later(self._interval, self._sweep)
+        if self._closing:  # a request for a stream was on its way; all others are told already
+            self._loop.call_soon(socket.shutdown)
 
     def remove(self, socket: Socket) -> None:
         """Count a connection out."""
