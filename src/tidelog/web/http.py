@@ -20,7 +20,7 @@ from tidelog.web.app import HttpApp
 from tidelog.web.cycle import Cycle
 from tidelog.web.event_stream import EventStream
 from tidelog.web.fanout import Fanout
-from tidelog.web.handshake import TOO_MANY_CONNECTIONS, encode, refuse
+from tidelog.web.handshake import TOO_MANY_CONNECTIONS, UNAVAILABLE, encode, refuse
 from tidelog.web.sockets import Sockets
 from tidelog.web.unauthenticated import Unauthenticated
 
@@ -44,6 +44,13 @@ LINGER_SECONDS = 1.0
 """How long the rest of a body that nobody wants is read and dropped."""
 
 _CLOSE = (b"connection", b"close")
+
+_ENDING = refuse(
+    503,
+    "the server is shutting down; retry against another one",
+    (b"retry-after", b"1"),
+    code=UNAVAILABLE,
+)
 
 
 class LimitedHttp(asyncio.Protocol):
@@ -169,11 +176,19 @@ class LimitedHttp(asyncio.Protocol):
         self.note_held()
 
     def shutdown(self) -> None:
-        """The server ends: so does this, after what is being answered."""
-        if self.cycle is None or self.cycle.is_answered:
+        """The server ends: so does this, after what is being answered.
+
+        A request that is not whole is answered at once. Nobody has begun with it, and everybody
+        else would wait for the rest of it.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.is_answered:
+            self.transport.close()
+        elif cycle is self._served and cycle.more_body and self._late is None:
+            self.transport.write(encode(_ENDING))
             self.transport.close()
         else:
-            self.cycle.keep_alive = False
+            cycle.keep_alive = False
 
     # What comes.
 

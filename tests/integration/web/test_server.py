@@ -22,6 +22,7 @@ from tidelog.cli.serving import _surfaces
 from tidelog.config.settings import Settings
 from tidelog.serve.server import Node, Server
 from tidelog.testing.process import ServerProcess
+from tidelog.web import server as web_server
 
 PUT = b'{"op":"put","stream":"s","key":"k%d","value":1}'
 
@@ -221,6 +222,24 @@ async def test_the_orderly_end_finishes_what_was_accepted(tmp_path: Path) -> Non
     stored = {entry.entity for entry in await read_log(str(tmp_path / "tidelog.db"))}
     assert stored >= set(answered)
     assert len(answered) > 8
+
+
+async def test_a_request_that_is_not_whole_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a body: it is told so at once, however long the server would wait for answers."""
+    monkeypatch.setattr(web_server, "END_SECONDS", 3600.0)
+    async with asyncio.timeout(60), running_server(tmp_path) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        head = b"POST /probe/entries HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+        writer.write(head + b"expect: 100-continue\r\n\r\n{")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        server.stop()
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close\r\n" in answer
+    assert b'"code":"service_unavailable"' in answer
 
 
 async def test_a_taken_port_is_explained(tmp_path: Path) -> None:
