@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from tidelog.base.errors import TidelogError, Unsendable
 from tidelog.link import bounds
-from tidelog.link.message import Failed, Message, NotSent, error_name
+from tidelog.link.message import Failed, Message, NotAsked, NotSent, error_name
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ cross; then nothing was sent."""
 
 A = TypeVar("A", bound=Message)
 
-_ENDING = Failed("ShuttingDown", "the server is stopping; connect again")
+_ENDING = NotAsked("ShuttingDown", "the server is stopping; connect again")
 
 _LOST = Failed(
     "OutcomeUnknown",

@@ -40,6 +40,10 @@ class NotSent(Failed, frozen=True):
     """What the front's end answers itself if a question cannot be sent: nothing was done."""
 
 
+class NotAsked(Failed, frozen=True):
+    """What it answers itself once it asks no more, because the front ends: nothing was done."""
+
+
 _KNOWN: dict[str, type[TidelogError]] = {
     name: each
     for name, each in vars(errors).items()

@@ -1,12 +1,14 @@
 """Sync is the same to its clients whatever connects its halves."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.sync import insieme_peer
 from support.sync.admin import admin
-from support.sync.peer import TREE, connected, envelope, note, outcome, push, token
+from support.sync.peer import EVENT, TREE, connected, envelope, note, outcome, push, token
 from tidelog.base.settings.limits import Limits
 from tidelog.link import bounds
 from tidelog.link.choice import VARIABLE
@@ -164,3 +166,33 @@ async def test_many_large_events_at_once_fit_through_the_link(
         assert outcome(results) == ["committed"] * 10
         assert [event["id"] for event in await other.broadcasts(10)] == names
         assert told == [1] * 10
+
+
+async def test_a_front_that_ends_answers_what_it_has_accepted(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submit after that is refused, as one that found no room; neither takes answers away."""
+    del link
+    async with (
+        admin(tmp_path) as administrator,
+        connected(administrator.node.ws_url, "c") as peer,
+    ):
+        end = administrator.node.service.link
+        send, held = end.send, list[tuple[int, Any]]()
+        monkeypatch.setattr(end, "send", lambda *message: held.append(message))
+        await peer.send("submit_events", {"events": [note("1")]})
+        while not held:  # noqa: ASYNC110 - a list tells nobody
+            await asyncio.sleep(0.005)
+        ending = asyncio.create_task(end.finish())
+        await peer.send("submit_events", {"events": [note("2")]})
+        polled = await administrator.http.post(
+            "/sync/v1/submit",
+            content=envelope("submit_events", {"events": [note("3")]}),
+            headers={"authorization": f"Bearer {token('d')}", "x-sync-profile": EVENT},
+        )
+        assert polled.status_code == 429
+        send(*held[0])
+        results = (await peer.expect("submit_events_result"))["results"]
+        assert [(each["id"], each["status"]) for each in results] == [("1", "committed")]
+        assert (await peer.expect("error"))["code"] == "rate_limited"
+        await ending

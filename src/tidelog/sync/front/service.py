@@ -24,7 +24,7 @@ from tidelog.base.net.frame import PING, frame, text_frame
 from tidelog.base.serving.surface import Conversation, Endpoint, Outlet, Upgrade
 from tidelog.link.ends import FrontEnd
 from tidelog.link.following import Following
-from tidelog.link.message import Message, NotSent
+from tidelog.link.message import Message, NotAsked, NotSent
 from tidelog.store.engine import Store
 from tidelog.sync import messages
 from tidelog.sync.front.files import read_tokens
@@ -344,7 +344,7 @@ class SyncService:
         answer = await self.link.answer(
             messages.Submit(request.items, request.size_bytes, request.stops_at_rejection)
         )
-        if isinstance(answer, NotTaken):
+        if isinstance(answer, NotTaken | NotAsked):
             raise answer.raised()
         if isinstance(answer, NotSent):
             raise _not_sent(answer)
@@ -680,7 +680,7 @@ class _Connection:
 
     def _answered(self, request: Submit, answer: Message) -> None:
         """The result goes out before any event of the request does."""
-        if isinstance(answer, NotTaken | NotSent):
+        if isinstance(answer, NotTaken | NotAsked | NotSent):
             self._not_taken(request, answer)
             return
         unanswered = self.unanswered
@@ -706,7 +706,7 @@ class _Connection:
             self.failed = True
             self._act(self.session.fail())
 
-    def _not_taken(self, request: Submit, answer: NotTaken | NotSent) -> None:
+    def _not_taken(self, request: Submit, answer: NotTaken | NotAsked | NotSent) -> None:
         """It has to be tried again, or refused; so have those after it, which are not taken.
 
         What cannot be sent is tried again too: its refusal must not overtake the answers to those
