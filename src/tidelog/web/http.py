@@ -129,6 +129,9 @@ class LimitedHttp(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvloop's are no subclass
         """Refuse at once what would be one connection too many."""
         self.transport = transport
+        if self._server.is_leaving:  # accepted in the last moment: all others were told to end
+            transport.close()
+            return
         if len(self.connections) >= self.limits.max_connections:
             self._refuse("connections", 503, "too many connections", (b"retry-after", b"5"))
             return

@@ -19,6 +19,9 @@ END_SECONDS = 1.0
 """How long connections may take to leave after all that was accepted is done: only answers that are
 already made are left then."""
 
+_TURNS = 3
+"""Of the event loop, within which what it had accepted last is a connection."""
+
 _LOOK_SECONDS = 0.02
 """How often it is looked whether the last has left."""
 
@@ -71,6 +74,8 @@ class PortServer:
         self._finish = finish
         self._told = asyncio.Event()
         self._is_hurried = False
+        self.is_leaving = False
+        """Whether all connections were told to end: one that begins after that ends at once."""
         self._ticking: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
@@ -107,6 +112,9 @@ class PortServer:
 
     async def _leave(self) -> None:
         """Let all connections end, and what answers them, for a moment."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self.is_leaving = True
         for connection in list(self.connections):
             connection.shutdown()
         deadline = time.monotonic() + END_SECONDS

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from pathlib import Path
 
@@ -240,6 +241,19 @@ async def test_a_request_that_is_not_whole_does_not_hold_up_the_end(
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"connection: close\r\n" in answer
     assert b'"code":"service_unavailable"' in answer
+
+
+async def test_a_connection_of_the_last_moment_is_ended(tmp_path: Path) -> None:
+    """It was accepted before the end, and begins when all others were told to leave."""
+    async with asyncio.timeout(60), running_server(tmp_path) as server:
+        ended = server._server
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    await loop.connect_accepted_socket(lambda: ended._http(ended), theirs)
+    with ours:
+        ours.setblocking(False)
+        async with asyncio.timeout(60):
+            assert await loop.sock_recv(ours, 1) == b""
 
 
 async def test_a_taken_port_is_explained(tmp_path: Path) -> None:
