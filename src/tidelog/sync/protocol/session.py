@@ -114,7 +114,7 @@ class _Received(NamedTuple):
     is_plain: bool
     """Whether it is a submit of the usual form."""
     submit: PlainSubmit | None
-    """As such; not while it waits: that can take sixteen times as much memory as the frame."""
+    """As such; not while it waits: that can take over ten times the memory of the frame."""
 
 
 class Session:
