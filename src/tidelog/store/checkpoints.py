@@ -1,10 +1,15 @@
 """Folding the WAL of a SQLite store into its file, beside the event loop and beside COMMITs.
 
 A checkpoint that nobody waits for (PASSIVE) folds all that no reader needs. The WAL begins anew,
-and so stops growing, at a moment when all of it is folded and nobody reads from it. While reads
-overlap, in this process or in others, there is none. So beyond a size the writer makes one: it
-pauses between two transactions and folds what it can, then the processes of this server begin no
-read for some milliseconds (`ReadGate`), and what is left is folded and the file cut (TRUNCATE).
+and so stops growing, at a moment when all of it is folded and nobody reads from it. A writer that
+never rests leaves no such moment, since it commits beside every checkpoint. So its next batch waits
+until the few pages of those commits are folded too: a COMMIT that overwrites the WAL takes the disk
+half as long as one that makes its file longer (159 against 300 us).
+
+While reads overlap, in this process or in others, there is no such moment either. So beyond a size
+the writer makes one: it pauses between two transactions and folds what it can, then the processes
+of this server begin no read for some milliseconds (`ReadGate`), and what is left is folded and the
+file cut (TRUNCATE).
 
 A read of another program, a backup say, cannot be paused. It ends sooner or later: one that begins
 while the writer pauses sees all of the WAL; when those before it have ended, all of it can be
@@ -33,6 +38,10 @@ COMMITS = 200
 
 WRITTEN_BYTES = 8 * 1024 * 1024
 """Of content, after which it is folded too."""
+
+FEW_COMMITS = COMMITS // 4
+FEW_BYTES = WRITTEN_BYTES // 8
+"""Of what was committed beside a checkpoint, up to which the next batch waits for another."""
 
 MOST_BYTES = sqlitefile.WAL_KEPT_BYTES
 """The size that the WAL's file has at most, beside what one transaction writes, while nobody but
@@ -93,6 +102,9 @@ class Checkpoints:
         self._connection: sqlite3.Connection | None = None
         self._running: Future[Any] | None = None
         self._commits = self._bytes = 0
+        self._is_folded = False
+        """Whether a checkpoint has folded all there was when it began. Since then there were
+        `_commits` with `_bytes`."""
         self.is_restart_due = False
         """Whether the WAL is so large that the writer should call `restart` before it begins."""
         self.may_commit_fold = False
@@ -115,6 +127,11 @@ class Checkpoints:
         """Whether the disk is busy with one, so that a COMMIT would wait for it."""
         return self._running is not None and not self._running.done()
 
+    @property
+    def is_rest_due(self) -> bool:
+        """Whether the writer should call `fold_rest` before it begins."""
+        return self._is_folded and not self.is_running
+
     def note(self, size: int) -> None:
         """A batch with so many bytes of content is committed; begin a checkpoint if it is time."""
         self._commits += 1
@@ -132,6 +149,17 @@ class Checkpoints:
             # Also before a `restart`: what is folded while nobody waits, that need not do.
             self._commits = self._bytes = 0
             self._running = self._thread.submit(self._fold)
+
+    async def fold_rest(self) -> None:
+        """Fold what was committed beside the last checkpoint, so that the WAL begins anew.
+
+        For the writer, which must have no transaction open; the event loop turns meanwhile.
+        """
+        self._is_folded = False
+        if 0 < self._commits <= FEW_COMMITS and self._bytes <= FEW_BYTES:
+            self._commits = self._bytes = 0
+            await self._in_thread(self._fold)
+            self._is_folded = False
 
     async def restart(self) -> None:
         """Fold all of the WAL, so that it begins anew, if no read takes too long for that.
@@ -161,7 +189,7 @@ class Checkpoints:
     def _fold(self) -> None:
         try:
             # Neither readers nor the writer wait for it. What is not folded now is later.
-            self._checkpoint("PASSIVE")
+            self._is_folded = self._checkpoint("PASSIVE")
         except (sqlite3.Error, OSError) as error:
             _log.warning(_FAILED, error)
 

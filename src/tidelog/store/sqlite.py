@@ -210,6 +210,8 @@ class SqliteWriter:
         with self._as_store_errors():
             if self._checkpoints.is_restart_due:
                 await self._checkpoints.restart()
+            elif self._checkpoints.is_rest_due:
+                await self._checkpoints.fold_rest()
             await self._open()
             return self._load(names)
 

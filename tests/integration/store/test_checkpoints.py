@@ -126,6 +126,39 @@ async def test_commits_leave_the_loop_while_a_checkpoint_runs(
     assert [name == loop for name in ran_in] == [True, False, True]
 
 
+async def test_the_wal_begins_anew_though_commits_never_rest(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed beside a checkpoint is folded before the next batch begins."""
+    its = store.writer._checkpoints
+    begun, committed = threading.Event(), threading.Event()
+    checkpoint = its._checkpoint
+
+    def early_checkpoint(mode: str) -> bool:
+        """Folds what there is when it begins, whatever is committed until it ends."""
+        with closing(sqlitefile.connect(store.path, read_only=True)) as reading:
+            reading.execute("BEGIN")
+            reading.execute("SELECT * FROM head").fetchall()
+            begun.set()
+            assert committed.wait(60)
+            checkpoint(mode)
+        return True
+
+    for _ in range(30):
+        await write(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(its, "_checkpoint", early_checkpoint)
+        patched.setattr(checkpoints, "COMMITS", 1)
+        await write(store)
+        assert await asyncio.to_thread(begun.wait, 60)
+        await write(store)
+        committed.set()
+        await folded(store)
+    await write(store)
+    in_wal = store.writer._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+    assert in_wal < 20, "of two commits, not of all"
+
+
 async def test_a_commit_that_may_fold_the_wal_itself_leaves_the_loop(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
