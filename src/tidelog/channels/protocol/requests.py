@@ -282,6 +282,8 @@ def parse_mutation(
         Fault: The body is not such a mutation.
     """
     texts = _texts(body, _MUTATION_TEXTS, max_values)
+    if texts is not None and verb == "append":
+        return _append_of_texts(channel, message_serial, texts)
     if texts is not None:
         text = texts.pop("data", None)
         given = msgspec.convert(texts, bodies.MUTATIONS[verb][0])
@@ -305,8 +307,7 @@ def parse_mutation(
             raise fault.invalid_input(
                 "update request must include at least one patch field or operation metadata"
             )
-    if given.op_id is not None and not 1 <= len(given.op_id.encode()) <= MAX_OP_ID_BYTES:
-        raise fault.invalid_input(f"op_id must be 1..={MAX_OP_ID_BYTES} bytes")
+    _check_op_id(given.op_id)
     _check_socket_id(given.socket_id)
     return Mutation(
         verb=verb,
@@ -567,6 +568,31 @@ def _texts(body: bytes, known: frozenset[str], max_values: int) -> dict[str, str
     return texts
 
 
+def _append_of_texts(channel: str, message_serial: str, texts: Mapping[str, str]) -> Mutation:
+    """An append that gives texts and nothing else, as a token does: half of the time it takes.
+
+    Raises:
+        Fault: It gives no text to append, or a name that is none.
+    """
+    given = texts.get
+    text, op_id, socket_id = given("data"), given("op_id"), given("socket_id")
+    data = None if text is None else _encode(text)
+    _check_fragment(data, may_be_empty=False)
+    _check_op_id(op_id)
+    _check_socket_id(socket_id)
+    return Mutation(
+        verb="append",
+        channel=channel,
+        message_serial=message_serial,
+        patch=Patch(Change.KEEP, data or Change.KEEP),
+        data_bytes=_utf8_length(text or ""),
+        client_id=given("client_id"),
+        socket_id=socket_id,
+        description=given("description"),
+        op_id=op_id,
+    )
+
+
 def _publication(
     given: bodies.EventBody,
     header_key: str | None,
@@ -715,6 +741,11 @@ def _check_confirmed(given: bodies.ResetBody, channel: str, operation: str) -> N
 def _check_key(what: str, key: str) -> None:
     if not 1 <= len(key.encode()) <= MAX_KEY_BYTES:
         raise fault.invalid_input(f"{what} must be 1..={MAX_KEY_BYTES} bytes")
+
+
+def _check_op_id(op_id: str | None) -> None:
+    if op_id is not None and not 1 <= len(op_id.encode()) <= MAX_OP_ID_BYTES:
+        raise fault.invalid_input(f"op_id must be 1..={MAX_OP_ID_BYTES} bytes")
 
 
 def _check_socket_id(socket_id: str | None) -> None:
