@@ -39,6 +39,10 @@ class UlidFactory:
         self._clock = clock
         self._random_bytes = random_bytes
         self._last = -1
+        self._upper = -1
+        self._beginning = ""
+        """The last number without its lowest 20 bits, and how that is spelled: most ULIDs of one
+        millisecond begin with the same 22 characters, which take four fifths of the time."""
 
     def mint(self) -> str:
         """A new ULID: 26 upper-case Crockford base32 characters."""
@@ -51,7 +55,11 @@ class UlidFactory:
         if number >> _ULID_BITS:
             raise OverflowError(f"a ULID holds 48 bits of milliseconds; the clock says {now_ms}")
         self._last = number
-        return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -10, -10)])
+        upper = number >> 20
+        if upper != self._upper:
+            self._upper = upper
+            self._beginning = "".join([_PAIRS[upper >> n & 1023] for n in range(100, -10, -10)])
+        return self._beginning + _PAIRS[number >> 10 & 1023] + _PAIRS[number & 1023]
 
 
 def parse_ulid(text: str) -> Ulid:
