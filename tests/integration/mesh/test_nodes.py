@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
+from websockets.exceptions import ConnectionClosed
 
 from support.mesh.peer import Broker, Member, Wire, envelope, running_broker, unique
 from tidelog.base.errors import StoreUnavailable
@@ -140,12 +141,20 @@ async def test_a_node_that_was_deaf_reads_the_settings_again(pair: Pair) -> None
     assert (await pair.b.admin("GET", f"/mesh/{slug}")).json()["rate_limit"] == 9
 
 
+async def _ask_to_stay(wire: Wire, instance: str) -> None:
+    """All that a daemon says first; it may be told to go before it has said it."""
+    with suppress(ConnectionClosed):
+        await wire.hello(instance=instance)
+        await wire.send({"type": "feature_negotiation_request", "require": [], "optional": []})
+
+
 async def test_rivals_on_two_nodes(pair: Pair) -> None:
     """The policy for two daemons with one key holds across nodes."""
     for policy, code in (("prefer_newest", 4003), ("prefer_oldest", 4004)):
         ana = await pair.a.member(await pair.a.mesh(clone_concurrency_policy=policy))
         await ana.topic("alerts")
-        async with ana.connected("a") as older, at(pair.b, ana).connected("b") as newer:
+        async with ana.connected("a") as older, Wire.open(at(pair.b, ana)) as newer:
+            await _ask_to_stay(newer, "b")
             gone, stays = (older, newer) if code == 4003 else (newer, older)
             assert await gone.close_code() == code
             assert (await stays.post(unique(), envelope()))["code"] == 201
@@ -169,9 +178,7 @@ async def test_rivals_that_come_at_once(pair: Pair) -> None:
         for _ in range(10):
             async with Wire.open(ana) as here, Wire.open(at(pair.b, ana)) as there:
                 wires = (here, there)
-                await asyncio.gather(here.hello(instance="a"), there.hello(instance="b"))
-                asked = {"type": "feature_negotiation_request", "require": [], "optional": []}
-                await asyncio.gather(here.send(asked), there.send(asked))
+                await asyncio.gather(_ask_to_stay(here, "a"), _ask_to_stay(there, "b"))
                 closing = {asyncio.create_task(wire.close_code()): wire for wire in wires}
                 done, waiting = await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
                 assert [task.result() for task in done] == [code]
