@@ -78,16 +78,13 @@ QUARTER = " ".join(
 """What is also run with halves that share nothing but bytes, with three fronts, and with two nodes
 of two fronts each; `scripts/soak` runs all of it so."""
 
-PIPELINE = (
-    modules(
-        "tests/pipeline", "built_tables", "commands", "engines", "extent", "jvm", "object_store"
-    ),
-    modules("tests/pipeline", "agreement", "checks", "forget", "messages", "plain_checks", "aging"),
+PIPELINE = modules(
+    "tests/pipeline", "built_tables", "commands", "engines", "extent", "jvm", "object_store"
 )
-"""Tests of the pipeline: those of a lake on which everything was run, those of checks and of what
-is taken away; what is left is another part. The first makes that lake, and others want it as late
-as they can: they wait for it. A session for each takes some 20 s of processor time to
-get warm, but one for all waits for most of the time that the others run, and then alone."""
+"""Tests of the pipeline on a lake on which everything was run, and on other engines; what is left
+is another part. These make that lake, and the others want it as late as they can: they wait for it.
+A session for each takes some 20 s of processor time to get warm, but one for all waits for most of
+the time that the others run, and then alone."""
 
 AT_LEAST = (os.cpu_count() or 1) + 4
 """How many parts run at the same time, however busy the machine is."""
@@ -120,9 +117,8 @@ TIERS = (
         "pipeline",
         300,
         (
-            *(f"{PYTEST} {' '.join(part)}" for part in PIPELINE),
-            f"{PYTEST} tests/pipeline "
-            + " ".join(f"--ignore={module}" for part in PIPELINE for module in part),
+            f"{PYTEST} {' '.join(PIPELINE)}",
+            f"{PYTEST} tests/pipeline " + " ".join(f"--ignore={module}" for module in PIPELINE),
         ),
         on_disk=True,
     ),
