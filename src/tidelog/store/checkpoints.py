@@ -39,6 +39,11 @@ COMMITS = 200
 WRITTEN_BYTES = 8 * 1024 * 1024
 """Of content, after which it is folded too."""
 
+FULL_BYTES = 16 * 1024 * 1024
+FULL_AGAIN = 1.25
+"""A file that is longer than that, and than when it was last folded, is folded rather than made yet
+longer. Few large batches fill it."""
+
 FEW_COMMITS = COMMITS // 4
 FEW_BYTES = WRITTEN_BYTES // 8
 """Of what was committed beside a checkpoint, up to which the next batch waits for another."""
@@ -102,6 +107,8 @@ class Checkpoints:
         self._connection: sqlite3.Connection | None = None
         self._running: Future[Any] | None = None
         self._commits = self._bytes = 0
+        self._size = 0
+        """Of the file when it was last folded."""
         self._is_folded = False
         """Whether a checkpoint has folded all there was when it began. Since then there were
         `_commits` with `_bytes`."""
@@ -145,9 +152,17 @@ class Checkpoints:
         self.is_restart_due = size_now > max(RESTART_BYTES, self._restart_above)
         if self.is_running:
             return
-        if self.is_restart_due or self._commits >= COMMITS or self._bytes >= WRITTEN_BYTES:
+        self._size = min(self._size, size_now)  # it may have been cut
+        is_full = size_now > max(FULL_BYTES, self._size * FULL_AGAIN)
+        if (
+            is_full
+            or self.is_restart_due
+            or self._commits >= COMMITS
+            or self._bytes >= WRITTEN_BYTES
+        ):
             # Also before a `restart`: what is folded while nobody waits, that need not do.
             self._commits = self._bytes = 0
+            self._size = size_now
             self._running = self._thread.submit(self._fold)
 
     async def fold_rest(self) -> None:

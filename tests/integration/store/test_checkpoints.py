@@ -86,6 +86,24 @@ async def test_few_large_batches_are_folded(
     assert in_the_file_itself(store.path, tmp_path / "copy.db") == 2
 
 
+async def test_a_long_file_is_folded_rather_than_made_longer(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before there are many batches or much content; and the longer it is, the later again."""
+    monkeypatch.setattr(checkpoints, "FULL_BYTES", 100_000)
+    its = store.writer._checkpoints
+    while its._running is None:
+        await write(store, bytes(30_000))
+    await folded(store)
+    count = (await store.head()).committed_id
+    assert in_the_file_itself(store.path, tmp_path / "copy.db") == count < 10
+    assert its._size > 100_000
+    its._running = None
+    its._size = store.wal_bytes()
+    await write(store)
+    assert its._running is None
+
+
 async def test_no_commit_folds_what_a_checkpoint_will(store: SqliteStore) -> None:
     """SQLite's own limit is for a WAL that a checkpoint beside the loop cannot keep small."""
     [(pages,)] = store.writer._connection.execute("PRAGMA wal_autocheckpoint")
