@@ -8,6 +8,9 @@ The references are as fast as we can write them: prepared rows, no decisions, no
 `--writers` compares where SQLite's transaction runs (all on the event loop, all in a thread, or
 only COMMIT in a thread), with the loop idle and with the loop kept busy by other work.
 
+`--wal` compares a COMMIT of SQLite that makes the file of its WAL longer with one that overwrites
+it, of a few pages and of many; nothing else is in the process.
+
 Example: python bench/commit.py --submitters 1 16 256 1024 --rounds 3
 """
 
@@ -59,6 +62,8 @@ STREAMS = 64
 VALUE_BYTES = 200
 WORK = {1: 1000, 16: 6000, 256: 24_000, 1024: 24_000}
 BUSY_SECONDS = 0.0005
+WAL_PAGES = {6: 400, 300: 20}
+"""Pages of a transaction, and how many transactions there are of it."""
 
 
 def items(count: int) -> list[PutItem]:
@@ -385,6 +390,43 @@ def _keep_busy() -> tuple[Callable[[], float], "asyncio.Task[None]"]:
     return (lambda: spent / (time.perf_counter() - began)), task
 
 
+def compare_wal(directory: Path, pages: int, transactions: int, rounds: int) -> dict[str, Any]:
+    """Medians of COMMIT, on the clock and of CPU, with a WAL that grows and one that is reused."""
+    path = directory / f"wal-{pages}.db"
+    connection = connect(path)
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute(f"PRAGMA journal_size_limit = {1 << 30}")
+    connection.execute("CREATE TABLE page (number INTEGER PRIMARY KEY, filled BLOB)")
+    row = (bytes(3800),)  # one of these fills a page
+
+    def commits() -> tuple[float, float]:
+        took = used = 0.0
+        for _ in range(transactions):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO page (filled) VALUES (?)", [row] * (pages - 1))
+            began, cpu = time.perf_counter(), time.process_time()
+            connection.execute("COMMIT")
+            took += time.perf_counter() - began
+            used += time.process_time() - cpu
+        return took / transactions * 1e6, used / transactions * 1e6
+
+    found: dict[str, list[tuple[float, float]]] = {"made_longer": [], "overwritten": []}
+    for _ in range(rounds):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        found["made_longer"].append(commits())
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        found["overwritten"].append(commits())
+    connection.close()
+    medians = {
+        name: {
+            "commit_us": round(statistics.median(took for took, _ in each)),
+            "cpu_us": round(statistics.median(used for _, used in each)),
+        }
+        for name, each in found.items()
+    }
+    return {"pages": pages, "transactions": transactions, **medians}
+
+
 async def main(options: argparse.Namespace) -> None:
     """Measure what was asked for and print it."""
     document: dict[str, Any] = {
@@ -403,7 +445,12 @@ async def main(options: argparse.Namespace) -> None:
     }
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory:
         sqlite = _Location("sqlite", Path(directory), None)
-        if options.writers:
+        if options.wal:
+            document["wal"] = [
+                compare_wal(Path(directory), pages, count, options.rounds)
+                for pages, count in WAL_PAGES.items()
+            ]
+        elif options.writers:
             document["writers"] = [
                 row
                 for submitters in options.submitters
@@ -431,6 +478,7 @@ if __name__ == "__main__":
     parser.add_argument("--submitters", type=int, nargs="+", default=list(WORK), choices=WORK)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--writers", action="store_true", help="compare where COMMIT runs")
+    parser.add_argument("--wal", action="store_true", help="compare what COMMIT does to its WAL")
     parser.add_argument("--sqlite-only", action="store_true")
     parser.add_argument("--directory", default=str(Path.cwd()), help="where the files are made")
     arguments = parser.parse_args()

@@ -3,8 +3,8 @@
 A checkpoint that nobody waits for (PASSIVE) folds all that no reader needs. The WAL begins anew,
 and so stops growing, at a moment when all of it is folded and nobody reads from it. A writer that
 never rests leaves no such moment, since it commits beside every checkpoint. So its next batch waits
-until the few pages of those commits are folded too: a COMMIT that overwrites the WAL takes the disk
-half as long as one that makes its file longer (159 against 300 us).
+until the few pages of those commits are folded too: a COMMIT that overwrites the WAL is cheaper
+than one that makes its file longer (`bench/commit.py --wal`; docs/measurements.md).
 
 While reads overlap, in this process or in others, there is no such moment either. So beyond a size
 the writer makes one: it pauses between two transactions and folds what it can, then the processes
