@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ import pytest
 from support.cli.command import run
 from tidelog.base.errors import TidelogError
 from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
+from tidelog.demo.acts import pipeline
 from tidelog.demo.narration import Claim
 from tidelog.demo.stage import Stage
 from tidelog.demo.tour import play_surfaces
@@ -122,3 +124,14 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(TidelogError, match="not empty"):
         Stage(tmp_path)
+
+
+async def test_a_pipeline_that_takes_too_long_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to do next."""
+    sleeping = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr(pipeline, "own_program", lambda *_: sleeping)
+    monkeypatch.setattr(pipeline, "RUN_SECONDS", 0.0)
+    with pytest.raises(TidelogError, match=r"was not done after 0 s.*tidelog demo --no-pipeline"):
+        await pipeline._run(Stage(tmp_path / "home"), Notes(), "pipeline", "run")

@@ -55,6 +55,11 @@ async def _run(stage: Stage, narrator: Narrator, *arguments: str) -> None:
                 lines.append(line.decode("utf-8", "replace").rstrip())
                 narrator.say(lines[-1])
             code = await process.wait()
+    except TimeoutError:
+        raise TidelogError(
+            f"the pipeline was not done after {RUN_SECONDS:.0f} s, because the machine is busy. "
+            "Play the demo again when it is not, or without Spark: tidelog demo --no-pipeline"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()
