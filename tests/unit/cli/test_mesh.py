@@ -95,7 +95,7 @@ def invoke(*arguments: str, **environment: str) -> str:
 def test_create_and_invite(broker: Broker) -> None:
     """An invite is one line that carries everything `join` needs."""
     token = {"TIDELOG_ADMIN_TOKEN": "adm"}
-    assert "tidelog mesh invite harbour" in invoke(
+    assert f"tidelog mesh invite harbour --url {broker.url}" in invoke(
         "mesh", "create", "harbour", "--url", broker.url, **token
     )
     link = invoke("mesh", "invite", "harbour", "--url", broker.url, **token).strip()

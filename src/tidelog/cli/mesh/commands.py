@@ -49,7 +49,8 @@ def create(
     """
     base, token = administration(settings_from(config), url)
     answer = call(f"{base}/mesh", "POST", {"slug": slug}, token)
-    _show(answer, f"mesh {slug} is ready. Next: tidelog mesh invite {slug}", as_json=as_json)
+    where = "" if url is None else f" --url {url}"
+    _show(answer, f"mesh {slug} is ready. Next: tidelog mesh invite {slug}{where}", as_json=as_json)
 
 
 @app.command()
