@@ -17,4 +17,5 @@ class SpacedLines:
             return None
         self._written_at = now
         left_out, self._left_out = self._left_out, 0
-        return f" ({left_out} more times since the last such line)" if left_out else ""
+        times = "time" if left_out == 1 else "times"
+        return f" ({left_out} more {times} since the last such line)" if left_out else ""
