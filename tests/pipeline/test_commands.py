@@ -32,11 +32,13 @@ from support.pipeline.whole_pipeline import ENTRIES, WholeLake, write_config
 from support.store.backups import silent
 from tidelog.base.errors import TidelogError
 from tidelog.cli.pipeline.workspace import Workspace
+from tidelog.client import BlockingChannelPublisher
 from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
 from tidelog.pipeline.lake.lake import Lake
 from tidelog.store.backup import back_up, restore
+from tidelog.testing.process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -385,12 +387,18 @@ def test_following_ends_when_it_is_told_to(
     assert batch["rows"] == batch["through"] == last["through"] == lake.through("log") == head
 
 
-async def publish(store: Path, directory: Path, channel: str, count: int) -> None:
-    """Let the server publish messages."""
-    async with channels_server(directory, str(store)) as node:
-        for number in range(count):
-            body = {"name": "n", "channel": channel, "data": f"freshly published {number}"}
-            ok(await node.api.post("/events", body))
+def publish(store: Path, directory: Path, channel: str, count: int) -> None:
+    """Let a server publish messages.
+
+    It is another process: two libraries of SQLite in one, that of Python and that which the
+    pipeline reads with, do not see each other's locks, and one would cut the other's memory short.
+    """
+    with ServerProcess(data_dir=directory, store=str(store), arguments=("--dev",)) as server:
+        server.start()
+        app = BlockingChannelPublisher(server.url, "app-id", "app-key", "app-secret")
+        with app as publisher:
+            for number in range(count):
+                publisher.publish(channel, "n", f"freshly published {number}")
 
 
 def test_a_service_keeps_every_table_fresh(
@@ -417,15 +425,17 @@ def test_a_service_keeps_every_table_fresh(
     wanted = dict.fromkeys(("log", *buildable(), "verdict"), before + count)
 
     def publish_and_end() -> None:
-        asyncio.run(publish(own.store, tmp_path / "server", "fresh", count))
-        deadline = time.monotonic() + END_SECONDS
-        while {name: own.lake.through(name) for name in wanted} != wanted:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
-        idle.wait(END_SECONDS)
-        while not is_over.wait(0.5):
-            os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            publish(own.store, tmp_path / "server", "fresh", count)
+            deadline = time.monotonic() + END_SECONDS
+            while {name: own.lake.through(name) for name in wanted} != wanted:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.2)
+            idle.wait(END_SECONDS)
+        finally:
+            while not is_over.wait(0.5):
+                os.kill(os.getpid(), signal.SIGTERM)
 
     handler = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     thread = threading.Thread(target=publish_and_end)
