@@ -174,7 +174,7 @@ class Checkpoints:
         if 0 < self._commits <= FEW_COMMITS and self._bytes <= FEW_BYTES:
             self._commits = self._bytes = 0
             await self._in_thread(self._fold)
-            self._is_folded = False
+            self._is_folded = False  # nothing was committed beside this one
 
     async def restart(self) -> None:
         """Fold all of the WAL, so that it begins anew, if no read takes too long for that.
