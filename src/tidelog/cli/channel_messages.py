@@ -22,9 +22,21 @@ from tidelog.cli.shared.channel_app import AppOption, Target, target, told
 from tidelog.cli.shared.options import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
-    from tidelog.client import Message, Receipt, Reset, StoredMessage
+    from tidelog.channels.protocol.query import Direction
+    from tidelog.client import (
+        BlockingChannelPublisher,
+        Message,
+        MessageVersion,
+        Receipt,
+        Reset,
+        StoredMessage,
+    )
 
 ChannelArgument = Annotated[str, typer.Argument(help="Name of the channel.")]
+MessageArgument = Annotated[str, typer.Argument(help="Serial of the message.")]
+ChangeOption = Annotated[
+    str | None, typer.Option("--id", help="Names the change: repeated, it is made once.")
+]
 
 READ_BYTES = 65_536
 _SHOWN_CHARACTERS = 120
@@ -44,7 +56,7 @@ def publish(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish an event; the serial that is printed is what `append` takes.
+    """Publish an event; the serial that is printed is what the commands that change it take.
 
     Example: tidelog channels publish room-7 chat.message '{"text":"hi"}'
     """
@@ -57,12 +69,10 @@ def publish(
 
 def append(
     channel: ChannelArgument,
-    message: Annotated[str, typer.Argument(help="Serial of the message.")],
+    message: MessageArgument,
     text: Annotated[str, typer.Argument(help="What is added; - reads standard input.")],
     *,
-    op_id: Annotated[
-        str | None, typer.Option("--id", help="Names the change: repeated, it is made once.")
-    ] = None,
+    op_id: ChangeOption = None,
     app_id: AppOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -76,6 +86,57 @@ def append(
     added = sys.stdin.read() if text == "-" else text
     with told(to.url), to.publisher() as publisher:
         receipt = publisher.append(channel, message, added, op_id=op_id)
+    _show(receipt, as_json=as_json)
+
+
+def update(
+    channel: ChannelArgument,
+    message: MessageArgument,
+    data: Annotated[
+        str, typer.Argument(help="Its new data, text or JSON; - reads standard input.")
+    ],
+    *,
+    op_id: ChangeOption = None,
+    app_id: AppOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replace the data of a message; `versions` shows what it was.
+
+    Example: tidelog channels update room-7 "$SERIAL" "what it says now"
+    """
+    to = target(config, url, app_id)
+    text = sys.stdin.read() if data == "-" else data
+    with told(to.url), to.publisher() as publisher:
+        receipt = publisher.update(channel, message, data=text, op_id=op_id)
+    _show(receipt, as_json=as_json)
+
+
+def delete(
+    channel: ChannelArgument,
+    message: MessageArgument,
+    *,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Its newest version has no data any more either.")
+    ] = False,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Why; a description of this version.")
+    ] = None,
+    op_id: ChangeOption = None,
+    app_id: AppOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Mark a message as deleted; its versions stay. To erase them too: `tidelog channels forget`.
+
+    Example: tidelog channels delete room-7 "$SERIAL" --clear --reason "posted twice"
+    """
+    to = target(config, url, app_id)
+    fields: tuple[Literal["data"], ...] = ("data",) if clear else ()
+    with told(to.url), to.publisher() as publisher:
+        receipt = publisher.delete(channel, message, clear=fields, description=reason, op_id=op_id)
     _show(receipt, as_json=as_json)
 
 
@@ -122,8 +183,7 @@ def history(
     Example: tidelog channels history room-7 -n 5 --json
     """
     to = target(config, url, app_id)
-    direction: Literal["oldest_first", "newest_first"]
-    direction = "oldest_first" if oldest_first else "newest_first"
+    direction = _direction(oldest_first=oldest_first)
     with told(to.url), to.publisher() as publisher:
         messages = publisher.messages(channel, direction=direction)
         found = [message for _, message in zip(range(count), messages, strict=False)]
@@ -132,6 +192,38 @@ def history(
             _print(_as_json(message) if as_json else _line(message))
     if not found and not as_json:
         sys.stderr.write(f"tidelog: {printable(channel)} has no messages\n")
+
+
+def versions(
+    channel: ChannelArgument,
+    message: MessageArgument,
+    *,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="So many versions.")] = 20,
+    oldest_first: Annotated[
+        bool, typer.Option("--oldest-first", help="From the first version on, not the last ones.")
+    ] = False,
+    app_id: AppOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the versions of a message in their order; the last 20 by default.
+
+    Of an append it is what was added, of any other version all of it.
+
+    Example: tidelog channels versions room-7 "$SERIAL" --oldest-first
+    """
+    to = target(config, url, app_id)
+    with told(to.url), to.publisher() as publisher:
+        found = _versions(publisher, channel, message, count, _direction(oldest_first=oldest_first))
+    with _for_reader():
+        for version in found if oldest_first else reversed(found):
+            if as_json:
+                _print(msgspec.json.encode(version).decode())
+            else:
+                note = f" ({version.description})" if version.description else ""
+                what = f"{version.action}{note}"
+                _print(_dated(version.timestamp_ms, version.version_serial, what, _text(version)))
 
 
 def watch(
@@ -227,11 +319,33 @@ def cancel(
 
 def add_to(app: typer.Typer) -> None:
     """Make them commands of `tidelog channels`."""
-    for command in (publish, append, stream, watch, history, cancel):
+    for command in (publish, append, update, delete, stream, watch, history, versions, cancel):
         app.command()(command)
 
 
 # What is read and printed.
+
+
+def _direction(*, oldest_first: bool) -> "Direction":
+    return "oldest_first" if oldest_first else "newest_first"
+
+
+def _versions(
+    publisher: "BlockingChannelPublisher",
+    channel: str,
+    message: str,
+    count: int,
+    direction: "Direction",
+) -> "list[MessageVersion]":
+    """So many of them at most, read page by page."""
+    found: list[MessageVersion] = []
+    cursor: str | None = None
+    while True:
+        page = publisher.versions(channel, message, direction=direction, cursor=cursor)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= count:
+            return found[:count]
 
 
 def _pieces() -> Iterator[str]:
@@ -289,7 +403,7 @@ class _GrowingText:
         self._serial = self._shown = ""
 
 
-def _text(message: "Message") -> str:
+def _text(message: "Message | MessageVersion") -> str:
     data = message.data
     if data is None:
         return ""
@@ -297,13 +411,17 @@ def _text(message: "Message") -> str:
 
 
 def _line(message: "StoredMessage") -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(message.published_at_ms / 1000))
-    text = _text(message)
-    if len(text) > _SHOWN_CHARACTERS:
-        text = text[: _SHOWN_CHARACTERS - 1] + "…"
     mark = {"streaming": " (streaming)", "cancelled": " (cancelled)"}.get(message.status or "", "")
     mark = " (deleted)" if message.is_deleted else mark
-    return printable(f"{at}Z  {message.serial}  {message.name or ''}{mark}: {text}")
+    what = f"{message.name or ''}{mark}"
+    return _dated(message.published_at_ms, message.serial, what, _text(message))
+
+
+def _dated(at_ms: int, serial: str, what: str, text: str) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms / 1000))
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[: _SHOWN_CHARACTERS - 1] + "…"
+    return printable(f"{at}Z  {serial}  {what}: {text}")
 
 
 def _as_json(message: "Message") -> str:

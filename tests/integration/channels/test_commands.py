@@ -74,6 +74,43 @@ def test_a_message_is_published_appended_to_and_read(
     assert "has no messages" in run("channels", "history", unique(), "--url", server.url).stderr
 
 
+def test_a_message_is_changed_and_deleted_and_its_versions_stay(
+    server: ServerProcess, app: BlockingChannelPublisher
+) -> None:
+    """Each change is made once under its id; `versions` shows all of them, or the last or first."""
+    room = unique()
+    serial = said(server, "publish", room, "notice", "high water at 2").strip()
+    assert said(server, "update", room, serial, "high water at 14:0", "--id", "u").strip() == serial
+    again = said(server, "update", room, serial, "high water at 14:0", "--id", "u", "--json")
+    assert json.loads(again)["is_duplicate"]
+    said(server, "append", room, serial, "5")
+    assert app.message(room, serial).data == "high water at 14:05"
+    why = ("--clear", "--reason", "posted\x1b[2J twice")
+    assert said(server, "delete", room, serial, *why).strip() == serial
+    now = app.message(room, serial)
+    assert (now.is_deleted, now.data) == (True, None)
+    lines = said(server, "versions", room, serial).splitlines()
+    assert [line.split("  ", 2)[2] for line in lines] == [
+        "create: high water at 2",
+        "update: high water at 14:0",
+        "append: 5",
+        "delete (posted [2J twice): ",
+    ]
+    for arguments, actions in (
+        (("-n", "2"), ["append", "delete"]),
+        (("-n", "2", "--oldest-first"), ["create", "update"]),
+    ):
+        rows = said(server, "versions", room, serial, *arguments, "--json").splitlines()
+        assert [json.loads(row)["action"] for row in rows] == actions
+    many = said(server, "publish", room, "long", "").strip()
+    for number in range(101):  # more than one page
+        app.append(room, many, f"{number} ")
+    rows = said(server, "versions", room, many, "-n", "102", "--json").splitlines()
+    assert [json.loads(row)["data"] for row in rows] == ["", *(f"{n} " for n in range(101))]
+    gone = run("channels", "delete", room, serial.replace("0", "1"), "--url", server.url)
+    assert gone.returncode == 1
+
+
 def test_standard_input_is_streamed_as_it_comes_and_watched(
     server: ServerProcess, app: BlockingChannelPublisher
 ) -> None:
