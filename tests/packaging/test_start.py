@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,18 @@ LAKE = {
     "reports sent": "SELECT count(*) FROM {send}",
 }
 """What the demo counts, asked of the files of the lake by DuckDB."""
+
+LEFT = """
+import sys
+from tidelog.pipeline.spark.class_archive import _Archive
+from tidelog.pipeline.spark.jvm import find_jvm
+
+archive = _Archive(find_jvm())._top
+for file in archive.parent.glob(f"{archive.stem}*"):
+    if file.stat().st_mtime >= float(sys.argv[1]):
+        print(file)
+"""
+"""Says what is new for an archive of classes in the cache of whoever runs the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +220,7 @@ def head(dashboard: str) -> int:
 def test_the_demo_widens_the_core_and_counts_right(clone: Path, tmp_path: Path) -> None:
     """`scripts/run` installs no tools of developers; its numbers are the log's and the lake's."""
     install(clone, "core")
-    home = tmp_path / "tour"
+    home, began = tmp_path / "tour", time.time()
     shown = run(
         *(clone / "scripts/run", "--exit", "--json", "--port", "0", "--data-dir", home),
         cwd=tmp_path,
@@ -233,3 +246,5 @@ def test_the_demo_widens_the_core_and_counts_right(clone: Path, tmp_path: Path) 
         [(rows,)] = duckdb.execute(query.format_map(Tables(home / "lake"))).fetchall()
         assert figures[what]["lake"] == figures[what]["log"] == rows > 0, what
     assert Path(summary["report"]).read_text().startswith("<!doctype html>")
+    left = run(clone / ".venv/bin/python", "-c", LEFT, str(began), cwd=tmp_path)
+    assert left.stdout == ""

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,17 @@ def test_one_process_builds_the_archive(tmp_path: Path, cache: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not archive.build()
     assert not list((cache / "classes").glob("*.failed"))
+
+
+def test_whoever_builds_the_archive_gives_way() -> None:
+    """By its process, and by its session where Linux shares processors out by those."""
+    told = "from tidelog.pipeline.spark.class_archive import _give_way; import os; _give_way();"
+    shown = "print(os.nice(0), open('/proc/self/autogroup').read().split()[-1])"
+    if not Path("/proc/self/autogroup").exists():
+        shown = "print(os.nice(0), 19)"
+    command = [sys.executable, "-c", f"{told} {shown}"]
+    done = subprocess.run(command, capture_output=True, check=True, start_new_session=True)
+    assert done.stdout.split() == [b"19", b"19"]
 
 
 def test_only_the_newest_archives_stay(tmp_path: Path, cache: Path) -> None:

@@ -64,7 +64,9 @@ def demo(
     from tidelog.demo.stage import Stage
 
     for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
-        del os.environ[name]  # what the shell sets for another server is not meant for this one
+        # What the shell sets for another server is not meant for this one.
+        if not name.startswith("TIDELOG_TEST_"):
+            del os.environ[name]
 
     home = data_dir or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     narrator = _Quiet() if as_json else _Screen()

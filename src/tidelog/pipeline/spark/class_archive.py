@@ -224,13 +224,21 @@ def _pass(batch: "DataFrame", _number: int) -> None:
     batch.mapInArrow(lambda batches: batches, "id bigint").collect()
 
 
+def _give_way() -> None:
+    """Leave the processors to whatever else wants them; a sandbox may not allow it."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        # Linux may share them out by session first, and this process began one of its own.
+        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
+
+
 def main() -> None:
     """Build the archive; or, in the process that was started for that, load what goes into it."""
     if BUILDING_VARIABLE in os.environ:
         run_for_archive()
     else:
-        with contextlib.suppress(OSError):  # a sandbox may not allow it
-            os.nice(_NICENESS)
+        _give_way()
         _Archive(find_jvm()).build()
 
 
