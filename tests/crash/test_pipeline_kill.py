@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -103,9 +104,11 @@ async def publish(store: Path, folder: Path, count: int) -> None:
             ok(await node.api.post("/events", body))
 
 
-def wait_for_tables(lake: Lake, head: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the service has brought every table to a position, and has checked them."""
-    names = ("log", *buildable(), "verdict")
+def wait_for_tables(
+    lake: Lake, head: int, process: subprocess.Popen[bytes], log: Path, *more: str
+) -> None:
+    """Wait until the service has brought every table that is built, and more, to a position."""
+    names = ("log", *buildable(), *more)
     deadline = time.monotonic() + RUN_SECONDS
     while {lake.through(name) for name in names} != {head}:
         said = log.read_text(errors="replace")[-4000:]
@@ -114,15 +117,29 @@ def wait_for_tables(lake: Lake, head: int, process: subprocess.Popen[bytes], log
         time.sleep(0.2)
 
 
+def jvm_of(process: subprocess.Popen[bytes], log: Path) -> psutil.Process:
+    """The JVM of a service, once there is one: small builds need none."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while True:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == "java":
+                    return child
+        said = log.read_text(errors="replace")[-4000:]
+        assert process.poll() is None, said
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+
+
 def test_a_service_goes_on_where_it_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First all of it in the middle of a build, then its JVM alone; every table is as it must be.
+    """First all of it in the middle of a build, then its JVM alone as it begins to check.
 
-    The service's own checks say so: they make each table again and compare. It ends with 1 if they
-    find something. The build ends while Spark starts, which saves ten seconds of processor time; in
-    `tests/pipeline/fill/test_derived_tables.py` builds end after Spark has made tables, those of
-    meshes too.
+    Every table is as it must be: the service's own checks make each again and compare. It ends with
+    1 if they find something. The build ends while Spark starts, which saves ten seconds of
+    processor time; in `tests/pipeline/fill/test_derived_tables.py` builds end after Spark has made
+    tables, those of meshes too.
     """
     monkeypatch.setenv(BUILDING_VARIABLE, "-Xshare:auto")
     store, lake, log = tmp_path / "tidelog.db", Lake(tmp_path / "lake"), tmp_path / "service.log"
@@ -136,14 +153,9 @@ def test_a_service_goes_on_where_it_was_killed(
         assert process.wait(RUN_SECONDS) == -signal.SIGKILL, log.read_text(errors="replace")
     with pipeline_process(*arguments, log=log) as process:
         wait_for_tables(lake, len(read_log(str(store))), process, log)
-        [jvm] = [
-            child
-            for child in psutil.Process(process.pid).children(recursive=True)
-            if child.name() == "java"
-        ]
-        jvm.kill()
+        jvm_of(process, log).kill()
         asyncio.run(publish(store, tmp_path / "server", 3))
-        wait_for_tables(lake, len(read_log(str(store))), process, log)
+        wait_for_tables(lake, len(read_log(str(store))), process, log, "verdict")
         process.terminate()
         assert process.wait(RUN_SECONDS) == 0, log.read_text(errors="replace")[-4000:]
     for column in ("committed_id", "digest"):  # the store has archived some content since
