@@ -443,9 +443,28 @@ async def test_check_44_serials_in_the_path(api: Api) -> None:
         response = await api.try_mutate("update", wrong, "0", data="x")
         refused(response, 400, "invalid_input")
         refused(await api.get(message_path(wrong, "0")), 400, "invalid_input")
-    elsewhere = await api.publish(unique(), "x")
-    response = await api.get(message_path(channel, elsewhere["message_serial"]))
-    refused(response, 404, "not_found")
+
+
+async def test_check_44_a_message_of_another_channel_or_app(node: ChannelsNode, api: Api) -> None:
+    """It is 404 there, also while its state is in memory; nothing has changed, in neither place."""
+    channel, other = unique(), unique()
+    serial = (await api.publish(channel, "mine"))["message_serial"]
+    await api.mutate("append", channel, serial, data=" alone")
+    await api.publish(other, "x")
+    plain = node.plain
+    await plain.publish(channel, "x")
+    before = await snapshot(api, channel, serial)
+    beside = await plain.history(channel), await api.history(other)
+    for asked, where in ((api, other), (plain, channel), (plain, other), (api, unique())):
+        missing = f"Message '{serial}' was not found in channel '{where}'"
+        for action in MUTATIONS:
+            response = await asked.try_mutate(action, where, serial, data="x", op_id=unique())
+            assert refused(response, 404, "not_found") == missing
+        for suffix in ("", "/versions"):
+            response = await asked.get(message_path(where, serial) + suffix)
+            assert refused(response, 404, "not_found") == missing
+    assert await snapshot(api, channel, serial) == before
+    assert (await plain.history(channel), await api.history(other)) == beside
 
 
 async def test_check_45_pages_of_versions(api: Api) -> None:

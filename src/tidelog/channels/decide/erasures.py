@@ -126,7 +126,7 @@ class _MessageErased:
         channel = self._channel
         floor = channel.replay_floor
         channel.replay_floor = max(floor, self._floor)
-        undo = self._states.erase(self._message)
+        undo = self._states.erase(self._channel.stream, self._message)
 
         def take_back() -> None:
             undo()

@@ -123,7 +123,11 @@ class PruneVersions:
             before.append((state, state.replay_floor, state.open_streams))
             state.replay_floor = max(state.replay_floor, serials[-1])
             state.open_streams -= opened.get(stream, 0)
-        undo = [self._states.erase(each.message) for each in self._gone if each.is_versioned]
+        undo = [
+            self._states.erase(each.stream, each.message)
+            for each in self._gone
+            if each.is_versioned
+        ]
 
         def take_back() -> None:
             for restore in undo:

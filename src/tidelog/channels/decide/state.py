@@ -299,9 +299,10 @@ class StateCache:
         """Those of them that nobody holds, the least recently used first: what is subscribed to is
         never looked through for what may be forgotten."""
         self._messages: OrderedDict[int, MessageState] = OrderedDict()
-        self._loading: dict[int, list[Version]] = {}
-        """Messages being loaded, and what left the tail meanwhile."""
-        self._erased: set[int] = set()
+        self._loading: dict[tuple[str, int], list[Version]] = {}
+        """Messages being loaded, by stream and number, and what left the tail meanwhile. A number
+        that a request names may be that of a message in another channel."""
+        self._erased: set[tuple[str, int]] = set()
         """Messages being loaded that were erased meanwhile: what was read is not kept."""
         self._text_bytes = 0
 
@@ -335,12 +336,16 @@ class StateCache:
 
     # Messages.
 
-    def message(self, number: int) -> MessageState | None:
-        """The state of a message if it is loaded; pins it, see `release_message`."""
+    def message(self, stream: str, number: int) -> MessageState | None:
+        """The state of a message if it is loaded; pins it, see `release_message`.
+
+        None also if the message is another channel's: whoever may write here may not write there.
+        """
         state = self._messages.get(number)
-        if state is not None:
-            self._messages.move_to_end(number)
-            state.pins += 1
+        if state is None or state.stream != stream:
+            return None
+        self._messages.move_to_end(number)
+        state.pins += 1
         return state
 
     def peek(self, number: int) -> MessageState | None:
@@ -410,16 +415,16 @@ class StateCache:
             if state.pins == 0:
                 self._pop(number)
 
-    def erase(self, number: int) -> Callable[[], None]:
+    def erase(self, stream: str, number: int) -> Callable[[], None]:
         """A message is erased: whoever holds it finds it gone; returns how to take that back."""
         state = self._pop(number)
         if state is not None:
             state.exists = False
-        if number in self._loading:
-            self._erased.add(number)
+        if (stream, number) in self._loading:
+            self._erased.add((stream, number))
 
         def take_back() -> None:
-            self._erased.discard(number)
+            self._erased.discard((stream, number))
             if state is not None:
                 state.exists = True
                 self.add(state)
@@ -444,7 +449,7 @@ class StateCache:
             return False
         message = self._messages.get(number)
         if message is None:
-            if number in self._loading:
+            if (entry.stream, number) in self._loading:
                 return False
         elif entry.committed_id > message.latest.committed_id:
             return False
@@ -467,6 +472,6 @@ class StateCache:
                 if version.committed_id > message.latest.committed_id:
                     message.advance(version, is_folded=False)
                     self._count(message)
-            elif number in self._loading:
-                self._loading[number].append(version)
+            elif (held := self._loading.get((stream, number))) is not None:
+                held.append(version)
         return channel

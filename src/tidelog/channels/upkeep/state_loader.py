@@ -46,7 +46,8 @@ class StateLoader(StateCache):
         self._catch_up = catch_up
         self._reading: dict[str, asyncio.Future[None]] = {}
         """Channels that are being read: whoever else wants one waits for that."""
-        self._loads: dict[int, _Load] = {}
+        self._loads: dict[tuple[str, int], _Load] = {}
+        """As of `_loading`."""
 
     # Channels.
 
@@ -127,13 +128,13 @@ class StateLoader(StateCache):
 
     # Messages.
 
-    def message(self, number: int) -> MessageState | None:
+    def message(self, stream: str, number: int) -> MessageState | None:
         """See `StateCache.message`; None for what the tail has not passed.
 
         Another node may have that message, and this one have decided about another of its own in
         its place, which is taken back as soon as it is known.
         """
-        return super().message(number) if number <= self._tail.position else None
+        return super().message(stream, number) if number <= self._tail.position else None
 
     async def load_message(self, stream: str, number: int) -> MessageState | None:
         """The state of a message, pinned; None if there is no such message in that channel."""
@@ -141,12 +142,12 @@ class StateLoader(StateCache):
             await self._catch_up()
             if number > self._tail.position:
                 return None
-        state = self.message(number)
+        state = self.message(stream, number)
         if state is not None:
             return state
-        load = self._loads.get(number)
+        load = self._loads.get((stream, number))
         if load is None:
-            load = self._loads[number] = _Load()
+            load = self._loads[stream, number] = _Load()
             load.task = asyncio.create_task(self._read(stream, number, load))
         load.waiting += 1
         try:
@@ -158,10 +159,11 @@ class StateLoader(StateCache):
             raise
 
     async def _read(self, stream: str, number: int, load: "_Load") -> MessageState | None:
+        name = (stream, number)
         try:
-            held = self._loading[number] = []
+            held = self._loading[name] = []
             found = await read_message(self._store, stream, number)
-            if found is None or not found[0].is_versioned or number in self._erased:
+            if found is None or not found[0].is_versioned or name in self._erased:
                 return None
             latest, unfolded, unfolded_bytes = found
             state = MessageState(stream, number, latest)
@@ -176,6 +178,6 @@ class StateLoader(StateCache):
             self.add(state)
             return state
         finally:
-            self._erased.discard(number)
-            self._loading.pop(number, None)
-            self._loads.pop(number, None)
+            self._erased.discard(name)
+            self._loading.pop(name, None)
+            self._loads.pop(name, None)

@@ -163,7 +163,7 @@ class Streams:
 
     async def _close(self, stream: str, number: int, silent_ms: int, reason: Reason) -> bool:
         states = self._states
-        message = states.message(number) or await states.load_message(stream, number)
+        message = states.message(stream, number) or await states.load_message(stream, number)
         if message is None:
             return False
         try:

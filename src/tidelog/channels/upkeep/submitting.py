@@ -343,7 +343,7 @@ class Submitting:
             return
         stream = stream_name(wanted.app_id, mutation.channel)
         channel = self._states.channel(stream)
-        message = None if channel is None else self._states.message(number)
+        message = None if channel is None else self._states.message(stream, number)
         if channel is None or message is None:
             if channel is not None:
                 self._states.release(channel)

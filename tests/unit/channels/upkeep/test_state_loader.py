@@ -1,5 +1,6 @@
 """Which states of channels stay in memory, and that nobody looks through all of them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from tidelog.channels.decide import state as module
 from tidelog.channels.decide.state import Changed, Created, MessageState, StateCache
 from tidelog.channels.protocol.verbs import APPEND, CREATE
 from tidelog.channels.protocol.version import EVENT, Version
+from tidelog.channels.upkeep import state_loader
 from tidelog.channels.upkeep.state_loader import StateLoader
 from tidelog.log.tail import Tail
 from tidelog.store.rows import Entry, Row
@@ -126,6 +128,35 @@ async def test_what_was_decided_here_is_included_without_being_read() -> None:
     assert states.has_included(entry(5, 9, CREATE, 5)._replace(stream="unknown"), 5)
 
 
+async def test_a_message_is_looked_for_in_two_channels_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is found in its own, with what comes while it is read, and never in the other one."""
+    reading = {name: asyncio.get_running_loop().create_future() for name in ("c", "other")}
+
+    async def read(store: Any, stream: str, number: int) -> Any:
+        assert (store, number) == (None, 1)
+        return await reading[stream]
+
+    monkeypatch.setattr(state_loader, "read_message", read)
+    store: Any = None
+    states = StateLoader(store, Tail(2), 1000, nowhere)
+    loads = [asyncio.create_task(states.load_message(name, 1)) for name in reading]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not states.has_included(entry(2, 2, APPEND, 1), 1)
+    states.follow("c", version(2, 2, APPEND, 1, 1), 1)
+    reading["other"].set_result(None)
+    reading["c"].set_result((version(1, 1, CREATE, 1, 1), 1, 0))
+    found, elsewhere = await asyncio.gather(*loads)
+    assert elsewhere is None
+    assert found is not None
+    assert (found.stream, found.latest.committed_id) == ("c", 2)
+    assert await states.load_message("c", 1) is found
+    assert states.message("other", 1) is None
+    assert not states._loading
+
+
 def test_what_is_forgotten_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """However it went; the least recently used goes first when there is none left."""
     monkeypatch.setattr(module, "MAX_IDLE_MESSAGES", 1000)
@@ -147,7 +178,7 @@ def test_what_is_forgotten_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
     states.drop(2)
     add(4)
     assert kept() == [3, 4]
-    take_back = states.erase(3)
+    take_back = states.erase("c", 3)
     add(5)
     assert kept() == [4, 5]
     take_back()
