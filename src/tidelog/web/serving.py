@@ -114,6 +114,7 @@ class Serving:
             endpoints, self._routes = gate.endpoints(endpoints), gate.routes(self._routes)
         if tracing is not None:
             endpoints, self._routes = tracing.endpoints(endpoints), tracing.routes(self._routes)
+        self._openapi: bytes | None = None
         addresses = Addresses(settings.per_address)
         unauthenticated = Unauthenticated(limits.unauthenticated_total_bytes, metrics)
         self._websockets = WebSocketService(
@@ -224,10 +225,12 @@ class Serving:
         )
 
     async def _get_openapi(self, request: HttpRequest) -> HttpResponse:
-        """Built when asked for: nobody does on a hot path."""
+        """Built when it is first asked for, and kept: anybody may ask, and it takes 10 ms."""
         del request
-        described = document(self._routes, title="tidelog", version=__version__)
-        return HttpResponse(200, msgspec.json.encode(described))
+        if self._openapi is None:
+            described = document(self._routes, title="tidelog", version=__version__)
+            self._openapi = msgspec.json.encode(described)
+        return HttpResponse(200, self._openapi)
 
     async def _get_live(self, request: HttpRequest) -> HttpResponse:
         del request

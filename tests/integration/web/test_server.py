@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import httpx
@@ -17,6 +18,7 @@ from support.log.storm import HttpClient, read_log
 from support.probe.server import running_server
 from support.web.certificate import make_certificate
 from tidelog.base.errors import ConfigError
+from tidelog.base.serving.openapi import document
 from tidelog.base.serving.surface import Endpoint, HttpRequest, HttpResponse, Route
 from tidelog.base.settings.limits import Limits
 from tidelog.cli.serving import _surfaces
@@ -24,6 +26,7 @@ from tidelog.config.settings import Settings
 from tidelog.serve.server import Node, Server
 from tidelog.testing.process import ServerProcess
 from tidelog.web import server as web_server
+from tidelog.web import serving
 
 PUT = b'{"op":"put","stream":"s","key":"k%d","value":1}'
 
@@ -99,10 +102,21 @@ async def test_what_is_not_http_is_a_json_error(tmp_path: Path) -> None:
     assert b'"code":"invalid_input","status":400' in body
 
 
-async def test_the_document_of_all_routes_is_served(tmp_path: Path) -> None:
-    """`/openapi.json` describes the server's own routes, itself included."""
+async def test_the_document_of_all_routes_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/openapi.json` describes the server's own routes, itself included; it is made once."""
+    made = []
+
+    def noted(*routes: Any, **about: Any) -> Any:
+        made.append(about)
+        return document(*routes, **about)
+
+    monkeypatch.setattr(serving, "document", noted)
     async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
         described = (await http.get("/openapi.json")).json()
+        assert (await http.get("/openapi.json")).json() == described
+    assert len(made) == 1
     assert described["openapi"].startswith("3.1.")
     assert described["paths"].keys() >= {"/healthz", "/metrics", "/openapi.json"}
 
