@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -117,20 +116,6 @@ def wait_for_tables(
         time.sleep(0.2)
 
 
-def jvm_of(process: subprocess.Popen[bytes], log: Path) -> psutil.Process:
-    """The JVM of a service, once there is one: small builds need none."""
-    deadline = time.monotonic() + RUN_SECONDS
-    while True:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if child.name() == "java":
-                    return child
-        said = log.read_text(errors="replace")[-4000:]
-        assert process.poll() is None, said
-        assert time.monotonic() < deadline, said
-        time.sleep(0.05)
-
-
 def test_a_service_goes_on_where_it_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +138,12 @@ def test_a_service_goes_on_where_it_was_killed(
         assert process.wait(RUN_SECONDS) == -signal.SIGKILL, log.read_text(errors="replace")
     with pipeline_process(*arguments, log=log) as process:
         wait_for_tables(lake, len(read_log(str(store))), process, log)
-        jvm_of(process, log).kill()
+        [jvm] = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if child.name() == "java"
+        ]
+        jvm.kill()
         asyncio.run(publish(store, tmp_path / "server", 3))
         wait_for_tables(lake, len(read_log(str(store))), process, log, "verdict")
         process.terminate()
