@@ -32,11 +32,30 @@ if TYPE_CHECKING:
         StoredMessage,
     )
 
-ChannelArgument = Annotated[str, typer.Argument(help="Name of the channel.")]
-MessageArgument = Annotated[str, typer.Argument(help="Serial of the message.")]
+
+def _named(given: str) -> str:
+    """Refuse what names nothing, such as a variable of a script that is not set."""
+    if not given:
+        raise typer.BadParameter("it is empty")
+    return _utf8(given)
+
+
+def _utf8(given: str) -> str:
+    """Refuse bytes that are no text: what is sent is JSON."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("it is not UTF-8") from None
+    return given
+
+
+ChannelArgument = Annotated[str, typer.Argument(callback=_named, help="Name of the channel.")]
+MessageArgument = Annotated[str, typer.Argument(callback=_named, help="Serial of the message.")]
 ChangeOption = Annotated[
     str | None, typer.Option("--id", help="Names the change: repeated, it is made once.")
 ]
+
+FROM_INPUT = "- reads standard input, and -- stands before one that begins with a dash"
 
 READ_BYTES = 65_536
 _SHOWN_CHARACTERS = 120
@@ -44,8 +63,11 @@ _SHOWN_CHARACTERS = 120
 
 def publish(
     channel: ChannelArgument,
-    event: Annotated[str, typer.Argument(help="Name of the event.")],
-    data: Annotated[str, typer.Argument(help="Its data, text or JSON; - reads standard input.")],
+    event: Annotated[str, typer.Argument(callback=_utf8, help="Name of the event.")],
+    data: Annotated[
+        str,
+        typer.Argument(callback=_utf8, help=f"Its data, a text, which may be JSON; {FROM_INPUT}."),
+    ],
     *,
     message_id: Annotated[
         str | None,
@@ -61,7 +83,7 @@ def publish(
     Example: tidelog channels publish room-7 chat.message '{"text":"hi"}'
     """
     to = target(config, url, app_id)
-    text = sys.stdin.read() if data == "-" else data
+    text = _whole_input() if data == "-" else data
     with told(to.url), to.publisher() as publisher:
         receipt = publisher.publish(channel, event, text, message_id=message_id)
     _show(receipt, as_json=as_json)
@@ -70,7 +92,7 @@ def publish(
 def append(
     channel: ChannelArgument,
     message: MessageArgument,
-    text: Annotated[str, typer.Argument(help="What is added; - reads standard input.")],
+    text: Annotated[str, typer.Argument(callback=_utf8, help=f"What is added; {FROM_INPUT}.")],
     *,
     op_id: ChangeOption = None,
     app_id: AppOption = None,
@@ -83,7 +105,7 @@ def append(
     Example: tidelog channels append room-7 "$SERIAL" " and more"
     """
     to = target(config, url, app_id)
-    added = sys.stdin.read() if text == "-" else text
+    added = _whole_input() if text == "-" else text
     with told(to.url), to.publisher() as publisher:
         receipt = publisher.append(channel, message, added, op_id=op_id)
     _show(receipt, as_json=as_json)
@@ -93,7 +115,10 @@ def update(
     channel: ChannelArgument,
     message: MessageArgument,
     data: Annotated[
-        str, typer.Argument(help="Its new data, text or JSON; - reads standard input.")
+        str,
+        typer.Argument(
+            callback=_utf8, help=f"Its new data, a text, which may be JSON; {FROM_INPUT}."
+        ),
     ],
     *,
     op_id: ChangeOption = None,
@@ -107,7 +132,7 @@ def update(
     Example: tidelog channels update room-7 "$SERIAL" "what it says now"
     """
     to = target(config, url, app_id)
-    text = sys.stdin.read() if data == "-" else data
+    text = _whole_input() if data == "-" else data
     with told(to.url), to.publisher() as publisher:
         receipt = publisher.update(channel, message, data=text, op_id=op_id)
     _show(receipt, as_json=as_json)
@@ -118,7 +143,7 @@ def delete(
     message: MessageArgument,
     *,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Its newest version has no data any more either.")
+        bool, typer.Option("--clear", help="Remove its data too; earlier versions keep theirs.")
     ] = False,
     reason: Annotated[
         str | None, typer.Option("--reason", help="Why; a description of this version.")
@@ -169,7 +194,7 @@ def stream(
 def history(
     channel: ChannelArgument,
     *,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="So many messages.")] = 20,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many messages.")] = 20,
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="From the first message on, not the last ones.")
     ] = False,
@@ -198,7 +223,7 @@ def versions(
     channel: ChannelArgument,
     message: MessageArgument,
     *,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="So many versions.")] = 20,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many versions.")] = 20,
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="From the first version on, not the last ones.")
     ] = False,
@@ -209,7 +234,7 @@ def versions(
 ) -> None:
     """Print the versions of a message in their order; the last 20 by default.
 
-    Of an append it is what was added, of any other version all of it.
+    An append is shown as the text that it added, any other version as the whole data.
 
     Example: tidelog channels versions room-7 "$SERIAL" --oldest-first
     """
@@ -219,7 +244,7 @@ def versions(
     with _for_reader():
         for version in found if oldest_first else reversed(found):
             if as_json:
-                _print(msgspec.json.encode(version).decode())
+                _print(json.dumps(msgspec.to_builtins(version)))
             else:
                 note = f" ({version.description})" if version.description else ""
                 what = f"{version.action}{note}"
@@ -348,6 +373,13 @@ def _versions(
             return found[:count]
 
 
+def _whole_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise typer.BadParameter("standard input is not UTF-8") from None
+
+
 def _pieces() -> Iterator[str]:
     """Standard input as it comes; characters are never split."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -360,7 +392,7 @@ def _pieces() -> Iterator[str]:
 
 def _show(receipt: "Receipt", *, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.encode(receipt).decode())
+        typer.echo(json.dumps(msgspec.to_builtins(receipt)))
     else:
         # An event of a channel that keeps none has no serial; its key says which it was.
         typer.echo(receipt.message_serial or receipt.key)

@@ -85,7 +85,7 @@ def test_a_message_is_changed_and_deleted_and_its_versions_stay(
     assert json.loads(again)["is_duplicate"]
     said(server, "append", room, serial, "5")
     assert app.message(room, serial).data == "high water at 14:05"
-    why = ("--clear", "--reason", "posted\x1b[2J twice")
+    why = ("--clear", "--reason", "posted\x1b[2J\x9b twice")
     assert said(server, "delete", room, serial, *why).strip() == serial
     now = app.message(room, serial)
     assert (now.is_deleted, now.data) == (True, None)
@@ -94,8 +94,9 @@ def test_a_message_is_changed_and_deleted_and_its_versions_stay(
         "create: high water at 2",
         "update: high water at 14:0",
         "append: 5",
-        "delete (posted [2J twice): ",
+        "delete (posted [2J  twice): ",
     ]
+    assert said(server, "versions", room, serial, "--json").isascii(), "no control, no override"
     for arguments, actions in (
         (("-n", "2"), ["append", "delete"]),
         (("-n", "2", "--oldest-first"), ["create", "update"]),
@@ -107,8 +108,8 @@ def test_a_message_is_changed_and_deleted_and_its_versions_stay(
         app.append(room, many, f"{number} ")
     rows = said(server, "versions", room, many, "-n", "102", "--json").splitlines()
     assert [json.loads(row)["data"] for row in rows] == ["", *(f"{n} " for n in range(101))]
-    gone = run("channels", "delete", room, serial.replace("0", "1"), "--url", server.url)
-    assert gone.returncode == 1
+    gone = run("channels", "delete", unique(), serial, "--url", server.url)
+    assert (gone.returncode, "was not found in channel" in gone.stderr) == (1, True)
 
 
 def test_standard_input_is_streamed_as_it_comes_and_watched(
@@ -190,6 +191,12 @@ def test_errors_say_what_to_do(server: ServerProcess, tmp_path: Path) -> None:
         "channels", "publish", "room", "e", "x", "--url", "http://tides.example", cwd=tmp_path
     )
     assert (far.returncode, "TIDELOG_APP_SECRET" in far.stderr) == (2, True)
+    for url in ("127.0.0.1:8080", "ftp://127.0.0.1", "foo", "http://"):
+        mistaken = run("channels", "publish", "room", "e", "x", "--url", url)
+        assert (mistaken.returncode, "begins with http:// or" in mistaken.stderr) == (2, True)
+    for arguments in (("update", "room", ""), ("delete", ""), ("history", "")):
+        nothing = run("channels", *arguments, "x", "--url", server.url)
+        assert (nothing.returncode, "it is empty" in nothing.stderr) == (2, True), arguments
     serial = "00000000000000000001:none:00000000000000000001"
     absent = run("channels", "append", "room", serial, "x", "--url", server.url, "--json")
     assert absent.returncode == 1
@@ -207,6 +214,28 @@ def test_errors_say_what_to_do(server: ServerProcess, tmp_path: Path) -> None:
     assert (several.returncode, "Name one with --app" in several.stderr) == (2, True)
     unknown = run("channels", "history", "room", "--app", "c", *place)
     assert (unknown.returncode, "they have: a, b" in unknown.stderr) == (2, True)
+
+
+def test_what_is_no_text_is_refused_and_what_begins_with_a_dash_is_sent(
+    server: ServerProcess, app: BlockingChannelPublisher
+) -> None:
+    """Whether it is an argument or standard input."""
+    room = unique()
+    place = ("--url", server.url)
+    serial = run("channels", "publish", *place, room, "degrees", "--", "-5").stdout.strip()
+    assert app.message(room, serial).data == "-5"
+    for command in (("publish", room, "e"), ("append", room, serial), ("update", room, serial)):
+        for data, given in (("-", b"\xff"), (b"\xff", None)):
+            ended = subprocess.run(
+                [sys.executable, "-m", "tidelog", "channels", *command, data, *place],
+                input=given,
+                capture_output=True,
+                check=False,
+                timeout=WAIT_SECONDS,
+            )
+            assert (ended.returncode, b"not UTF-8" in ended.stderr) == (2, True), ended.stderr
+            assert b"Traceback" not in ended.stderr
+    assert [message.data for message in app.history(room).items] == ["-5"]
 
 
 def test_the_last_entries_of_a_surface_or_stream(

@@ -102,7 +102,7 @@ def test_wrong_addresses_are_told_apart(other: str) -> None:
     """Nobody there, another program, another path: each says what to do."""
     for url, why in (
         ("http://127.0.0.1:1", "does not answer .*tidelog serve"),
-        ("nonsense", "does not answer .* --url"),
+        ("nonsense", "--url nonsense is not the address of a server"),
         (other, "not a tidelog server's.* --url"),
         (f"{other}/missing", "returned 404.* --url"),
     ):

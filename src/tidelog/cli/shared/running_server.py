@@ -5,14 +5,25 @@ from urllib.parse import urlsplit
 
 from tidelog.base.errors import ConfigError
 from tidelog.base.net.loopback import is_loopback
+from tidelog.base.terminal import printable
 
 if TYPE_CHECKING:
     from tidelog.config.settings import Settings
 
 
 def server_url(settings: "Settings", url: str | None) -> str:
-    """The address that was named, or else where the configuration has the server listen."""
+    """The address that was named, or else where the configuration has the server listen.
+
+    Raises:
+        ConfigError: what was named is no such address.
+    """
     if url:
+        named = urlsplit(url)
+        if named.scheme not in ("http", "https") or not named.hostname:
+            raise ConfigError(
+                f"--url {printable(url)} is not the address of a server: it begins with http:// or "
+                "https://, such as http://127.0.0.1:8080"
+            )
         return url.rstrip("/")
     scheme = "https" if settings.tls_certificate else "http"
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
@@ -26,7 +37,7 @@ def administration(settings: "Settings", url: str | None) -> tuple[str, str]:
     other refuses it.
 
     Raises:
-        ConfigError: no token is known.
+        ConfigError: no token is known, or what was named is no address.
     """
     from tidelog.config.settings import DEVELOPMENT_ADMIN_TOKEN
 
