@@ -238,6 +238,13 @@ class Program:
             assert answer.status == 200, answer
             return action, body, answer.json["channels"][channel]
         serial = self.rng.choice(known)
+        if self.rng.random() < 0.1:
+            [other] = self.models.keys() - {channel}
+            path = f"{message_path(other, serial)}/{action}"
+            answer = await client.request("POST", path, body)
+            assert answer.status == 404, answer
+            self.seen["asked for elsewhere"] += 1
+            return None
         answer = await client.request("POST", f"{message_path(channel, serial)}/{action}", body)
         if answer.status != 200:
             assert (answer.status, action) in ((400, "append"), (413, "append")), (answer, body)
@@ -437,5 +444,6 @@ async def test_every_view_is_what_the_model_says(
     for seed in range(SEED, SEED + PROGRAMS):
         print(f"seed {seed}")  # noqa: T201
         seen += await Program(seed, store_location, tmp_path / "data").run(STEPS)
-    assert min(seen[kind] for kind in ("kept", "forgotten", "expired", "resumed")) > 0, seen
+    kinds = ("kept", "forgotten", "expired", "resumed", "asked for elsewhere")
+    assert min(seen[kind] for kind in kinds) > 0, seen
     print(f"{engine}: {PROGRAMS} programs, {dict(seen)}")  # noqa: T201
