@@ -16,6 +16,7 @@ from support.channels.peer import (
     Api,
     ChannelsNode,
     Peer,
+    channel_path,
     channels_server,
     headers_of,
     nothing_else,
@@ -579,6 +580,29 @@ async def test_run_check_10_the_owner_is_the_first(node: ChannelsNode, api: Api)
         ok(await api.post("/forget", {"channel": channel, "reason": "a test"}))
         await say(bob, "ai-cancel", channel, {"runId": "r"})
         await watch.expect("ai-cancel", channel)
+
+
+async def test_run_check_10_where_no_history_is_kept(
+    tmp_path: Path, spare_store: Callable[[], Awaitable[str]]
+) -> None:
+    """Whose a run is is known there too, though not its start."""
+    channel = unique("ai:room")
+    async with (
+        channels_server(tmp_path, await spare_store(), history={"channels": ["kept"]}) as node,
+        node.v2(token=token("ana", CAN_PUBLISH)) as ana,
+        node.v2(token=token("bob", CAN_PUBLISH)) as bob,
+        node.v2() as watch,
+    ):
+        await watch.subscribe(channel)
+        await start(node.api, channel, "r", "ana")
+        await start(node.api, channel, "r", "bob")
+        for _ in range(2):
+            await watch.expect("ai-run-start", channel)
+        sent = await say(bob, "ai-cancel", channel, {"runId": "r"})
+        await bob.expect_refused(channel, *NOT_PERMITTED, sent)
+        await say(ana, "ai-cancel", channel, {"runId": "r"})
+        assert transport_of(await watch.expect("ai-cancel", channel)) == {"input-client-id": "ana"}
+        assert (await node.api.get(f"{channel_path(channel)}/history")).status_code != 200
 
 
 async def test_run_check_11_cancels_that_are_none(node: ChannelsNode, api: Api) -> None:

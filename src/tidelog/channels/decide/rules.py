@@ -60,6 +60,9 @@ _decode = msgspec.json.Decoder().decode
 NO_RESULT = b"null"
 """Outcome of an item of a batch that has no entry in the response."""
 
+LIVE_RUN_MS = 24 * 3600 * 1000
+"""How long it is known whose a run is whose start is not kept (runs 5); no run takes a day."""
+
 
 class Terms(Struct, frozen=True):
     """What all decisions of a node go by."""
@@ -268,6 +271,7 @@ class Publish:
             outcome: dict[str, Any]
             committed_id = None
             if target.mode == "live":
+                self._note_run(view, accept, target, None)
                 live.append(LiveEvent(target, self))
                 outcome = {"acknowledgement_id": target.message_id}
             else:
@@ -319,22 +323,26 @@ class Publish:
         """
         if self._own_run is None:
             return None
-        known = view.dedupe(run_scope(target.stream), self._own_run)
+        known = unexpired(view.dedupe(run_scope(target.stream), self._own_run), view.now_ms)
         if known is None or known.outcome.decode() == self.client_id:
             return None
         return fault.event_not_permitted(NOT_OWN)
 
     def _note_run(
-        self, view: View, accept: Accept, target: PublishTarget, committed_id: int
+        self, view: View, accept: Accept, target: PublishTarget, committed_id: int | None
     ) -> None:
-        """Remember whose a run is, for as long as the event that began it is kept."""
+        """Remember whose a run is, for as long as the event that began it is kept.
+
+        An event that is not kept has no position; of that it is remembered for a day.
+        """
         starts = self.publication.starts
         if starts is None:
             return
         key = (run_scope(target.stream), starts.run_id)
-        if view.dedupe(*key) is None:
+        if unexpired(view.dedupe(*key), view.now_ms) is None:
             owner = starts.client_id.encode()
-            remember(view, accept, key, owner, None, committed_id=committed_id)
+            ttl_ms = LIVE_RUN_MS if committed_id is None else None
+            remember(view, accept, key, owner, ttl_ms, committed_id=committed_id)
 
     def _over_limit(self, target: PublishTarget) -> Fault | None:
         is_stream = self.publication.transport_status == "streaming"
