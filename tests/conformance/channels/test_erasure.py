@@ -334,6 +334,7 @@ async def test_orders_that_are_none(api: Api) -> None:
         {"reason": "r", "actor": ""},
         {"reason": "r", "actor": "x" * 129},
         {"reason": "r", "actor": "tide"},
+        {"reason": "r", "actor": "server"},
         {"reason": "r", "channel": channel, "message_serial": "a b"},
     ):
         refused(await api.post("/forget", wrong), 400, "invalid_input")

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.base.errors import QueueFull, ShuttingDown, StoreError
+from tidelog.channels.decide.closing import SERVER
 from tidelog.channels.decide.erasures import (
     ASKED,
     EMPTIED,
@@ -144,10 +145,10 @@ class Erasing:
 
     def _key(self, app_id: str, target: ForgetTarget) -> tuple[str, str, int]:
         if target.actor is not None:
-            if target.actor == app_id:
+            if target.actor in (app_id, SERVER):
                 raise fault.invalid_input(
-                    "the actor is the app itself, which published all that no client did: "
-                    "forget channels or messages"
+                    "the log names the app itself and the server as actors too, of what no client "
+                    "did: forget channels or messages"
                 )
             return f"{STREAM_PREFIX}{app_id}/", target.actor, 0
         stream = stream_name(app_id, target.channel or "")

@@ -157,7 +157,11 @@ class Streams:
         """
         number = position_of(message_serial, self._terms.log_tag)
         stream = stream_name(app_id, channel)
-        if number is None or not await self._store.rows("channels_exists", (stream, number)):
+        if (
+            number is None
+            or not await self._store.rows("channels_exists", (stream, number))
+            or not await self._store.rows("channels_create", (stream, number, message_serial))
+        ):
             raise fault.not_found(message_serial, channel)
         return await self._close(stream, number, silent_ms, "closed_by_operator")
 

@@ -165,7 +165,12 @@ async def test_streams_are_seen_and_ended_by_the_administrator(
             "status": "cancelled",
             "error-code": "closed_by_operator",
         }
-        for wrong in ({**order, "channel": other}, {**order, "message_serial": "1"}):
+        false = f"{1:020d}{serials[1][20:]}"  # another time than that of the message
+        for wrong in (
+            {**order, "channel": other},
+            {**order, "message_serial": "1"},
+            {**order, "message_serial": false},
+        ):
             assert (await administer(node, "POST", close, json=wrong))[0] == 404
         for bad in ({}, {**order, "silent_seconds": -1}, {**order, "app_id": 1}):
             assert (await administer(node, "POST", close, json=bad))[0] == 400
