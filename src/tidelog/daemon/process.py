@@ -161,6 +161,11 @@ class Daemon:
             self.settings.outbox, self.settings.disk, self.data_dir, self._clock.now_ms
         )
         outbox = Outbox(self.data_dir / outbox_db.FILE_NAME, pressure, self._clock)
+        try:
+            outbox.belong_to(self.settings.mesh)
+        except BaseException:
+            outbox.close()
+            raise
         # Ids are minted at the outbox's own time, which is not before its stored mark.
         self._clock.raise_to(parse_ulid(outbox.mint()).unix_ms)
         return outbox

@@ -37,6 +37,14 @@ def daemon(broker: ScriptedBroker) -> Iterator[DaemonProcess]:
         yield daemon
 
 
+def dump(daemon: DaemonProcess) -> list[str]:
+    """All that is in the outbox of a daemon that does not run."""
+    with sqlite3.connect(daemon.data_dir / "outbox.db") as connection:
+        found = list(connection.iterdump())
+    connection.close()
+    return found
+
+
 def test_it_starts_fast_and_stays_small(broker: ScriptedBroker) -> None:
     """Ready within a second of processor time, and idle below 60 MB.
 
@@ -109,6 +117,34 @@ def test_it_accepts_without_a_broker(broker: ScriptedBroker, daemon: DaemonProce
     assert daemon.health()["connected"] is False
     broker.call(broker.start)
     eventually(lambda: daemon.statuses() == ["done"])
+
+
+def test_what_waits_for_one_mesh_is_not_sent_to_another(
+    broker: ScriptedBroker, daemon: DaemonProcess
+) -> None:
+    """Started with another mesh, of which its key is a member too, it refuses and changes nothing.
+
+    `--ttl`, because a daemon that does not refuse would go on.
+    """
+    broker.call(broker.stop)
+    daemon.start()
+    assert daemon.send("topic:tides", "for harbour only", "a")[0] == 202
+    daemon.terminate()
+    before = dump(daemon)
+    with running(ScriptedBroker("other")) as other:
+        place = ("--data-dir", str(daemon.data_dir), "--mesh", "other", "--broker", other.url)
+        found = run_command(*place, "--ttl", "3", module="tidelog.daemon")
+        assert other.messages == {}
+        assert other.connections == 0
+    assert (found.returncode, found.stdout) == (2, "")
+    line = found.stderr.splitlines()[-1]
+    for said in ("mesh harbour", "mesh other", "--mesh harbour", "another --data-dir"):
+        assert said in line
+    assert dump(daemon) == before
+    broker.call(broker.start)
+    daemon.start()
+    eventually(lambda: daemon.statuses() == ["done"])
+    assert list(broker.messages) == ["a"]
 
 
 def test_the_last_parameters_outlive_a_restart(

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from tidelog.base.clock import Clock
-from tidelog.base.errors import StoreError, TidelogError
+from tidelog.base.errors import ConfigError, StoreError, TidelogError
 from tidelog.base.faultpoint import FaultPoint, reach
 from tidelog.base.ids import UlidFactory
 from tidelog.daemon.clock import WallClock
@@ -229,6 +229,26 @@ class Outbox:
     def schema_version(self) -> int:
         """The version of the file's schema."""
         return self._database.schema_version
+
+    def belong_to(self, mesh: str) -> None:
+        """Be the outbox of this mesh from now on: no row says which mesh it is for.
+
+        A name that was never of use, with no row and no broker that knew it, can be corrected.
+
+        Raises:
+            ConfigError: it is the outbox of another mesh; nothing was changed.
+        """
+        former = self._state("mesh")
+        if former == mesh:
+            return
+        if former is not None and (self.incarnation is not None or self._counts.total()):
+            raise ConfigError(
+                f"{self._database.path.parent} belongs to mesh {former}, and what waits in it must "
+                f"not reach mesh {mesh}. Start with --mesh {former}, or name another --data-dir "
+                f"for {mesh}."
+            )
+        with self._changes():
+            self._set_state("mesh", mesh)
 
     def mint(self) -> str:
         """A new ULID, greater than every one before it."""

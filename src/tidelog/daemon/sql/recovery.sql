@@ -47,7 +47,7 @@ SELECT id, rowid FROM outbox INDEXED BY sqlite_autoindex_outbox_1 WHERE id > ? O
 SELECT id, rowid FROM outbox INDEXED BY sqlite_autoindex_outbox_1 WHERE id < ? ORDER BY id DESC LIMIT ?;
 
 -- name: recovery_state
--- The clock's mark and the negotiated parameters.
+-- The mesh, the clock's mark and what was negotiated.
 SELECT key, value FROM daemon_state;
 
 -- name: recovery_tables

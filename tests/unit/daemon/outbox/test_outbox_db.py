@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreUnavailable
+from tidelog.base.errors import ConfigError, SchemaTooNew, StoreDamaged, StoreUnavailable
 from tidelog.daemon.outbox.outbox_db import MAX_DELAY_MS, NewSend, Outbox, OutboxRefused, Settlement
 from tidelog.daemon.outbox.pressure import Level, Pressure
 from tidelog.daemon.settings import DiskSettings, OutboxSettings
@@ -278,6 +278,41 @@ def test_a_clock_that_steps_back_does_not_stop_attempts(outbox: Outbox, clock: F
     [claim] = outbox.claim()
     outbox.settle([Settlement(claim=claim, status="pending", delay_ms=10**9)])
     assert outbox.next_due_in_ms() == MAX_DELAY_MS
+
+
+@pytest.mark.parametrize(
+    "use", [lambda outbox: accept(outbox, "a"), lambda outbox: outbox.follow("first", 0)]
+)
+def test_an_outbox_that_was_of_use_stays_with_its_mesh(
+    reopen: Open, use: Callable[[Outbox], object]
+) -> None:
+    """Whether it has a row or the mesh has welcomed it; the refusal names both and the remedies."""
+    outbox = reopen()
+    outbox.belong_to("harbour")
+    use(outbox)
+    for _ in range(2):
+        outbox = reopen()
+        with pytest.raises(ConfigError, match=r"mesh harbour,.* mesh other\..*--mesh harbour, or"):
+            outbox.belong_to("other")
+    outbox.belong_to("harbour")
+
+
+def test_a_mesh_that_was_of_no_use_can_be_corrected(reopen: Open) -> None:
+    """A misspelt name at the first start does not spoil the directory; the next one stays."""
+    reopen().belong_to("harbuor")
+    outbox = reopen()
+    outbox.belong_to("harbour")
+    accept(outbox, "a")
+    with pytest.raises(ConfigError):
+        reopen().belong_to("harbuor")
+
+
+def test_an_outbox_of_before_takes_the_mesh_it_is_next_started_with(reopen: Open) -> None:
+    """Its rows do not say, and the daemon went on with them until now."""
+    accept(reopen(), "a")
+    reopen().belong_to("harbour")
+    with pytest.raises(ConfigError):
+        reopen().belong_to("other")
 
 
 def test_what_was_negotiated_survives_a_restart(reopen: Open) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.base.errors import StoreDamaged, StoreInUse, TidelogError
+from tidelog.base.errors import ConfigError, StoreDamaged, StoreInUse, TidelogError
 from tidelog.base.sql.sqlitefile import DirectoryLock
 from tidelog.daemon.outbox.outbox_db import NewSend, Outbox
 from tidelog.daemon.outbox.pressure import Pressure
@@ -119,6 +119,19 @@ def test_the_first_page_of_a_migrated_outbox_is_lost(first_version: Path) -> Non
     assert outbox.counts()["pending"] == ROWS
     row, _ = outbox.inspect("new")
     assert (row.to, row.destination_ref) == ("dm:bob", "1f" * 32)
+    outbox.close()
+
+
+def test_a_recovered_outbox_stays_with_its_mesh(folder: Path) -> None:
+    """What was accepted for one mesh is not sent to another after a recovery either."""
+    outbox = open_outbox(folder)
+    outbox.belong_to("harbour")
+    outbox.close()
+    damage(folder, 0, bytes(PAGE))
+    assert run(folder).copied == ROWS
+    outbox = open_outbox(folder)
+    with pytest.raises(ConfigError, match="mesh harbour"):
+        outbox.belong_to("other")
     outbox.close()
 
 
