@@ -20,7 +20,7 @@ from tidelog.base.faultpoint import FaultPoint
 from tidelog.channels.upkeep import erasing
 from tidelog.channels.upkeep.erasing import Erasing
 from tidelog.pipeline.fill.ingest import ingest
-from tidelog.pipeline.forget import NothingToForget, forget
+from tidelog.pipeline.forget import NothingToForget, forget, places_of
 from tidelog.pipeline.frames import empty_frame
 from tidelog.pipeline.lake.errors import LakeLocked
 from tidelog.pipeline.lake.forgetting import is_unfinished
@@ -247,6 +247,84 @@ def test_an_unknown_name_changes_nothing(spark: "SparkSession", lake: Lake) -> N
         forget(spark, lake, **ASKED)
     assert {name: lake.files(name) for name in TABLES_WITH_CONTENT} == before
     assert lake.delta("forgotten") is None
+
+
+NAMESAKES = (
+    entry(1, "m1", "alice", said(1, "walrus"), stream="channels/tide/room"),
+    entry(2, "m2", "alice", said(1, "otter"), stream="channels/bay/room"),
+    entry(3, "m3", "bay/alice", said(1, "heron"), stream="channels/tide/room"),
+    entry(4, "m4", "alice", said(1, "gannet"), stream="channels/bayside/room"),
+    entry(5, "bay/room/m2", "bob", happened("bay/room/m2", '"p"', "badger"), **SYNC),
+    entry(6, "e2", "alice", happened("e2", '"q"', "weasel"), **SYNC),
+    entry(7, "e3", "bay/alice", happened("e3", '"q"', "stoat"), **SYNC),
+    entry(8, "/e/4", "bob", happened("/e/4", '"p"', "lynx"), **SYNC),
+    entry(9, "b1", "alice", SENT, data=b"\x00plover", **SEND),
+)
+"""Those who are called alike in other apps and surfaces, and ids that look like other names."""
+
+
+@pytest.fixture
+def namesakes(spark: "SparkSession", tmp_path: Path) -> Lake:
+    """A lake with the log of `NAMESAKES` alone."""
+    lake = Lake(tmp_path / "namesakes")
+    lake.append("log", table_rows(spark, "log", *NAMESAKES).coalesce(1), len(NAMESAKES))
+    return lake
+
+
+@pytest.mark.parametrize(
+    ("messages", "actors", "places", "gone"),
+    [
+        ((), ("bay/alice",), {"channels/bay": 1}, {2}),
+        ((), ("tide/bay/alice",), {"channels/tide": 1}, {3}),
+        ((), ("/bay/alice",), {"channels/tide": 1, "sync": 1}, {3, 7}),
+        (("bay/room/m2",), (), {"channels/bay": 1}, {2}),
+        (("/bay/room/m2", "//e/4"), (), {"sync": 2}, {5, 8}),
+        (
+            ("b1",),
+            ("bay/alice", "tide/alice"),
+            {"channels/bay": 1, "channels/tide": 1, "mesh/team": 1},
+            {1, 2, 9},
+        ),
+        (
+            (),
+            ("alice",),
+            {
+                "channels/bay": 1,
+                "channels/bayside": 1,
+                "channels/tide": 1,
+                "mesh/team": 1,
+                "sync": 1,
+            },
+            {1, 2, 4, 6, 9},
+        ),
+    ],
+)
+def test_a_name_means_no_more_than_it_says(
+    spark: "SparkSession",
+    namesakes: Lake,
+    messages: tuple[str, ...],
+    actors: tuple[str, ...],
+    places: dict[str, int],
+    gone: set[int],
+) -> None:
+    """With an app it is what channels of that app have; any id and name can still be given."""
+    assert places_of(spark, namesakes, messages=messages, actors=actors) == places
+    done = forget(spark, namesakes, messages=messages, actors=actors)
+    emptied = {row["committed_id"] for row in content(namesakes, "log") if row["body"] is None}
+    assert (done.places, done.entities, emptied) == (places, len(gone), gone)
+
+
+@pytest.mark.parametrize(
+    ("messages", "actors"),
+    [(("tide/room/m2",), ()), (("room/m2",), ()), ((), ("bay/bob",)), ((), ("sync/alice",))],
+)
+def test_a_name_of_another_app_or_surface_is_refused(
+    spark: "SparkSession", namesakes: Lake, messages: tuple[str, ...], actors: tuple[str, ...]
+) -> None:
+    """Who has that name elsewhere is not meant; the refusal says how names are given."""
+    with pytest.raises(NothingToForget, match="app_id/actor, or a name for every app"):
+        forget(spark, namesakes, messages=messages, actors=actors)
+    assert all(row["body"] is not None for row in content(namesakes, "log"))
 
 
 KILLED = """

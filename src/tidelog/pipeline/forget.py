@@ -7,6 +7,9 @@ the files with such content are rewritten without it, the search index follows, 
 deletes everything that the newest version of each table does not need. With it goes the history of
 the tables: no older version can be read afterwards, also not by `as-of` of Delta readers.
 
+A message of a channel is named by its app, and an actor can be: the same name may be somebody else
+in another app or on another surface, and what is forgotten does not come back.
+
 A version of a message that somebody wrote may be contained in all that come after it, so those are
 forgotten too, whoever wrote them; versions before it stay.
 
@@ -22,7 +25,7 @@ there.
 import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 _SHOWN = 5
 """Ids that a refusal names."""
 
+_SLASHES = 2
+"""In the name of a message of a channel: no app, channel or serial has one of its own."""
+
 
 class NothingToForget(TidelogError):  # noqa: N818 - the failure is the noun
     """An id or an actor that the lake does not know: nothing was changed."""
@@ -55,6 +61,9 @@ class Forgotten(Struct, frozen=True):
 
     entities: int
     """Messages, events and sends that were asked for."""
+    places: dict[str, int]
+    """How many of them each app, mesh and sync has, by what their streams begin with:
+    `channels/APP`, `mesh/ID` or `sync`."""
     erased: int
     """Messages that were erased in the store, and that the lake had not forgotten yet."""
     rows: dict[str, int]
@@ -63,6 +72,28 @@ class Forgotten(Struct, frozen=True):
     """Sync partitions that have no snapshot in the lake from now on."""
     deleted_files: int
     is_dry_run: bool
+
+
+class _Found(NamedTuple):
+    """What was asked for, as the lake has it."""
+
+    places: dict[str, int]
+    """As those of `Forgotten`."""
+    partitions: list[str]
+
+
+def places_of(
+    spark: "SparkSession", lake: Lake, *, messages: Sequence[str], actors: Sequence[str]
+) -> dict[str, int]:
+    """Where `forget` would find what these name, and how much: the `places` of `Forgotten`.
+
+    Raises:
+        NothingToForget: a message or an actor is not in the lake.
+        LakeLocked: another process writes to the lake.
+    """
+    with lake.writing():
+        asked = _asked(lake.frame(spark, "log").withColumn("partitions", _none()), messages, actors)
+        return _found(asked, messages, actors).places
 
 
 def forget(
@@ -80,8 +111,10 @@ def forget(
     Args:
         spark: Runs the work.
         lake: What is to forget.
-        messages: `app_id/channel/message_serial`, broker message ids and ids of sync events.
-        actors: Everything they wrote.
+        messages: `app_id/channel/message_serial`, broker message ids and ids of sync events. Such
+            an id with two slashes, or that begins with one, is given after another: `/a/b/c`.
+        actors: Everything they wrote: `app_id/actor` in the channels of that app, `actor` wherever
+            somebody has that name. One with a slash in the name is given after another: `/a/b`.
         erased_in_store: The relation `channel_erasure` of the store that the lake was made of.
         dry_run: Only say what would be forgotten.
         progress: Told the name of each step.
@@ -96,16 +129,19 @@ def forget(
         orders = _erased_in_store(spark, lake, erased_in_store)
         gone = (known.limit(0) if orders is None else _unlisted(orders, known)).persist()
         try:
-            entities, named = _summary(asked, messages, actors)
+            found = _found(asked, messages, actors)
+            entities = sum(found.places.values())
             erased = gone.count()
-            partitions = tuple(sorted({*named, *forgotten_partitions(lake)}))
+            partitions = tuple(sorted({*found.partitions, *forgotten_partitions(lake)}))
             listed = _merged(known, asked.drop("_name", "_actors").unionByName(gone))
             if dry_run:
                 rows = {
                     name: forgotten_rows(name, lake.frame(spark, name), listed).count()
                     for name in TABLES_WITH_CONTENT
                 }
-                return Forgotten(entities, erased, rows, partitions, 0, is_dry_run=True)
+                return Forgotten(
+                    entities, found.places, erased, rows, partitions, 0, is_dry_run=True
+                )
             if entities or erased:
                 progress("note")
                 begin_forgetting(lake)
@@ -119,7 +155,9 @@ def forget(
             rows["dedupe"] = _remove_keys(spark, lake, orders)
         deleted = _delete_files(lake, progress)
         end_forgetting(lake)
-        return Forgotten(entities, erased, rows, partitions, deleted, is_dry_run=False)
+        return Forgotten(
+            entities, found.places, erased, rows, partitions, deleted, is_dry_run=False
+        )
 
 
 def _erased_in_store(
@@ -178,7 +216,7 @@ def _unlisted(erased: "DataFrame", known: "DataFrame") -> "DataFrame":
     )
     return (
         erased.join(listed, is_listed, "left_anti")
-        .withColumn("partitions", sql.lit(None).cast("array<string>"))
+        .withColumn("partitions", _none())
         .withColumn("forgotten_at", sql.current_timestamp())
     )
 
@@ -203,12 +241,26 @@ def _with_partitions(spark: "SparkSession", lake: Lake) -> "DataFrame":
     )
 
 
+def _none() -> "Column":
+    """No partitions."""
+    from pyspark.sql import functions as sql
+
+    return sql.lit(None).cast("array<string>")
+
+
 def _asked(log: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> "DataFrame":
     """Rows of `forgotten` for what was asked, each with the names by which it was found."""
     from pyspark.sql import functions as sql
 
-    is_named = _name().isin(list(messages))
-    is_theirs = sql.col("actor").isin(list(actors))
+    is_named = _name().isin([_full_name(each) for each in messages])
+    full_actors = [_full_actor(each) for each in actors]
+    by_actor = sql.array_intersect(
+        _actor_names(), sql.array(*map(sql.lit, full_actors)).cast("array<string>")
+    )
+    # The first condition says no more than the second, but files can be left out by it.
+    is_theirs = sql.col("actor").isin([each.partition("/")[2] for each in full_actors]) & (
+        sql.size(by_actor) > 0
+    )
     return (
         log.where(is_named | is_theirs)
         .groupBy("stream", "entity")
@@ -216,45 +268,80 @@ def _asked(log: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> 
             sql.min("committed_id").alias("first_committed_id"),
             sql.first("partitions", ignorenulls=True).alias("partitions"),
             sql.first(sql.when(is_named, _name()), ignorenulls=True).alias("_name"),
-            sql.collect_set(sql.when(is_theirs, sql.col("actor"))).alias("_actors"),
+            sql.flatten(sql.collect_set(by_actor)).alias("_actors"),
         )
         .withColumn("forgotten_at", sql.current_timestamp())
     )
 
 
-def _summary(
-    asked: "DataFrame", messages: Sequence[str], actors: Sequence[str]
-) -> tuple[int, list[str]]:
-    """How much was asked for, and its partitions; refuses if something of it is not there."""
+def _found(asked: "DataFrame", messages: Sequence[str], actors: Sequence[str]) -> _Found:
+    """Where what was asked for is, and its partitions; refuses if something of it is not there."""
     from pyspark.sql import functions as sql
 
     if not messages and not actors:
-        return 0, []
-    [found] = asked.agg(
-        sql.count(sql.lit(1)),
-        sql.collect_set("_name"),
-        sql.array_distinct(sql.flatten(sql.collect_set("_actors"))),
-        sql.array_distinct(sql.flatten(sql.collect_set("partitions"))),
-    ).collect()
-    unknown = [each for each in messages if each not in found[1]]
-    unknown += [each for each in actors if each not in found[2]]
+        return _Found({}, [])
+    found = (
+        asked.groupBy(sql.substring_index("stream", "/", 2).alias("place"))
+        .agg(
+            sql.count(sql.lit(1)).alias("entities"),
+            sql.collect_set("_name").alias("names"),
+            sql.array_distinct(sql.flatten(sql.collect_set("_actors"))).alias("actors"),
+            sql.array_distinct(sql.flatten(sql.collect_set("partitions"))).alias("partitions"),
+        )
+        .orderBy("place")
+        .collect()
+    )
+    names = {name for row in found for name in row["names"]}
+    theirs = {actor for row in found for actor in row["actors"]}
+    unknown = [each for each in messages if _full_name(each) not in names]
+    unknown += [each for each in actors if _full_actor(each) not in theirs]
     if unknown:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise NothingToForget(
             f"not in the lake: {', '.join(unknown[:_SHOWN])}{more}. Nothing was forgotten. "
             "A message is app_id/channel/message_serial, a broker message id or the id of a sync "
-            "event; what was not ingested yet is not in the lake."
+            "event; an actor is app_id/actor, or a name for every app and surface. An id or a "
+            "name that has slashes itself is given after one: /a/b/c. What was not ingested yet "
+            "is not in the lake."
         )
-    return found[0], found[3]
+    return _Found(
+        {row["place"]: row["entities"] for row in found},
+        [partition for row in found for partition in row["partitions"]],
+    )
+
+
+def is_anywhere(actor: str) -> bool:
+    """Whether an actor is named without an app, and so means all who are called that."""
+    return _full_actor(actor).startswith("/")
+
+
+def _full_actor(actor: str) -> str:
+    """`app_id/actor`, or `/actor` for whoever has that name: no app has an empty id."""
+    return actor if "/" in actor else f"/{actor}"
+
+
+def _full_name(message: str) -> str:
+    """`app_id/channel/message_serial`, or `/id` for what is not in a channel."""
+    is_full = message.startswith("/") or message.count("/") == _SLASHES
+    return message if is_full else f"/{message}"
+
+
+def _actor_names() -> "Column":
+    """How somebody names who wrote an entry, as `_full_actor` does."""
+    from pyspark.sql import functions as sql
+
+    app = sql.substring_index(sql.substring_index("stream", "/", 2), "/", -1)
+    in_app = sql.when(sql.col("surface") == "channels", sql.concat_ws("/", app, "actor"))
+    return sql.array(sql.concat(sql.lit("/"), "actor"), in_app)
 
 
 def _name() -> "Column":
-    """How somebody names what an entry belongs to."""
+    """How somebody names what an entry belongs to, as `_full_name` does."""
     from pyspark.sql import functions as sql
 
     in_channel = sql.concat_ws("/", sql.substring_index("stream", "/", -2), "entity")
     is_channel = sql.col("surface") == "channels"
-    return sql.when(is_channel, in_channel).otherwise(sql.col("entity"))
+    return sql.when(is_channel, in_channel).otherwise(sql.concat(sql.lit("/"), "entity"))
 
 
 def _merged(known: "DataFrame", asked: "DataFrame") -> "DataFrame":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tidelog.cli.pipeline.workspace import Workspace
 
-_NAME_IT = "name what to forget with --message ID or --actor NAME"
+_NAME_IT = "name what to forget with --message ID or --actor APP/NAME"
 
 
 def forget(
@@ -36,12 +36,17 @@ def forget(
         typer.Option(
             "--message",
             metavar="ID",
-            help="app/channel/serial, broker message id or event id; may be repeated.",
+            help="APP/CHANNEL/SERIAL, broker message id or event id; may be repeated.",
         ),
     ] = None,
     actors: Annotated[
         list[str] | None,
-        typer.Option("--actor", help="Everything this actor wrote; may be repeated."),
+        typer.Option(
+            "--actor",
+            metavar="APP/NAME",
+            help="Everything this actor wrote in channels of the app; NAME alone: whoever is "
+            "called that, in every app and on every surface. May be repeated.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be removed.")
@@ -61,7 +66,10 @@ def forget(
     removed too. Without --message or --actor only that is removed, and an interrupted run is
     finished. The store is not changed: erase there what it still serves.
 
-    Example: tidelog pipeline forget --actor alice --dry-run
+    An event id with two slashes, and an actor with a slash in the name, are given after another
+    one: /a/b/c.
+
+    Example: tidelog pipeline forget --actor APP/alice --dry-run
     """
     conf_pairs(conf)
     with workspace_at(config, data_dir, store, lake) as workspace:
