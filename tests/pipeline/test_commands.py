@@ -6,6 +6,7 @@ by `tests/docs/test_ask_your_log.py`, and a following ingest by `tests/crash/tes
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import pty
@@ -36,7 +37,9 @@ from tidelog.client import BlockingChannelPublisher
 from tidelog.config.schema import SCHEMA
 from tidelog.pipeline.checks.run import CHECKS
 from tidelog.pipeline.fill.derived_tables import buildable
+from tidelog.pipeline.fill.ingest import ingest
 from tidelog.pipeline.lake.lake import Lake
+from tidelog.pipeline.source.store_address import StoreAddress
 from tidelog.store.backup import back_up, restore
 from tidelog.testing.process import ServerProcess
 
@@ -315,8 +318,63 @@ def test_forgetting_can_be_tried(spark: "SparkSession", whole: WholeLake, comman
     assert tried.json()["is_dry_run"] is True
     assert tried.json()["rows"]["log"] > 0
     assert whole.lake.files("log") == before
-    assert command("forget", "--actor", actor, *whole.arguments()).code == 1
+    asked = command("forget", "--actor", actor, *whole.arguments())
+    assert asked.code == 1
+    places = tried.json()["places"]
+    listed = ", ".join(f"{place} {count}" for place, count in places.items())
+    assert f"Forget {tried.json()['entities']} ({listed}) in " in asked.out
     assert whole.lake.files("log") == before
+
+
+def test_a_name_that_several_have_is_told_before_it_is_forgotten(
+    spark: "SparkSession", command: Command, tmp_path: Path
+) -> None:
+    """Where it is found and how much there; who means one of them is told no more."""
+    store, lake = tmp_path / "tidelog.db", Lake(tmp_path / "lake")
+    streams = ("channels/tide/room", "channels/bay/room", "channels/bay/hall")
+    drafts = [draft(n, stream=stream, actor="alice") for n, stream in enumerate(streams)]
+    write_log(str(store), drafts)
+    ingest(spark, StoreAddress(str(store)), lake)
+    arguments = ("--store", str(store), "--lake", str(lake.root))
+    for option in ((), ("--dry-run",)):
+        told = command("forget", "--actor", "alice", *option, *arguments)
+        assert "(channels/bay 2, channels/tide 1)" in told.out
+        assert "--actor APP/alice is the one in channels of that app alone" in told.err
+    narrow = command("forget", "--actor", "bay/alice", "--dry-run", *arguments)
+    assert narrow.out.startswith("2 would be forgotten (channels/bay 2); ")
+    assert narrow.err == ""
+
+
+class Yes(io.StringIO):
+    """Somebody who says yes, and lets another process write to the lake before that."""
+
+    def __init__(self, lake: Path) -> None:
+        """A lake that nobody may hold while a question is open."""
+        super().__init__("y\n")
+        self.lake = lake
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        """The answer."""
+        with Lake(self.lake).writing(wait_seconds=0):
+            return super().readline(-1 if size is None else size)
+
+
+def test_what_was_agreed_to_is_forgotten(
+    spark: "SparkSession", command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the app alone; the lake waits for nobody who thinks about the question."""
+    store, lake = tmp_path / "tidelog.db", Lake(tmp_path / "lake")
+    streams = ("channels/tide/room", "channels/bay/room")
+    drafts = [draft(n, stream=stream, actor="alice") for n, stream in enumerate(streams)]
+    write_log(str(store), drafts)
+    ingest(spark, StoreAddress(str(store)), lake)
+    monkeypatch.setattr(sys, "stdin", Yes(lake.root))
+    arguments = ("--actor", "bay/alice", "--store", str(store), "--lake", str(lake.root))
+    done = command("forget", *arguments)
+    assert done.code == 0, done.err
+    assert "1 forgotten (channels/bay 1); rows with content: log 1" in done.out
+    left = lake.arrow("log", ["stream", "body"]).to_pylist()
+    assert [row["stream"] for row in left if row["body"] is not None] == ["channels/tide/room"]
 
 
 async def erase_a_channel(store: Path, directory: Path, channel: str) -> None:

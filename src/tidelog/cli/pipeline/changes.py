@@ -1,5 +1,7 @@
 """`tidelog pipeline forget` and `publish`: what changes more than the lake's own tables."""
 
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -66,14 +68,15 @@ def forget(
     removed too. Without --message or --actor only that is removed, and an interrupted run is
     finished. The store is not changed: erase there what it still serves.
 
-    An event id with two slashes, and an actor with a slash in the name, are given after another
-    one: /a/b/c.
+    The question and --dry-run say how much it is of each app, mesh and of sync. An event id with
+    two slashes, and an actor with a slash in the name, are given after another one: /a/b/c.
 
     Example: tidelog pipeline forget --actor APP/alice --dry-run
     """
     conf_pairs(conf)
     with workspace_at(config, data_dir, store, lake) as workspace:
         from tidelog.pipeline.forget import forget as run_forget
+        from tidelog.pipeline.forget import places_of
         from tidelog.pipeline.lake.forgetting import is_unfinished
 
         is_named = bool(messages or actors)
@@ -83,34 +86,67 @@ def forget(
         has_erased = erased is not None and erased.num_rows > 0
         if not is_named and not has_erased and not is_unfinished(workspace.lake):
             raise ConfigError(f"{_NAME_IT}: the store has erased nothing")
-        if not dry_run and not yes:
-            typer.confirm(f"Forget it in {workspace.lake.name}? It cannot be undone.", abort=True)
+        is_asking = not dry_run and not yes
+        if is_asking and not is_named:
+            _confirm(workspace, "it")
         size = workspace.lake.through("log")
-        with (
-            workspace.lake.writing(),
-            spark_for(master, conf, size) as spark,
-            progress_bar("forgetting"),
-        ):
-            done = run_forget(
-                spark,
-                workspace.lake,
-                messages=messages or (),
-                actors=actors or (),
-                erased_in_store=erased,
-                dry_run=dry_run,
-            )
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(workspace.lake.writing())
+            with spark_for(master, conf, size) as spark:
+                if is_asking and is_named:
+                    with progress_bar("looking"):
+                        places = places_of(
+                            spark, workspace.lake, messages=messages or (), actors=actors or ()
+                        )
+                    lock.close()  # others may write until somebody answers
+                    _warn_of_namesakes(actors or (), places)
+                    _confirm(workspace, f"{sum(places.values())} ({_listed(places)})")
+                    lock.enter_context(workspace.lake.writing())
+                with progress_bar("forgetting"):
+                    done = run_forget(
+                        spark,
+                        workspace.lake,
+                        messages=messages or (),
+                        actors=actors or (),
+                        erased_in_store=erased,
+                        dry_run=dry_run,
+                    )
+    if dry_run:
+        _warn_of_namesakes(actors or (), done.places)
     if as_json:
         print_json(msgspec.to_builtins(done))
         return
     verb = "would be forgotten" if done.is_dry_run else "forgotten"
     rows = ", ".join(f"{name} {count}" for name, count in done.rows.items() if count)
     from_store = f" and {done.erased} that the store has erased" if done.erased else ""
-    typer.echo(f"{done.entities} {verb}{from_store}; rows with content: {rows or 'none'}")
+    where = f" ({_listed(done.places)})" if done.places else ""
+    typer.echo(f"{done.entities} {verb}{where}{from_store}; rows with content: {rows or 'none'}")
     if done.partitions:
         names = ", ".join(printable(name) for name in done.partitions)
         typer.echo(f"partitions that have no snapshots any more: {names}")
     if not done.is_dry_run:
         typer.echo(f"{done.deleted_files} files deleted")
+
+
+def _confirm(workspace: "Workspace", what: str) -> None:
+    typer.confirm(f"Forget {what} in {workspace.lake.name}? It cannot be undone.", abort=True)
+
+
+def _listed(places: Mapping[str, int]) -> str:
+    return ", ".join(f"{printable(place)} {count}" for place, count in places.items())
+
+
+def _warn_of_namesakes(actors: Iterable[str], places: Mapping[str, int]) -> None:
+    """Say how to mean one of those who have the same name, if there may be several."""
+    from tidelog.pipeline.forget import is_anywhere
+
+    names = [actor.removeprefix("/") for actor in actors if is_anywhere(actor)]
+    if names and len(places) > 1:
+        typer.echo(
+            "tidelog: an actor without an app is whoever has that name, in every app and on every "
+            f"surface; --actor APP/{printable(names[0])} is the one in channels of that app alone",
+            err=True,
+        )
 
 
 def _erased_in_store(workspace: "Workspace", *, is_needed: bool) -> "pa.Table | None":
