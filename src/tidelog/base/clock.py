@@ -89,7 +89,13 @@ class SystemClock:
         store_ms += self._moved_ns() // 1_000_000
         wall_ms, now = self.wall_ms(), self._monotonic_ms()
         took_ms = wall_ms - asked_ms
+        set_by_ms = wall_ms - now - self._wall_lead_ms
         self._wall_lead_ms = wall_ms - now
+        if self._store is not None and abs(set_by_ms) > STEP_MS:
+            # The wall clock was set since the last comparison, perhaps after the question: then so
+            # much of the time to the answer did not pass.
+            either = (took_ms, took_ms - set_by_ms)
+            took_ms = min([each for each in either if each >= 0], default=-1)
         if self._store is None:
             self._mark_ms = 0  # of a wall clock that may have been wrong
             self._store = _Seen(store_ms, now - max(0, took_ms), max(0, took_ms))

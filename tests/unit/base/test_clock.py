@@ -140,6 +140,26 @@ def test_a_store_whose_clock_was_set_is_followed() -> None:
     assert machine.clock.now_ms() == machine.store
 
 
+@pytest.mark.parametrize("is_asked_before", [True, False])
+@pytest.mark.parametrize("set_by_ms", [700_000_000, -700_000_000])
+def test_clocks_that_are_set_together_while_one_is_asked(
+    set_by_ms: int, *, is_asked_before: bool
+) -> None:
+    """As on one machine: what they were set by did not pass, so nothing expires by it."""
+    machine = Machine()
+    machine.ask()
+    machine.pass_ms(1000)
+    mark = machine.clock.now_ms()
+    asked = machine.clock.wall_ms()
+    machine.wall += set_by_ms
+    machine.store += set_by_ms
+    if not is_asked_before:
+        asked = machine.clock.wall_ms()
+    machine.pass_ms(5)
+    machine.clock.compare(asked, machine.store)
+    assert 0 <= machine.clock.now_ms() - max(mark, machine.store) <= 5
+
+
 def test_a_mark_of_a_wrong_wall_clock_is_forgotten_at_the_first_comparison() -> None:
     """A machine that started an hour ahead does not stay there once it knows the store's time."""
     machine = Machine()
