@@ -1,5 +1,6 @@
 """All commands."""
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -11,26 +12,23 @@ from tidelog.cli.monitoring import files as monitoring
 from tidelog.cli.monitoring import top
 from tidelog.cli.pipeline import commands as pipeline
 
-app = typer.Typer(
-    name="tidelog",
-    help="A realtime backend on one durable, ordered, idempotent log.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-app.command("serve")(serve.serve)
-app.command("demo")(demo.demo)
-app.command("top")(top.top)
-app.command("backup")(backup.backup)
-app.command("restore")(backup.restore)
-app.add_typer(log.app, name="log")
-app.add_typer(channels.app, name="channels")
-app.add_typer(sync.app, name="sync")
-app.add_typer(mesh.app, name="mesh")
-app.add_typer(daemon.app, name="daemon")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(config.app, name="config")
-app.add_typer(monitoring.app, name="monitoring")
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "serve": serve.serve,
+    "demo": demo.demo,
+    "top": top.top,
+    "backup": backup.backup,
+    "restore": backup.restore,
+}
+GROUPS: Mapping[str, typer.Typer] = {
+    "log": log.app,
+    "channels": channels.app,
+    "sync": sync.app,
+    "mesh": mesh.app,
+    "daemon": daemon.app,
+    "pipeline": pipeline.app,
+    "config": config.app,
+    "monitoring": monitoring.app,
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,7 +37,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def tidelog_command(
     version: Annotated[
         bool,
@@ -47,3 +44,31 @@ def tidelog_command(
     ] = False,
 ) -> None:
     """A realtime backend on one durable, ordered, idempotent log."""
+
+
+def _app_of(names: Collection[str]) -> typer.Typer:
+    """The program with these commands and groups of commands."""
+    made = typer.Typer(
+        name="tidelog",
+        help="A realtime backend on one durable, ordered, idempotent log.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    made.callback()(tidelog_command)
+    for name, command in COMMANDS.items():
+        if name in names:
+            made.command(name)(command)
+    for name, group in GROUPS.items():
+        if name in names:
+            made.add_typer(group, name=name)
+    return made
+
+
+app = _app_of({*COMMANDS, *GROUPS})
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """What these arguments need of `app`: parsers of all commands take longer than most of them."""
+    named = arguments[0] if arguments else ""
+    return _app_of({named}) if named in COMMANDS or named in GROUPS else app

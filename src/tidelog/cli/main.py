@@ -18,9 +18,9 @@ def main() -> None:
     try:
         flags = read_flags(sys.argv[1:])
         if flags is None:
-            from tidelog.cli.commands import app
+            from tidelog.cli.commands import app_for
 
-            app()
+            app_for(sys.argv[1:])()
         else:
             from tidelog.cli import serving
 

@@ -14,12 +14,11 @@ from typing import Any, Self
 
 import asyncpg
 import pytest
-from typer.testing import CliRunner
 
 from support.cli.command import run as run_command
+from support.cli.inside import invoked
 from support.log.nodes import put_item, running_node, verdict, whole_log
 from tidelog.base.errors import StoreError
-from tidelog.cli.commands import app
 from tidelog.config.schema import SCHEMA
 from tidelog.log.draft import Draft
 from tidelog.log.verify import verify as walk
@@ -153,7 +152,7 @@ async def test_every_flipped_bit_of_an_entry_is_found(
 
 def verify(location: str) -> tuple[int, dict[str, Any]]:
     """`tidelog log verify --json`: exit code and what it printed."""
-    result = CliRunner().invoke(app, ["log", "verify", "--json", "--store", location])
+    result = invoked(["log", "verify", "--json", "--store", location])
     assert result.exception is None or isinstance(result.exception, SystemExit)
     answer: dict[str, Any] = json.loads(result.stdout)
     return result.exit_code, answer

@@ -14,14 +14,13 @@ from typing import Any, Self
 
 import asyncpg
 import pytest
-from typer.testing import CliRunner
 
 from support.channels.peer import channels_server
+from support.cli.inside import invoked
 from support.store.catalogue import Database
 from support.store.full_store import fill
 from tidelog.base.errors import StoreDamaged
 from tidelog.channels.upkeep import erasing
-from tidelog.cli.commands import app
 from tidelog.cli.verification import Verdict, verify_store
 from tidelog.config.schema import SCHEMA
 from tidelog.store import open_store
@@ -116,7 +115,7 @@ def changed(value: object, kind: str, rng: random.Random) -> object:
 
 def verify(location: str) -> dict[str, Any]:
     """What `tidelog log verify --json` prints."""
-    result = CliRunner().invoke(app, ["log", "verify", "--json", "--store", location])
+    result = invoked(["log", "verify", "--json", "--store", location])
     answer: dict[str, Any] = json.loads(result.stdout)
     assert result.exit_code == (0 if answer["sound"] else 1), result.output
     return answer
@@ -324,7 +323,7 @@ async def test_a_damaged_row_is_named(copy: str) -> None:
     await Changer(copy).run("UPDATE mesh_member SET name = 'eve' WHERE name = 'ben'")
     [(member,)] = await Changer(copy).run("SELECT id FROM mesh_member WHERE name = 'eve'")
     arguments = ["log", "verify", "--store", copy]
-    result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    result = await asyncio.to_thread(invoked, arguments)
     assert result.exit_code == 1
     assert result.output.splitlines()[1:] == [
         "DAMAGED beside the log, 1 finding:",
@@ -340,16 +339,12 @@ async def test_a_damaged_row_is_told_by_a_backup_and_refused_by_a_restore(
     await Changer(copy).run("UPDATE channels_message SET size_bytes = size_bytes + 1")
     [(changed_rows,)] = await Changer(copy).run("SELECT count(*) FROM channels_message")
     file, target = tmp_path / "backup.db", tmp_path / "new"
-    made = await asyncio.to_thread(
-        CliRunner().invoke, app, ["backup", str(file), "--store", copy, "--json"]
-    )
+    made = await asyncio.to_thread(invoked, ["backup", str(file), "--store", copy, "--json"])
     answer = json.loads(made.stdout)
     assert (made.exit_code, answer["verified"], answer["damaged"]) == (1, False, changed_rows)
     assert answer["damage"][0]["table"] == "channels_message"
     assert file.exists()
-    refused = await asyncio.to_thread(
-        CliRunner().invoke, app, ["restore", str(file), "--data-dir", str(target)]
-    )
+    refused = await asyncio.to_thread(invoked, ["restore", str(file), "--data-dir", str(target)])
     assert refused.exit_code == 1
     assert isinstance(refused.exception, StoreDamaged)
     assert f"{changed_rows} findings; the first: channels_message 2: size_bytes" in str(
@@ -372,7 +367,7 @@ async def test_a_full_store_is_restored_to_either_engine(
         ["restore", str(file), "--store", elsewhere],
         ["log", "verify", "--store", elsewhere],
     ):
-        result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        result = await asyncio.to_thread(invoked, arguments)
         assert result.exit_code == 0, result.output
     moved, kept = await verdict_of(elsewhere), await verdict_of(full_store)
     assert moved.tables == {**kept.tables, "incarnation": kept.tables["incarnation"] + 1}

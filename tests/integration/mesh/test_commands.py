@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from support.mesh.peer import ADMIN_TOKEN, Broker
 from tidelog.base.errors import TidelogError
-from tidelog.cli.commands import app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,7 +18,7 @@ async def run(*arguments: str) -> str:
     environment = {"TIDELOG_ADMIN_TOKEN": ADMIN_TOKEN}
 
     def invoke() -> str:
-        result = CliRunner().invoke(app, ["mesh", *arguments], env=environment)
+        result = invoked(["mesh", *arguments], env=environment)
         if result.exception is not None:
             raise result.exception
         return result.stdout

@@ -15,8 +15,8 @@ import pytest_asyncio
 import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from support.dashboard.stage import Stage
 from support.monitoring.promql import Use, uses
 from tidelog.cli.commands import app
@@ -56,7 +56,7 @@ Exported = dict[str, frozenset[str]]
 
 def printed(name: str) -> str:
     """What `tidelog monitoring` prints."""
-    result = CliRunner().invoke(app, ["monitoring", name])
+    result = invoked(["monitoring", name])
     assert result.exit_code == 0
     return result.stdout
 
@@ -265,7 +265,7 @@ async def test_commands_in_the_rules_exist() -> None:
 async def test_the_files_are_in_the_package() -> None:
     """`--json` names the file in the installed package, with the same text."""
     for name in ("grafana", "alerts"):
-        result = CliRunner().invoke(app, ["monitoring", name, "--json"])
+        result = invoked(["monitoring", name, "--json"])
         told = json.loads(result.stdout)
         assert told["text"] == printed(name)
         assert Path(told["path"]).parts[-3:-1] == ("tidelog", "monitoring")

@@ -7,15 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
+from support.cli.inside import invoked
 from tidelog.base.errors import TidelogError
-from tidelog.cli.commands import app
 
 
 def command(*arguments: str) -> dict[str, Any]:
     """What `tidelog ... --json` prints when it succeeds; its error otherwise."""
-    result = CliRunner().invoke(app, [*arguments, "--json"])
+    result = invoked([*arguments, "--json"])
     if isinstance(result.exception, TidelogError):
         raise result.exception
     assert result.exit_code == 0, result.output

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from support.cli.inside import invoked
 from support.log.nodes import LOG_ID, put_item, running_node, whole_log
 from tidelog.base.errors import StoreUnavailable
 from tidelog.cli.commands import app
@@ -27,7 +28,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*arguments: str) -> Result:
     """A command that succeeds, on the log in ./data."""
-    result = CliRunner().invoke(app, [*arguments, "--data-dir", "data"])
+    result = invoked([*arguments, "--data-dir", "data"])
     if result.exception is not None:
         raise result.exception
     return result
@@ -82,7 +83,7 @@ def test_tail_begins_where_it_is_told() -> None:
 @pytest.mark.parametrize("start", ["0", "-1", str(2**63), str(10**30)])
 def test_tail_refuses_a_position_that_cannot_be(start: str) -> None:
     """Positions begin at 1 and fit into 64 bits; anything else is a wrong command."""
-    result = CliRunner().invoke(app, ["log", "tail", "--from", start, "--data-dir", "data"])
+    result = invoked(["log", "tail", "--from", start, "--data-dir", "data"])
     assert result.exit_code == 2
     assert "--from" in result.stderr
 
@@ -200,7 +201,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_shows_an_example(words: list[str]) -> None:
     """--help of a command ends with an example of its use."""
-    result = CliRunner().invoke(app, [*words, "--help"])
+    result = invoked([*words, "--help"])
     assert result.exit_code == 0
     assert f"Example: tidelog {' '.join(words)}" in " ".join(result.stdout.split())
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from tidelog.base.errors import ConfigError, TidelogError
 from tidelog.cli.commands import app
 from tidelog.cli.main import main
 from tidelog.daemon.key_file import read_key
 from tidelog.mesh.protocol.identity import is_signed, join_message
-
-runner = CliRunner()
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -39,7 +37,7 @@ COMMANDS = [path for path in leaves(typer.main.get_command(app)) if path[0] in (
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     """Help with an example, and --json."""
-    help_text = runner.invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).output
+    help_text = invoked([*path, "--help"], env={"COLUMNS": "200"}).output
     assert "Example: tidelog " + " ".join(path) in help_text
     assert "--json" in help_text
 
@@ -86,7 +84,7 @@ def broker() -> Iterator[Broker]:
 
 def invoke(*arguments: str, **environment: str) -> str:
     """The output of a command; what it raises is raised."""
-    result = runner.invoke(app, list(arguments), env=environment, catch_exceptions=False)
+    result = invoked(list(arguments), env=environment, catch_exceptions=False)
     if result.exception is not None:
         raise result.exception
     return result.stdout

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from tidelog.cli import commands, serving
-from tidelog.cli.commands import app
 from tidelog.cli.main import main
 from tidelog.cli.serve import serve
 from tidelog.cli.serve_flags import read_flags
@@ -29,7 +28,7 @@ def as_the_command_reads(arguments: list[str]) -> dict[str, Any] | None:
     given: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(serving, "run", lambda **flags: given.append(flags))
-        CliRunner().invoke(app, ["serve", *arguments])
+        invoked(["serve", *arguments])
     return given[0] if given else None
 
 
@@ -75,7 +74,7 @@ def test_an_interrupted_command_says_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(serving, "run", interrupted)
-    monkeypatch.setattr(commands, "app", interrupted)
+    monkeypatch.setattr(commands, "app_for", lambda _arguments: interrupted)
     monkeypatch.setattr(sys, "argv", ["tidelog", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from tidelog.base.errors import TidelogError
-from tidelog.cli.commands import app
 from tidelog.cli.monitoring.top_view import course, view
 from tidelog.monitoring.sample import Flow, Latency, Sample
 
@@ -107,6 +106,4 @@ def test_wrong_addresses_are_told_apart(other: str) -> None:
         (f"{other}/missing", "returned 404.* --url"),
     ):
         with pytest.raises(TidelogError, match=f"(?s){why}"):
-            CliRunner().invoke(
-                app, ["top", "--url", url, "--once"], catch_exceptions=False, color=False
-            )
+            invoked(["top", "--url", url, "--once"], catch_exceptions=False)

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import typer
 from msgspec import structs
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from support.docs.markdown import Document, code
 from tidelog.cli.commands import app
 from tidelog.daemon.hooks import dispatch as hooks_module
@@ -72,7 +72,7 @@ def test_the_worked_examples() -> None:
 def test_the_example_of_the_command() -> None:
     """The command of mesh 2.2 prints the fingerprint of the first example."""
     [command] = [text for text in code(PROTOCOL.section("2.2")) if text.startswith("tidelog ")]
-    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    result = invoked(shlex.split(command)[1:])
     assert result.stdout.strip() in PROTOCOL.blocks("2.2")[0].splitlines()[2]
 
 

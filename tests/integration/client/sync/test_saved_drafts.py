@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from support.sync.peer import MODEL, TREE, connected, outcome, sync_server, token
 from tidelog.base.errors import StoreUnavailable, TidelogError
-from tidelog.cli.commands import app
 from tidelog.client import SavedDrafts, SyncClient
 from tidelog.client.sync.messages import Commit
 from tidelog.client.sync.store import SyncStore
@@ -112,7 +111,7 @@ def test_what_is_no_such_file_is_told(tmp_path: Path) -> None:
 
 def run(*arguments: str) -> str:
     """What the command prints; its error is raised."""
-    result = CliRunner().invoke(app, ["sync", "drafts", *arguments])
+    result = invoked(["sync", "drafts", *arguments])
     if result.exception is not None:
         raise result.exception
     return result.stdout

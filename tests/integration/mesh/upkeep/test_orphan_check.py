@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from support.mesh.peer import Broker, Member, envelope, running_broker, unique
-from tidelog.cli.commands import app
 from tidelog.mesh.protocol.model import DAY_MS
 from tidelog.mesh.upkeep import orphan_check
 from tidelog.mesh.upkeep.orphan_check import RULES, Finding, find_orphans
@@ -351,7 +350,7 @@ async def test_the_command(scene: Scene, store_location: str) -> None:
     """`tidelog mesh check` beside a running broker: 0 when sound, 1 and the findings if not."""
 
     def run(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["mesh", "check", "--store", store_location, *arguments])
+        result = invoked(["mesh", "check", "--store", store_location, *arguments])
         return result.exit_code, result.output
 
     code, output = await asyncio.to_thread(run)

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli.inside import invoked
 from support.sync.admin import admin
 from support.sync.peer import ADMIN_TOKEN, TREE, connected, push
 from tidelog.base.errors import TidelogError
-from tidelog.cli.commands import app
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def run(*arguments: str) -> str:
     """What a command prints; its error is raised."""
-    result = await asyncio.to_thread(CliRunner().invoke, app, ["sync", *arguments])
+    result = await asyncio.to_thread(invoked, ["sync", *arguments])
     if result.exception is not None:
         raise result.exception
     return result.stdout.strip()
