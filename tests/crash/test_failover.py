@@ -179,7 +179,9 @@ async def cluster(
             (tmp_path / name).mkdir()
             server = stack.enter_context(channels_process(tmp_path / name, url, surfaces))
             await asyncio.to_thread(server.start)
-            client = httpx.AsyncClient(base_url=server.url, timeout=10, trust_env=False)
+            client = httpx.AsyncClient(
+                base_url=server.url, timeout=10, trust_env=False, verify=False
+            )
             servers.append(server)
             apis.append(Api(server.url, await stack.enter_async_context(client)))
         yield Cluster(primary, replica, balancer, servers, apis, url)

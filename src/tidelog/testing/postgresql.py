@@ -17,8 +17,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog.testing.scratch import memory_directory
+
+if TYPE_CHECKING:
+    import asyncpg
 
 DSN_VARIABLE = "TIDELOG_TEST_POSTGRESQL"
 """A superuser's DSN of a server that tests may create databases on."""
@@ -157,13 +161,16 @@ def throwaway_postgresql(*, in_memory: bool = False) -> Iterator[str]:
             server.stop()
 
 
-async def create_database(url: str, *, template: str = "template1") -> str:
+async def create_database(
+    url: str, *, template: str = "template1", by: "asyncpg.Connection | None" = None
+) -> str:
     """A new database on the server at `url`; returns its URL.
 
     It is empty, unless `template` names a database of that server, of which it is then a copy.
+    `by` is a connection to that server; without one there is one for this.
     """
     name = f"tidelog_{secrets.token_hex(6)}"
-    await _execute(url, f"CREATE DATABASE {name} TEMPLATE {template}")
+    await _execute(url, f"CREATE DATABASE {name} TEMPLATE {template}", by)
     return url.rsplit("/", 1)[0] + f"/{name}"
 
 
@@ -183,13 +190,18 @@ async def create_template(url: str) -> str:
     return database.rsplit("/", 1)[1]
 
 
-async def drop_database(database: str) -> None:
+async def drop_database(database: str, *, by: "asyncpg.Connection | None" = None) -> None:
     """Remove a database that `create_database` made, whoever is still connected to it."""
     server, name = database.rsplit("/", 1)
-    await _execute(f"{server}/postgres", f"DROP DATABASE {name} WITH (FORCE)")
+    await _execute(f"{server}/postgres", f"DROP DATABASE {name} WITH (FORCE)", by)
 
 
-async def _execute(url: str, statement: str) -> None:
+async def _execute(
+    url: str, statement: str, connection: "asyncpg.Connection | None" = None
+) -> None:
+    if connection is not None:
+        await connection.execute(statement)
+        return
     import asyncpg
 
     connection = await asyncpg.connect(url)

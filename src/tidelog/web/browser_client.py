@@ -6,6 +6,7 @@ secret and does nothing by itself, so pages of every origin may import it.
 
 import gzip
 import hashlib
+from functools import cached_property
 from importlib.resources import files
 
 from tidelog.base.serving.openapi import TEXT, Operation
@@ -17,12 +18,15 @@ _KIND = "text/javascript; charset=utf-8"
 
 
 class BrowserClient:
-    """The module, read and compressed once."""
+    """The module, read once, and compressed when the first asks for it so: few servers have one."""
 
     def __init__(self) -> None:
-        plain = (files("tidelog.web") / "static" / "tidelog.js").read_bytes()
-        self._bodies = {b"": plain, b"gzip": gzip.compress(plain, mtime=0)}
-        self._tag = hashlib.sha256(plain).hexdigest()[:32].encode()
+        self._plain = (files("tidelog.web") / "static" / "tidelog.js").read_bytes()
+        self._tag = hashlib.sha256(self._plain).hexdigest()[:32].encode()
+
+    @cached_property
+    def _compressed(self) -> bytes:
+        return gzip.compress(self._plain, mtime=0)
 
     def route(self) -> Route:
         """Where it is served."""
@@ -50,7 +54,8 @@ class BrowserClient:
             return HttpResponse(304, b"", _KIND, headers)
         if encoding:
             headers = (*headers, (b"content-encoding", encoding))
-        return HttpResponse(200, self._bodies[encoding], _KIND, headers)
+        body = self._compressed if encoding else self._plain
+        return HttpResponse(200, body, _KIND, headers)
 
 
 def _takes_gzip(accepted: bytes) -> bool:

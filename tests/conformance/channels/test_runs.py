@@ -648,7 +648,7 @@ async def test_run_check_12_a_window_for_rollups(node: ChannelsNode) -> None:
         "sec-websocket-version": "13",
         "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=False) as client:
         response = await client.get(url, headers=headers)
     refused(response, 400, "ai_rollup_window_invalid", ai_code=104004)
 

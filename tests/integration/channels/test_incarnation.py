@@ -71,7 +71,7 @@ async def served(directory: Path, store: str, port: int = 0) -> AsyncIterator[Se
     with channels_process(directory, store) as server:
         server.port = port
         await asyncio.to_thread(server.start)
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as client:
             yield Served(server, Api(server.url, client))
         assert await asyncio.to_thread(server.terminate) == 0
 

@@ -47,7 +47,7 @@ async def test_a_front_that_hangs_is_given_up(server: Processes) -> None:
     async with (
         peer_of(server, first) as ana,
         peer_of(server, second) as ben,
-        httpx.AsyncClient(timeout=channels.WAIT_SECONDS) as http,
+        httpx.AsyncClient(timeout=channels.WAIT_SECONDS, verify=False) as http,
     ):
         api = channels.Api(server.url, http)
         async with server.only(first):
@@ -70,7 +70,9 @@ async def test_a_front_that_hangs_is_given_up(server: Processes) -> None:
 async def test_an_owner_that_hangs_is_started_again(server: Processes) -> None:
     """Until then its fronts say so to whoever asks for their health."""
     owner = await server.owner()
-    async with httpx.AsyncClient(base_url=server.url, timeout=channels.WAIT_SECONDS) as http:
+    async with httpx.AsyncClient(
+        base_url=server.url, timeout=channels.WAIT_SECONDS, verify=False
+    ) as http:
         assert (await http.get("/healthz")).json()["ready"]
         async with server.nothing_is_started():
             await pause(owner)
@@ -81,14 +83,16 @@ async def test_an_owner_that_hangs_is_started_again(server: Processes) -> None:
                 reason = answer.json().get("reason")
         await until(lambda: not is_running(owner))
     assert await server.owner() != owner
-    async with httpx.AsyncClient(timeout=channels.WAIT_SECONDS) as http:
+    async with httpx.AsyncClient(timeout=channels.WAIT_SECONDS, verify=False) as http:
         await channels.Api(server.url, http).publish("text", "again", message_id="again")
 
 
 async def test_an_owner_that_goes_on_in_time_is_left_alone(server: Processes) -> None:
     """With all of its fronts: who stood still itself does not hold it against the others."""
     owner, fronts = await server.owner(), await server.fronts()
-    async with httpx.AsyncClient(base_url=server.url, timeout=channels.WAIT_SECONDS) as http:
+    async with httpx.AsyncClient(
+        base_url=server.url, timeout=channels.WAIT_SECONDS, verify=False
+    ) as http:
         async with server.nothing_is_started():
             await pause(owner)
             while (await http.get("/healthz")).json().get("reason") != HANGS:

@@ -160,7 +160,7 @@ async def test_pages_over_http_are_cut_by_bytes(tmp_path: Path, store_location: 
     headers = {"authorization": f"Bearer {token('c')}", "x-sync-profile": EVENT}
     async with (
         filled(tmp_path, store_location, 40, size) as node,
-        httpx.AsyncClient(base_url=node.server.url, headers=headers) as http,
+        httpx.AsyncClient(base_url=node.server.url, headers=headers, verify=False) as http,
     ):
         seen: list[int] = []
         more: dict[str, Any] = {"since_committed_id": 0}

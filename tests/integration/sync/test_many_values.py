@@ -41,7 +41,7 @@ async def test_what_has_too_many_values_is_refused_in_either_dialect(tmp_path: P
             await other.send("submit_events", {"events": [task("c", payload={"many": many})]})
             error = (await other.receive())["payload"]
             assert (error["code"], error["details"]["maxMessageValues"]) == ("bad_request", MOST)
-        async with httpx.AsyncClient(base_url=node.server.url) as client:
+        async with httpx.AsyncClient(base_url=node.server.url, verify=False) as client:
             response = await client.post(
                 "/sync/v1/submit",
                 headers={"authorization": f"Bearer {token('polling')}"},

@@ -83,7 +83,7 @@ async def test_the_token_is_asked_besides_the_authorizer(tmp_path: Path) -> None
     """What the plug-in allows and the token does not open stays closed, over HTTP too."""
     async with (
         sync_server(tmp_path, plugin=PLUGIN) as node,
-        httpx.AsyncClient(base_url=node.server.url) as http,
+        httpx.AsyncClient(base_url=node.server.url, verify=False) as http,
     ):
         headers = {
             "authorization": f"Bearer {token('c', prefixes=['p', 'closed'])}",
@@ -135,7 +135,7 @@ async def test_every_refusal_has_the_protocols_shape_and_no_neighbours(
         broadcasts = await watch.broadcasts(len(expected))
         assert [event["event"] for event in broadcasts] == [item["event"] for item in items[1::2]]
         assert await node.counts() == (len(expected), len(expected)), "L5"
-        async with httpx.AsyncClient(base_url=node.server.url) as http:
+        async with httpx.AsyncClient(base_url=node.server.url, verify=False) as http:
             metrics = (await http.get("/metrics")).text
         for label in ('"check",reason="over_budget"', '"check",reason="raised"'):
             assert f"tidelog_sync_plugin_failures_total{{method={label}}}" in metrics

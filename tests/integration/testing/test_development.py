@@ -37,7 +37,7 @@ def test_development_announces_only_what_is_public(tmp_path: Path) -> None:
     }
     with ServerProcess(data_dir=tmp_path / "data", arguments=("--dev",), environment=own) as server:
         server.start()
-        text = server.log_text() + httpx.get(f"{server.url}/playground/server").text
+        text = server.log_text() + httpx.get(f"{server.url}/playground/server", verify=False).text
     assert "DEVELOPMENT MODE" in text
     assert "The secret of app.secret (TIDELOG_APP_SECRET) is that of app app-id / main-key" in text
     assert "dev-admin-token" not in text
@@ -56,7 +56,7 @@ def test_development_overrides_no_explicit_setting(tmp_path: Path) -> None:
 
 
 async def _refused_update(url: str) -> str:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(verify=False) as http:
         api = Api(url, http, DEVELOPMENT_APP)
         answer = await api.post(f"{message_path('room', 'any')}/update", {"data": "new"})
     assert answer.status_code >= 400

@@ -37,7 +37,7 @@ async def test_every_outcome_over_http(engine: str, store_location: str, tmp_pat
     del engine
     async with (
         running_server(tmp_path, store=store_location) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
 
         async def post(message: object) -> tuple[int, str]:
@@ -67,7 +67,7 @@ async def test_prune_keeps_the_place_and_the_answer(
     del engine
     async with (
         running_server(tmp_path, store=store_location) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         for key in ("a", "b", "c"):
             await http.post("/probe/entries", json=put(key))
@@ -131,7 +131,7 @@ async def test_a_full_queue_is_an_explicit_refusal(tmp_path: Path) -> None:
     limits = Limits(commit_queue_requests=2, commit_batch_requests=1)
     async with (
         running_server(tmp_path, limits=limits) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         answers = await asyncio.gather(
             *(http.post("/probe/entries", json=put(str(n))) for n in range(60))
@@ -149,7 +149,7 @@ async def test_the_real_server_has_no_probe(
     monkeypatch.setattr(ServerProcess, "program", "tidelog")
     with ServerProcess(data_dir=tmp_path, environment={"TIDELOG_TEST_PROBE": "1"}) as process:
         process.start()
-        async with httpx.AsyncClient(base_url=process.url) as http:
+        async with httpx.AsyncClient(base_url=process.url, verify=False) as http:
             assert (await http.post("/probe/entries", json=put("a"))).status_code == 404
         with pytest.raises(Exception, match="404"):
             await connect(f"ws://127.0.0.1:{process.port}/probe/ws").__aenter__()

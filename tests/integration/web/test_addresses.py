@@ -82,7 +82,10 @@ async def test_connections_of_one_address(tmp_path: Path) -> None:
     """Sockets and HTTP connections count alike; one more is answered 429, and told why."""
     async with serving(tmp_path, max_connections=3) as server:
         async with connect(socket_url(server, CHANNELS)) as first:
-            async with connect(socket_url(server, CHANNELS)), httpx.AsyncClient() as http:
+            async with (
+                connect(socket_url(server, CHANNELS)),
+                httpx.AsyncClient(verify=False) as http,
+            ):
                 assert (await http.get(f"{server.url}/healthz/live")).status_code == 200
                 with pytest.raises(InvalidStatus) as refused:
                     await connect(socket_url(server, CHANNELS))
@@ -130,7 +133,7 @@ async def test_requests_that_prove_nothing(tmp_path: Path) -> None:
     """Beyond the limit nobody of the address is judged, in the words of each surface."""
     async with (
         serving(tmp_path, max_failed_authentications_per_minute=3) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         statuses = [
             (await http.post("/sync/v1/sync", content=b"{}", headers=WRONG)).status_code,
@@ -172,7 +175,7 @@ async def test_guesses_at_the_admin_token(tmp_path: Path) -> None:
     page = "/dashboard/login"
     async with (
         serving(tmp_path, max_failed_authentications_per_minute=3) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         for _ in range(3):
             wrong = await http.post(page, data={"token": "wrong"})
@@ -214,7 +217,7 @@ async def test_tries_to_join_a_mesh(tmp_path: Path) -> None:
     """So many in a minute, with or without an invite; then 429 without a look at anything."""
     async with (
         serving(tmp_path, max_joins_per_minute=2) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         statuses = [(await http.post("/mesh/m/members", content=b"{}")) for _ in range(3)]
         assert [each.status_code for each in statuses] == [404, 404, 429]
@@ -286,7 +289,7 @@ async def test_whom_a_trusted_proxy_speaks_for(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"trusted_proxies": "127.0.0.1", "max_connections": 1}
     async with serving(tmp_path, max_failed_authentications_per_minute=1, **limits) as server:
         ana, bob = ({"x-forwarded-for": f"192.0.2.{number}"} for number in (1, 2))
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with httpx.AsyncClient(base_url=server.url, verify=False) as http:
             statuses = [
                 (await http.get("/mesh/m", headers={**WRONG, **who})).status_code
                 for who in (ana, ana, bob)

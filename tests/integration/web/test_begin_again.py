@@ -28,7 +28,10 @@ async def test_a_server_that_begins_again_keeps_its_port_and_waits_for_its_store
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        async with Balancer(free_port) as balancer, httpx.AsyncClient(trust_env=False) as client:
+        async with (
+            Balancer(free_port) as balancer,
+            httpx.AsyncClient(trust_env=False, verify=False) as client,
+        ):
             store = f"{server.rsplit(':', 1)[0]}:{balancer.port}/{name}"
             command = [sys.executable, "-m", "tidelog", "serve", "--json", "--port", str(port)]
             command += ["--data-dir", str(tmp_path / "data"), "--store", store]

@@ -14,7 +14,10 @@ SOURCE = Path(__file__).parents[3] / "clients" / "js" / "tidelog.js"
 
 async def test_the_module_is_served_to_every_origin(tmp_path: Path) -> None:
     """Its bytes, its type, plain or compressed, and leave for pages of others to import it."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         plain = await http.get("/tidelog.js", headers={"accept-encoding": "identity"})
         assert plain.status_code == 200
         assert plain.content == SOURCE.read_bytes()
@@ -42,7 +45,10 @@ async def test_compression_is_what_the_browser_takes(
     tmp_path: Path, accepted: str, *, is_packed: bool
 ) -> None:
     """A quality of 0 means no."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         response = await http.get("/tidelog.js", headers={"accept-encoding": accepted})
         assert ("content-encoding" in response.headers) == is_packed
         assert response.content == SOURCE.read_bytes()
@@ -50,7 +56,10 @@ async def test_compression_is_what_the_browser_takes(
 
 async def test_a_page_that_has_it_is_told_so(tmp_path: Path) -> None:
     """Each form has a tag of its own, and every load asks again."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         tags = set()
         for encoding in ("identity", "gzip"):
             first = await http.get("/tidelog.js", headers={"accept-encoding": encoding})
@@ -72,7 +81,7 @@ async def test_development_mode_serves_it_to_this_machines_pages(tmp_path: Path)
     settings = Settings(dev=True, data_dir=str(tmp_path))
     async with (
         running_server(tmp_path, settings=settings) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         ours = await http.get("/tidelog.js", headers={"origin": "http://localhost:5173"})
         assert ours.status_code == 200

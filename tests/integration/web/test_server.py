@@ -49,7 +49,10 @@ async def exchange(port: int, request: bytes, *, wait_seconds: float = 5.0) -> b
 
 async def test_health_tells_live_ready_and_the_head(tmp_path: Path) -> None:
     """`/healthz` is 200 with the log's head while the store answers; live has its own route."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         health = (await http.get("/healthz")).json()
         assert (health["live"], health["ready"], health["head"]) == (True, True, 0)
         await http.post("/probe/entries", content=PUT % 1)
@@ -63,7 +66,7 @@ async def test_metrics_count_what_happened(tmp_path: Path) -> None:
     limits = Limits(max_body_bytes=1000)
     async with (
         running_server(tmp_path, limits=limits) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
         connect(server.url.replace("http", "ws") + "/probe/ws"),
     ):
         await http.post("/probe/entries", content=PUT % 1)
@@ -84,7 +87,10 @@ async def test_metrics_count_what_happened(tmp_path: Path) -> None:
 
 async def test_unknown_paths_and_methods_are_json_errors(tmp_path: Path) -> None:
     """404 and 405 are JSON; 405 names what is allowed."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         missing = await http.get("/nothing")
         assert (missing.status_code, "error" in missing.json()) == (404, True)
         assert (missing.json()["code"], missing.json()["status"]) == ("not_found", 404)
@@ -113,7 +119,10 @@ async def test_the_document_of_all_routes_is_served(
         return document(*routes, **about)
 
     monkeypatch.setattr(serving, "document", noted)
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         described = (await http.get("/openapi.json")).json()
         assert (await http.get("/openapi.json")).json() == described
     assert len(made) == 1
@@ -123,7 +132,10 @@ async def test_the_document_of_all_routes_is_served(
 
 async def test_a_surface_that_fails_answers_500_without_a_word_of_it(tmp_path: Path) -> None:
     """An unexpected failure is a bare 500; the next request is served."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         server.store.rows = None  # type: ignore[method-assign, assignment]  # breaks a handler
         failed = await http.get("/probe/streams/s")
         assert failed.status_code == 500
@@ -142,7 +154,7 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, chunked: bool) -
 
     async with (
         running_server(tmp_path, limits=Limits(max_body_bytes=1000)) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
     ):
         content = chunks() if chunked else b"x" * 1001
         answer = await http.post("/probe/entries", content=content)  # type: ignore[arg-type]
@@ -202,7 +214,10 @@ async def test_connections_over_the_limit_are_refused(tmp_path: Path) -> None:
 
 async def test_garbage_is_answered_and_hurts_nobody(tmp_path: Path) -> None:
     """Bytes that are not HTTP get 400; a neighbour on a kept connection notices nothing."""
-    async with running_server(tmp_path) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        running_server(tmp_path) as server,
+        httpx.AsyncClient(base_url=server.url, verify=False) as http,
+    ):
         assert (await http.get("/healthz/live")).status_code == 200
         assert (await exchange(port_of(server), b"\x16\x03\x01\0garbage\r\n\r\n")).startswith(
             b"HTTP/1.1 400 "

@@ -221,7 +221,7 @@ async def test_a_strangers_body_is_small(tmp_path: Path) -> None:
     """Where only the body shows who asks, 64 KiB are its end; in the surface's own words."""
     join = "/mesh/m/members"
     async with serving(tmp_path) as server:
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with httpx.AsyncClient(base_url=server.url, verify=False) as http:
             allowed = await http.post(join, content=b"x" * 65_536)
             assert (allowed.status_code, allowed.json()["error"]) == (404, "mesh_not_found")
             refused = await http.post(join, content=b"x" * 65_537)
@@ -304,7 +304,9 @@ async def test_all_strangers_together_are_bounded(tmp_path: Path) -> None:
             status, text = await peer.answer()
             assert status == 503
             assert b"limits.unauthenticated_total_bytes" in text
-        async with httpx.AsyncClient(base_url=server.url) as http:  # others are served
+        async with httpx.AsyncClient(
+            base_url=server.url, verify=False
+        ) as http:  # others are served
             body = publication()
             assert (await http.post(events_target(body), content=body)).status_code == 200
         peers[-1][1].send(b"x")

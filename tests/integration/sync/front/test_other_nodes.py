@@ -193,7 +193,7 @@ async def test_who_cannot_tell_the_others_is_not_connected(
 
 async def set_version(node: SyncNode, version: int) -> dict[str, Any]:
     """As an administrator does."""
-    async with httpx.AsyncClient(base_url=node.server.url, headers=HEADERS) as http:
+    async with httpx.AsyncClient(base_url=node.server.url, headers=HEADERS, verify=False) as http:
         answer = await http.put("/sync/admin/model-version", json={"model_version": version})
         assert answer.status_code == 200
         result: dict[str, Any] = answer.json()
@@ -281,7 +281,9 @@ async def test_a_version_that_was_not_heard_of_is_looked_for(
 
 async def archive(node: SyncNode, *partitions: str) -> int:
     """Snapshots of the partitions, then retention of everything."""
-    async with httpx.AsyncClient(base_url=node.server.url, headers=HEADERS, timeout=30) as http:
+    async with httpx.AsyncClient(
+        base_url=node.server.url, headers=HEADERS, timeout=30, verify=False
+    ) as http:
         for name in partitions:
             answer = await http.put("/sync/admin/snapshot", json={"partition": name})
             assert answer.status_code == 200, answer.text

@@ -80,7 +80,7 @@ async def poller(tmp_path: Path, **options: Any) -> AsyncIterator[Poller]:
     """A server and a client."""
     async with (
         sync_server(tmp_path, **options) as node,
-        httpx.AsyncClient(base_url=node.server.url, timeout=60) as http,
+        httpx.AsyncClient(base_url=node.server.url, timeout=60, verify=False) as http,
     ):
         yield Poller(node, http)
 
