@@ -3,13 +3,17 @@
 A server of ours spends a second of a processor on its imports before it does anything, and the
 suite starts more than a thousand. So one process imports them once and forks a child for each: a
 process with its own memory, files and signals, which can be killed, stopped and measured like any
-other, and runs the same `main`. What a fork would hide, that a command starts from nothing, is the
-matter of `tests/packaging` and of every start with variables of the interpreter, which are read
-before anything else. A shell gets such processes by the command in `Nursery.commands`.
+other, and runs the same `main`. The programs of a server of several processes are forks of their
+supervisor. What a fork would hide, that a command starts from nothing, is the matter of
+`tests/packaging`, of `test_workers_command` and of every start with variables of the interpreter,
+which are read before anything else. A shell gets such processes by the command in
+`Nursery.commands`.
 """
 
+import asyncio
 import atexit
 import contextlib
+import contextvars
 import ctypes
 import gc
 import importlib
@@ -25,12 +29,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
 from tidelog.base import faultpoint
+from tidelog.base.supervisor import Supervisor
 from tidelog.testing.process import Process, spawn
 
 TESTS = str(Path(__file__).parents[1])
@@ -73,6 +79,8 @@ PRELOADED = (
     "uvloop",
     "zoneinfo",
 )
+_PR_SET_PDEATHSIG = 1
+"""From Linux's `prctl.h`, as `tidelog.base.parent_death` has it."""
 REQUEST_BYTES = 1 << 20
 FDS = 3
 """What a request brings: standard output, standard error, and where the exit code is told; that of
@@ -370,6 +378,7 @@ def _become(asked: dict[str, Any], standard: int | None, output: int, errors: in
         sys.orig_argv = [sys.executable, "-m", program, *arguments]
         if not asked.get("is_script"):
             sys.path.insert(0, asked["cwd"])
+        Supervisor.start = staticmethod(_fork_program)
         code = _exit_code(program)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -377,6 +386,82 @@ def _become(asked: dict[str, Any], standard: int | None, output: int, errors: in
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # a child may not go on as its parent
+
+
+class _Forked:
+    """What a supervisor has of a program that it has forked."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        loop = asyncio.get_running_loop()
+        self._code: asyncio.Future[int] = loop.create_future()
+        self._descriptor = os.pidfd_open(pid)
+        loop.add_reader(self._descriptor, self._ended)
+
+    def _ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        _, status = os.waitpid(self._pid, 0)
+        self._code.set_result(os.waitstatus_to_exitcode(status))
+
+    async def wait(self) -> int:
+        """See `Started.wait`."""
+        return await asyncio.shield(self._code)
+
+    def send_signal(self, number: int, /) -> None:
+        """See `Started.send_signal`."""
+        if not self._code.done():  # else the number may be somebody else's
+            os.kill(self._pid, number)
+
+
+async def _fork_program(
+    command: Sequence[str], env: Mapping[str, str], files: Sequence[int]
+) -> _Forked:
+    """A program of a server of several processes, as a fork of its supervisor.
+
+    All that this has done is to read settings and to begin a loop, of which nothing is used in the
+    fork: its files are closed, and its objects stay where they are.
+    """
+    supervisor = os.getpid()
+    if pid := os.fork():
+        return _Forked(pid)
+    _be_program(supervisor, command, env, files)
+    raise AssertionError
+
+
+def _be_program(
+    supervisor: int, command: Sequence[str], env: Mapping[str, str], files: Sequence[int]
+) -> None:
+    """In the fork: be what the command runs; never returns."""
+    [module, *arguments] = command[command.index("-m") + 1 :]
+    code = 1
+    try:
+        gc.freeze()  # what it does not need any more may not close files that are others' by now
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        asyncio._set_running_loop(None)
+        asyncio.set_event_loop(None)
+        os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != supervisor:
+            os._exit(0)
+        Path("/proc/self/comm").write_text(module.rpartition(".")[2], encoding="ascii")
+        kept = {0, 1, 2, *files}
+        for each in sorted({*map(int, os.listdir("/proc/self/fd"))} - kept):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                os.close(each)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv = [module, *arguments]
+        sys.orig_argv = [*command]
+        code = contextvars.Context().run(_exit_code, module)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _drop_capabilities() -> None:
@@ -389,7 +474,10 @@ def _drop_capabilities() -> None:
 
 def _exit_code(program: str) -> int:
     try:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        with warnings.catch_warnings():
+            # That it was imported before it is run: that is the point.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if isinstance(ended.code, str):
             sys.stderr.write(f"{ended.code}\n")

@@ -13,8 +13,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tidelog.base.parent_death import tied
 from tidelog.base.supervised import MOST_SAID_BYTES, READY_VARIABLE, SIGN_SECONDS
@@ -56,6 +56,28 @@ class CouldNotStart(Exception):  # noqa: N818 - the failure is the noun
         self.code = code
 
 
+class Started(Protocol):
+    """What is used of an `asyncio.subprocess.Process`."""
+
+    async def wait(self) -> int:
+        """Wait for its end; returns the exit code, negative for a signal."""
+        ...
+
+    def send_signal(self, signal: int, /) -> None:
+        """Send it a signal."""
+        ...
+
+
+async def start(command: Sequence[str], env: Mapping[str, str], files: Sequence[int]) -> Started:
+    """Start a command that is killed when this process ends, with these of its open files."""
+    return await asyncio.create_subprocess_exec(
+        *tied(command, signal.SIGKILL),
+        env=env,
+        pass_fds=files,
+        start_new_session=True,  # Ctrl-C is for the supervisor: it ends them in order
+    )
+
+
 def next_pause(pause: float, lived: float) -> float:
     """How long to wait for the next start of a program that lived for so long.
 
@@ -78,6 +100,9 @@ def _ending(code: int) -> str:
 
 class Supervisor:
     """Runs programs in ranks: each rank begins when the one before it is ready, and ends first."""
+
+    start: ClassVar[Callable[..., Awaitable[Started]]] = staticmethod(start)
+    """How a program is started; tests of tidelog itself fork one that has imported everything."""
 
     def __init__(
         self,
@@ -151,7 +176,7 @@ class _Kept:
     def __init__(self, program: Program, listener: socket.socket) -> None:
         self._program = program
         self._listener = listener
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Started | None = None
         self._ending = asyncio.Event()
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
@@ -209,11 +234,10 @@ class _Kept:
         if self._program.is_given_port:
             handed_on[LISTENER_VARIABLE] = self._listener.fileno()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *tied(self._program.command, signal.SIGKILL),
-                env={**os.environ, **{name: str(number) for name, number in handed_on.items()}},
-                pass_fds=(*handed_on.values(), *self._program.files),
-                start_new_session=True,  # Ctrl-C is for the supervisor: it ends them in order
+            process = await Supervisor.start(
+                self._program.command,
+                {**os.environ, **{name: str(number) for name, number in handed_on.items()}},
+                (*handed_on.values(), *self._program.files),
             )
         except BaseException:
             os.close(said)

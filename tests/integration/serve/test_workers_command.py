@@ -19,16 +19,20 @@ from support.serve.processes import WAIT_SECONDS, kill, state
 from tidelog.monitoring.scrape import Scrape
 from tidelog.serve.private_directory import private_directory
 from tidelog.serve.workers import counted
-from tidelog.testing.process import CREDENTIALS, ServerProcess
+from tidelog.testing.process import CREDENTIALS, ServerProcess, spawn
 
 WORKERS = 2
 COMMAND = [sys.executable, "-m", "tidelog", "serve", "--workers", str(WORKERS)]
 
 
 class Server(ServerProcess):
-    """Without the surface that other tests add, which is served by one process only."""
+    """Without the surface that other tests add, which is served by one process only.
+
+    Its processes start from nothing, as those of users do; elsewhere they are forks (`warm`).
+    """
 
     program = "tidelog"
+    spawn = staticmethod(spawn)
 
 
 @pytest.fixture(scope="module")

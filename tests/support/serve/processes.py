@@ -159,9 +159,10 @@ def _children(process: int, module: str) -> list[int]:
 def _is_running(process: int, module: str) -> bool:
     try:
         words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        named = Path(f"/proc/{process}/comm").read_text().strip()  # of one that was forked
     except OSError:
         return False
-    return module.encode() in words[:4]
+    return module.encode() in words[:4] or named == module.rpartition(".")[2]
 
 
 def state(process: int) -> str:
