@@ -4,6 +4,7 @@ Nothing is fetched, neither while it is built nor when a page is opened: no inte
 style, script or font, and no link to another host. `tests/docs` holds all of that.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
 import tidelog  # noqa: E402 - the extensions beside this file are found first
+
+gc.set_threshold(100_000, 50, 100)
+"""Trees of pages are kept to the end, and to search them for garbage was a fifth of a build."""
 
 project = "tidelog"
 author = "the authors of tidelog"
