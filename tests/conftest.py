@@ -92,7 +92,7 @@ def postgresql_template(postgresql_server: str) -> str:
 class Databases:
     """Databases of single tests, by one connection of a loop of its own.
 
-    To connect for each would take a third of what a database takes.
+    To connect twice for each would take another third of what it takes to make and drop it.
     """
 
     def __init__(self, server: str) -> None:
