@@ -26,6 +26,8 @@ except ImportError:  # pragma: no cover - no wheel of websockets for this machin
 from tidelog.base.net.frame import BINARY, CLOSE, PING, PONG, TEXT
 
 CONTINUATION: Final = 0x0
+_WHOLE_TEXT: Final = 0x80 | TEXT
+"""First byte of a text message in one frame, as almost all are."""
 COMPRESSED: Final = 0x40
 """The reserved bit of the first byte of a compressed message's first frame (RFC 7692, 6)."""
 
@@ -140,12 +142,16 @@ class FrameReader:
                 if size > 125:
                     if first & 0x08:
                         raise Violation(PROTOCOL_ERROR, "control frame over 125 bytes")
-                    width = 2 if size == 126 else 8
+                    width, least = (2, 126) if size == 126 else (8, 65536)
                     if available - at < width:
                         break
-                    size = _long_size(data[at : at + width])
+                    size = int.from_bytes(data[at : at + width], "big")
+                    if size < least or size >> 63:  # the shortest form, and 63 bits (RFC 6455, 5.2)
+                        raise Violation(PROTOCOL_ERROR, "malformed payload length")
                     at += width
-                self._check(first, size)
+                is_plain = first == _WHOLE_TEXT and self._fragments is None
+                if not is_plain or size > self.max_message_bytes:
+                    self._check(first, size)
                 if available - at < 4:
                     break
                 mask = data[at : at + 4]
@@ -161,6 +167,8 @@ class FrameReader:
                     return None
                 payload = apply_mask(data[at:end], mask)
                 self._at = end
+                if is_plain and payload.isascii():
+                    return TEXT, payload
             whole = self._assemble(first, payload)
             if whole is not None:
                 return whole
@@ -231,14 +239,6 @@ class FrameReader:
             except UnicodeDecodeError:
                 raise Violation(INVALID_TEXT, "text is not UTF-8") from None
         return opcode, payload
-
-
-def _long_size(field: bytes) -> int:
-    """An extended payload length; RFC 6455, 5.2 asks for the shortest form and 63 bits."""
-    size = int.from_bytes(field, "big")
-    if size < (126 if len(field) == 2 else 65536) or size >> 63:
-        raise Violation(PROTOCOL_ERROR, "malformed payload length")
-    return size
 
 
 def close_code(payload: bytes) -> int:

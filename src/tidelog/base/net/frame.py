@@ -11,6 +11,8 @@ PING = 0x9
 PONG = 0xA
 
 _FINAL = 0x80
+_MIDDLE_TEXT = bytes((_FINAL | TEXT, 126))
+"""How a text frame of 126 to 65,535 bytes begins."""
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
@@ -25,6 +27,9 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 def text_frame(payload: bytes) -> bytes:
     """A text message; `payload` is UTF-8."""
+    size = len(payload)
+    if 126 <= size < 65536:  # as most are; there is one for each answer and each broadcast
+        return _MIDDLE_TEXT + size.to_bytes(2, "big") + payload
     return frame(TEXT, payload)
 
 
