@@ -10,10 +10,15 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import IO
 
 from tidelog.base.data.seal import seal
 from tidelog.base.errors import SchemaTooNew, StoreDamaged, StoreInUse, StoreUnavailable
+
+# Of what is no text, number or bytearray `sqlite3` first looks for an adapter. Not to find one for
+# NULL took 0.2 us for each in each row, of the 3.7 that an insert takes.
+sqlite3.register_adapter(NoneType, lambda value: value)
 
 BUSY_TIMEOUT_MS = 5000
 """How long a statement waits for another connection's lock before it fails."""
