@@ -31,6 +31,7 @@ from tidelog.base.settings.limits import Limits
 from tidelog.config import schema
 from tidelog.log.committer import Committer
 from tidelog.store import open_store
+from tidelog.sync import messages
 from tidelog.sync.front.service import SyncService
 from tidelog.sync.protocol.actions import Submit
 from tidelog.sync.protocol.items import PreparedItem, prepare
@@ -141,7 +142,8 @@ def _tree_items(first: int, count: int, model: Model) -> tuple[PreparedItem, ...
 def _submitted(service: SyncService, submit: Submit) -> asyncio.Future[Any]:
     """What is answered to a submit; all come from one connection, and keep their order."""
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    service.submit(submit, answer.set_result, 1, 0)
+    question = messages.Submit(submit.items, submit.size_bytes, submit.stops_at_rejection, 1)
+    service.link.ask(question, answer.set_result)
     return answer
 
 

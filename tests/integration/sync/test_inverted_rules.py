@@ -326,8 +326,8 @@ INVERSIONS = (
     Inversion(
         "D56",
         SESSION,
-        "too_many = self._in_flight > self._settings.max_in_flight_drafts",
-        "too_many = drafts > self._settings.max_in_flight_drafts",
+        "too_many=self._in_flight > limits.max_in_flight_drafts",
+        "too_many=drafts > limits.max_in_flight_drafts",
         OF_SESSION + "test_drafts_in_flight_are_counted_on_arrival",
     ),
     Inversion(

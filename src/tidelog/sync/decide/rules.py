@@ -36,6 +36,10 @@ class Outcome(Struct):
     """Tells an altered event from altered partitions when the id is used again."""
 
 
+_encode = msgspec.json.Encoder().encode
+_decode_outcome = msgspec.json.Decoder(Outcome).decode
+
+
 class Follow(Struct, frozen=True):
     """Bring one partition's state up to an accepted event."""
 
@@ -69,9 +73,8 @@ class SubmitItem(Struct, frozen=True):
             reason, faults = item.refused
             return Refuse(Rejected(item.id, reason, faults, view.now_ms))
         row = view.dedupe(SCOPE, item.id)
-        verdict = key_use(row, item.fingerprint)
-        if row is not None and verdict is not KeyUse.NEW:
-            return Refuse(_known(item, row, verdict, view.now_ms))
+        if row is not None:
+            return Refuse(_known(item, row, view.now_ms))
         if item.invalid:
             return Refuse(Rejected(item.id, "validation_failed", item.invalid, view.now_ms))
         for state in self.states:
@@ -102,7 +105,9 @@ class SubmitItem(Struct, frozen=True):
             rows=tuple(
                 [RowChange("sync_add_partition", (name, committed_id)) for name in item.partitions]
             ),
-            states=tuple([Follow(state, committed_id, item.event) for state in self.states]),
+            states=tuple([Follow(state, committed_id, item.event) for state in self.states])
+            if self.states
+            else (),
         )
 
 
@@ -140,11 +145,9 @@ def in_sequence(items: Sequence[SubmitItem]) -> Sequence[_InSequence]:
     return [_InSequence(item, index, rejected) for index, item in enumerate(items)]
 
 
-def _known(
-    item: PreparedItem, row: DedupeRow, verdict: KeyUse, now_ms: int
-) -> Committed | Rejected:
-    outcome = msgspec.json.decode(row.outcome, type=Outcome)
-    if verdict is KeyUse.REPEATED:
+def _known(item: PreparedItem, row: DedupeRow, now_ms: int) -> Committed | Rejected:
+    outcome = _decode_outcome(row.outcome)
+    if key_use(row, item.fingerprint) is KeyUse.REPEATED:
         return Committed(item.id, outcome.committed_id, outcome.status_updated_at)
     field = "partitions" if outcome.event_hash == item.event_hash else "event"
     return Rejected(item.id, "validation_failed", (Fault(field, REUSED),), now_ms)
@@ -155,5 +158,5 @@ def dedupe_row(
 ) -> DedupeRow:
     """The row that remembers a committed event; `proofs` as `proofs_of` returns them."""
     fingerprint, event_hash = proofs
-    outcome = msgspec.json.encode(Outcome(committed_id, now_ms, event_hash))
+    outcome = _encode(Outcome(committed_id, now_ms, event_hash))
     return DedupeRow(SCOPE, item_id, committed_id, fingerprint, client_id, outcome, 1, now_ms, None)

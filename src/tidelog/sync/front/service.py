@@ -73,6 +73,8 @@ client is told to ask for another page."""
 
 _PING = frame(PING, b"")
 
+_NOT_TAKEN = (NotTaken, NotAsked, NotSent)
+
 Subscribers = dict["_Connection", Callable[[Sequence[bytes]], None]]
 """Who gets the broadcasts of a partition, or of a project, and how."""
 
@@ -309,28 +311,6 @@ class SyncService:
             connection.send("connected", self._connected(connection, action), action.reply_to)
 
     # Submit.
-
-    def submit(
-        self,
-        request: Submit,
-        answered: Callable[[Message], None],
-        connection: int,
-        round_: int,
-        *,
-        follows: bool = False,
-    ) -> None:
-        """Ask the owner to commit; `answered` takes what `messages.Submit` says."""
-        self.link.ask(
-            messages.Submit(
-                request.items,
-                request.size_bytes,
-                request.stops_at_rejection,
-                connection,
-                round_,
-                follows,
-            ),
-            answered,
-        )
 
     async def commit(self, request: Submit) -> Sequence[Result]:
         """Commit what comes from no connection; returns when its events have come here too.
@@ -604,14 +584,15 @@ class _Connection:
         self.number = self._service.opened(self)
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        was_known = self.session.claims is not None
-        actions = self.session.receive(
+        session = self.session
+        was_known = session.claims is not None
+        actions = session.receive(
             payload, is_text=is_text, now=self._service.steady(), unix_now=time.time()
         )
-        if self.outlet is not None and self.session.claims is not None and not was_known:
+        if not was_known and session.claims is not None and self.outlet is not None:
             self.outlet.admit()  # at once: its first submit may follow without a pause
         self._act(actions)
-        if self.outlet is not None and self.session.is_full:
+        if session.is_full and self.outlet is not None:
             self._is_paused = True
             self.outlet.pause_reading()
 
@@ -660,12 +641,11 @@ class _Connection:
 
     def send(self, kind: str, payload: bytes, reply_to: str | None = None) -> None:
         """Send a message of this connection's own."""
-        self.push(self._framed(kind, payload, reply_to))
+        self.push(self._framed(kind, payload, reply_to, self._service.clock.now_ms()))
 
-    def _framed(self, kind: str, payload: bytes, reply_to: str | None) -> bytes:
+    def _framed(self, kind: str, payload: bytes, reply_to: str | None, now_ms: int) -> bytes:
         self._sent += 1
         msg_id = f"s{self._sent}" if reply_to is None else reply_to
-        now_ms = self._service.clock.now_ms()
         return text_frame(self.session.form.envelope(kind, msg_id, now_ms, payload))
 
     def tell(self, problem: Problem) -> None:
@@ -680,7 +660,7 @@ class _Connection:
 
     def _answered(self, request: Submit, answer: Message) -> None:
         """The result goes out before any event of the request does."""
-        if isinstance(answer, NotTaken | NotAsked | NotSent):
+        if isinstance(answer, _NOT_TAKEN):
             self._not_taken(request, answer)
             return
         unanswered = self.unanswered
@@ -699,8 +679,9 @@ class _Connection:
                 self._service.note_origin(self, answer.results)
             now_ms = self._service.clock.now_ms()
             payload = self.session.form.results(request, answer.results, now_ms)
-            self.send("submit_events_result", payload, request.reply_to)
-            self._act(self.session.answered(self._service.steady(), time.time()))
+            self.push(self._framed("submit_events_result", payload, request.reply_to, now_ms))
+            if next_ := self.session.answered(self._service.steady(), time.time()):
+                self._act(next_)
         else:
             # The store failed. Earlier items may be committed, and nobody was told (sync D29).
             self.failed = True
@@ -728,9 +709,6 @@ class _Connection:
             else:
                 self._refuse(answer.raised())
 
-    def _queued(self) -> None:
-        self._act(self.session.queued(self._service.steady(), time.time()))
-
     def _done(self) -> None:
         self._act(self.session.done(self._service.steady(), time.time()))
 
@@ -752,13 +730,23 @@ class _Connection:
             self.outlet.resume_reading()
 
     def _submit(self, request: Submit) -> None:
-        unanswered = self.unanswered
+        service, unanswered = self._service, self.unanswered
         unanswered.append(request)
-        answered = partial(self._answered, request)
-        follows = bool(self.subscriptions)
-        self._service.submit(request, answered, self.number, self._round, follows=follows)
-        if unanswered and unanswered[-1] is request:  # or it was not taken, and is told so
-            self._queued()
+        service.link.ask(
+            messages.Submit(
+                request.items,
+                request.size_bytes,
+                request.stops_at_rejection,
+                self.number,
+                self._round,
+                bool(self.subscriptions),
+            ),
+            partial(self._answered, request),
+        )
+        if not unanswered or unanswered[-1] is not request:
+            return  # it was not taken, and is told so
+        if next_ := self.session.queued(service.steady(), time.time()):
+            self._act(next_)
 
     def _refuse(self, error: TidelogError) -> None:
         self._act(self.session.busy(str(error)))
@@ -775,7 +763,9 @@ class _Connection:
                         await self.outlet.drained()
                     page = await self._service.page(action, self)
                     if self.outlet is not None:
-                        self.outlet.answer(self._framed("sync_response", page, action.reply_to))
+                        now_ms = self._service.clock.now_ms()
+                        framed = self._framed("sync_response", page, action.reply_to, now_ms)
+                        self.outlet.answer(framed)
                     self.release()
                     self._done()
         except Problem as problem:

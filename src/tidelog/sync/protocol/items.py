@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -111,7 +111,7 @@ def prepare(
     )
 
 
-class Preparation(NamedTuple):
+class Preparation(Struct, frozen=True):
     """What all items of a request are prepared by."""
 
     client_id: str

@@ -10,7 +10,7 @@ before it is answered. Whatever else comes after it waits for its answer.
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, structs
 
@@ -31,11 +31,11 @@ from tidelog.sync.protocol.form import NATIVE, WireForm
 from tidelog.sync.protocol.insieme import messages as insieme
 from tidelog.sync.protocol.insieme.events import SEPARATOR
 from tidelog.sync.protocol.insieme.form import InsiemeForm
-from tidelog.sync.protocol.items import Preparation, PreparedItem, prepare, prepare_read
+from tidelog.sync.protocol.items import Preparation, PreparedItem, prepare
 from tidelog.sync.protocol.partitions import name_faults, normal_set
 from tidelog.sync.protocol.problem import Problem
 from tidelog.sync.protocol.profiles import CANONICAL, COMPATIBILITY, Model, accepted_types
-from tidelog.sync.protocol.submitted import PlainSubmit, plain_submit, read_items
+from tidelog.sync.protocol.submitted import PlainSubmit, plain_submit, prepared_items
 from tidelog.sync.protocol.tokens import Claims, TokenRefused, Tokens
 from tidelog.sync.protocol.wire import (
     CLIENT_TYPES,
@@ -73,7 +73,7 @@ PINGS_PER_TIMEOUT = 3
 INSIEME = "insieme"
 """What a connection of that dialect has instead of a profile: each event tells its own."""
 
-_WORK = (Connected, Submit, Sync)
+_WORK = (Submit, Connected, Sync)
 """Actions whose end the service reports, by `done` or `queued`."""
 
 
@@ -95,7 +95,7 @@ class ApplicationRules(Protocol):
         """An item with what the plug-in finds and will check, each at its step of sync 8.2."""
 
 
-class _Received(NamedTuple):
+class _Received(Struct):
     """A frame that waits for its turn, and what was found on its arrival."""
 
     frame: bytes
@@ -106,7 +106,8 @@ class _Received(NamedTuple):
     drafts: int
     """How many drafts it brought."""
     events: Sequence[bytes]
-    """The events of these drafts as sent; none if they are too many to be looked at."""
+    """The events of these drafts as sent; none if they are too many to be looked at, or while it
+    may be a submit of the usual form, which has them."""
     too_many: bool
     """Whether more drafts were in flight than may be when it arrived (sync D56)."""
     may_follow: bool
@@ -134,6 +135,8 @@ class Session:
         self._tokens = tokens
         self.claims: Claims | None = None
         """Who the peer is; None before the handshake."""
+        self._by: Preparation | None = None
+        """What its items are prepared by, once it has connected in the protocol's own form."""
         self.profile = ""
         self.form: WireForm = NATIVE
         """The dialect of the peer."""
@@ -167,23 +170,22 @@ class Session:
         if now - self._window_started >= 1:
             self._window_started, self._window_messages = now, 0
         self._window_messages += 1
-        too_fast = self._window_messages > self._settings.max_messages_per_second
         limits = self._settings
-        too_many_values = len(frame) <= limits.max_message_bytes and strictjson.has_more_values(
-            frame, limits.max_message_values
-        )
-        is_read = not too_fast and not too_many_values and len(frame) <= limits.max_message_bytes
+        too_fast = self._window_messages > limits.max_messages_per_second
+        is_small = len(frame) <= limits.max_message_bytes
+        too_many_values = is_small and strictjson.has_more_values(frame, limits.max_message_values)
+        is_read = is_small and not too_fast and not too_many_values
         submit = plain_submit(frame) if is_read and self.form is NATIVE else None
-        events: Sequence[bytes] = []
+        events: Sequence[bytes] = ()
         if submit is not None:
-            events = submit.events
-        elif is_read:
-            events = self.form.raw_drafts(frame, limits.batch_size)
-        drafts = len(events)
+            drafts = len(submit.payload.events)
+        else:
+            if is_read:
+                events = self.form.raw_drafts(frame, limits.batch_size)
+            drafts = len(events)
+            if drafts > limits.max_batch_size:
+                events = ()
         self._in_flight += drafts
-        too_many = self._in_flight > self._settings.max_in_flight_drafts
-        if drafts > self._settings.max_batch_size:
-            events = []
         received = _Received(
             frame,
             is_text,
@@ -191,16 +193,19 @@ class Session:
             too_many_values,
             drafts,
             events,
-            too_many,
+            too_many=self._in_flight > limits.max_in_flight_drafts,
             may_follow=drafts > 0,
             is_plain=submit is not None,
             submit=submit,
         )
         if self._inbox or not self._may_start(received):
-            received = received._replace(submit=None)
-        self._inbox.append(received)
-        self._inbox_bytes += len(frame)
-        return self._next(now, unix_now)
+            received.submit = None
+            self._inbox.append(received)
+            self._inbox_bytes += len(frame)
+            return self._next(now, unix_now)
+        actions: list[Action] = []
+        self._start(received, actions, now, unix_now)
+        return actions
 
     def done(self, now: float, unix_now: float) -> list[Action]:
         """The action that was asked for is finished; returns what to do next."""
@@ -215,14 +220,14 @@ class Session:
         self._queued.append(self._current)
         self._queued_bytes += len(self._current.frame)
         self._current = None
-        return self._next(now, unix_now)
+        return self._next(now, unix_now) if self._inbox else []
 
     def answered(self, now: float, unix_now: float) -> list[Action]:
         """The oldest submit in the committer's queue is answered; returns what to do next."""
         received = self._queued.popleft()
         self._queued_bytes -= len(received.frame)
         self._in_flight -= received.drafts
-        return self._next(now, unix_now)
+        return self._next(now, unix_now) if self._inbox else []
 
     def postponed(self, count: int = 1) -> bool:
         """The last `count` submits found no room in the committer's queue.
@@ -294,25 +299,31 @@ class Session:
         while self._inbox and self._may_start(self._inbox[0]) and not self.closed:
             received = self._inbox.popleft()
             self._inbox_bytes -= len(received.frame)
-            try:
-                if received.too_fast:
-                    raise Problem("rate_limited", "too many messages", retry_after_ms=1000)
-                action = self._handle(received, now, unix_now)
-            except Problem as problem:
-                if self._queued:
-                    # The error must not overtake the answers to the submits before it, and may be
-                    # another one by then: the token can expire meanwhile.
-                    self._wait_for_answers(received)
-                    break
-                actions += self._fail(problem)
-                action = None
-            if action is not None:
-                actions.append(action)
-            if isinstance(action, _WORK):
-                self._current = received
+            self._start(received, actions, now, unix_now)
+        return actions
+
+    def _start(
+        self, received: _Received, actions: list[Action], now: float, unix_now: float
+    ) -> None:
+        """Process a message whose turn it is, and add what is to be done about it."""
+        try:
+            if received.too_fast:
+                raise Problem("rate_limited", "too many messages", retry_after_ms=1000)
+            action = self._handle(received, now, unix_now)
+        except Problem as problem:
+            if self._queued:
+                # The error must not overtake the answers to the submits before it, and may be
+                # another one by then: the token can expire meanwhile.
+                self._wait_for_answers(received)
             else:
                 self._in_flight -= received.drafts
-        return actions
+                actions += self._fail(problem)
+            return
+        actions.append(action)
+        if isinstance(action, _WORK):
+            self._current = received
+        else:
+            self._in_flight -= received.drafts
 
     def _may_start(self, received: _Received) -> bool:
         if self._current is not None:
@@ -325,7 +336,8 @@ class Session:
 
     def _wait_for_answers(self, received: _Received) -> None:
         """Put a submit back: it is looked at anew when those before it are answered."""
-        self._inbox.appendleft(received._replace(may_follow=False, submit=None))
+        received.may_follow, received.submit = False, None
+        self._inbox.appendleft(received)
         self._inbox_bytes += len(received.frame)
 
     def _fail(self, problem: Problem) -> list[Action]:
@@ -345,6 +357,7 @@ class Session:
             action = self._plain_submit(submit, received, unix_now)
             if action is not None:
                 return action
+            received.events = submit.events
         message = self._read(received)
         if self.claims is None:
             self.form = InsiemeForm() if insieme.is_spoken(message) else NATIVE
@@ -475,6 +488,8 @@ class Session:
                 supported_profiles=list(self._settings.profiles),
             )
         self.claims, self.profile, self._alive_at = claims, profile, now
+        allows = allowed(claims, self._plugin, "write")
+        self._by = Preparation(claims.client_id, claims.user_id, profile, self._model, allows)
         capabilities: dict[str, Any] = {
             "profile": profile,
             "accepted_event_types": list(accepted_types(profile)),
@@ -498,33 +513,26 @@ class Session:
         self, submit: PlainSubmit, received: _Received, unix_now: float
     ) -> Submit | None:
         """A submit of the usual form; None if something may be wrong with it, and must be found."""
-        claims = self.claims
+        claims, by = self.claims, self._by
         if (
             claims is None
+            or by is None
             or self.form is not NATIVE  # it may have been settled after the frame came
             or unix_now >= claims.expires_at
             or not received.is_text
             or received.too_many
         ):
             return None
-        items = read_items(submit, received.frame, claims.client_id, self._settings.max_batch_size)
+        items = prepared_items(submit, received.frame, by, self._settings.max_batch_size)
         if items is None:
             return None
-        by = Preparation(
-            claims.client_id,
-            claims.user_id,
-            self.profile,
-            self._model,
-            allowed(claims, self._plugin, "write"),
-        )
-        prepared = [prepare_read(*item, by) for item in items]
         if self._plugin is not None:
             judge = self._plugin.judge
-            prepared = [
-                judge(item, read.raw_event, claims)
-                for item, read in zip(prepared, items, strict=True)
+            items = [
+                judge(item, bytes(raw), claims)
+                for item, raw in zip(items, submit.events, strict=True)
             ]
-        return Submit(tuple(prepared), len(received.frame), submit.stops_at_rejection)
+        return Submit(tuple(items), len(received.frame), submit.stops_at_rejection)
 
     def _submit(self, payload: Mapping[str, Any], received: _Received) -> Action:
         assert self.claims is not None  # noqa: S101 - checked with the envelope

@@ -7,16 +7,17 @@ fault, an unknown member, a key that appears twice) makes this say nothing, and 
 way. So this may only ever be believed if it says yes.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tidelog.base.data import strictjson
 from tidelog.base.data.canonical import read_canonical
 from tidelog.base.errors import NotCanonicalizable
+from tidelog.sync.protocol.items import Preparation, PreparedItem, prepare_read
 from tidelog.sync.protocol.wire import MAX_ID_BYTES, SUBMIT, SUPPORTED_VERSIONS, encode
+
+MAX_EVENT_DEPTH = strictjson.MAX_DEPTH - 4
+"""Of an event: it is in an item, which is in the events of the payload of a message."""
 
 
 class _Item(Struct):
@@ -52,16 +53,6 @@ class PlainSubmit(Struct):
         return self.payload.stop_at_rejection is True
 
 
-class ReadItem(NamedTuple):
-    """An item that has passed the invariants of sync 8.1."""
-
-    id: str
-    partitions: Sequence[str]
-    event: dict[str, Any]
-    raw_event: bytes
-    canonical_event: bytes
-
-
 _decode = msgspec.json.Decoder(PlainSubmit).decode
 
 
@@ -76,23 +67,19 @@ def plain_submit(frame: bytes) -> PlainSubmit | None:
     return message if message.type == SUBMIT else None
 
 
-def read_items(
-    submit: PlainSubmit, frame: bytes, client_id: str, max_batch_size: int
-) -> list[ReadItem] | None:
-    """The items of a submit of this client without any fault; None if there may be one."""
-    payload = submit.payload
+def prepared_items(
+    submit: PlainSubmit, frame: bytes, by: Preparation, max_batch_size: int
+) -> list[PreparedItem] | None:
+    """The items of a submit after `prepare`, if it has no fault; None if there may be one."""
+    client_id, payload = by.client_id, submit.payload
     drafts = payload.events
     if (
         not submit.msg_id
         or submit.protocol_version not in SUPPORTED_VERSIONS
         or not 0 < len(drafts) <= max_batch_size
         or payload.client_id not in (UNSET, client_id)
-        or strictjson.spells_colons(frame)
-        or strictjson.is_deeper(frame, strictjson.MAX_DEPTH)
+        or not strictjson.has_every_key(encode(submit), frame)  # and no unknown one
     ):
-        return None
-    # As in `strictjson`: a key that appears twice, or is unknown, takes a colon with it.
-    if encode(submit).count(b":") != frame.count(b":"):
         return None
     items = []
     for draft in drafts:
@@ -102,7 +89,8 @@ def read_items(
         except (ValueError, RecursionError, NotCanonicalizable):
             return None
         if (
-            raw.count(b":") != canonical.count(b":")
+            not strictjson.has_every_key(encode(event), raw)
+            or strictjson.is_deeper(raw, MAX_EVENT_DEPTH)
             or not 0 < len(item_id) <= MAX_ID_BYTES
             or not (item_id.isascii() or len(item_id.encode()) <= MAX_ID_BYTES)
             or draft.client_id not in (UNSET, client_id)
@@ -111,7 +99,7 @@ def read_items(
             or type(event.get("payload")) is not dict
         ):
             return None
-        items.append(ReadItem(item_id, draft.partitions, event, raw, canonical))
+        items.append(prepare_read(item_id, draft.partitions, event, raw, canonical, by))
     if len(items) > 1 and len({item.id for item in items}) < len(items):
         return None
     return items

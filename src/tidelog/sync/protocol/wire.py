@@ -76,12 +76,8 @@ def raw_events(frame: bytes) -> list[Raw]:
 
 def envelope(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
     """A server message around an encoded payload."""
-    return b'{"type":"%s","msg_id":"%s","timestamp":%d,"payload":%s,"protocol_version":"1.0"}' % (
-        kind.encode(),
-        msg_id.encode(),
-        timestamp,
-        payload,
-    )
+    head = f'{{"type":"{kind}","msg_id":"{msg_id}","timestamp":{timestamp},"payload":'
+    return head.encode() + payload + b',"protocol_version":"1.0"}'
 
 
 def error_payload(code: str, message: str, details: dict[str, Any] | None) -> bytes:

@@ -20,6 +20,8 @@ from tidelog.sync.messages import NotTaken, Submit, Submitted
 from tidelog.sync.protocol.items import PreparedItem
 from tidelog.sync.upkeep.state_cache import CachedState, StateCache
 
+_STREAMS = (STREAM,)
+
 Tell = Callable[[Message], None]
 """Takes the answer to a submit."""
 
@@ -63,7 +65,7 @@ class _Request:
         tell: Tell,
     ) -> None:
         keys = tuple([item.key for item in items if not item.prepared.refused])
-        self.names = Names(keys, (STREAM,))
+        self.names = Names(keys, _STREAMS)
         self.size_bytes = submit.size_bytes
         self.waits_for_entries = not submit.follows
         self._items = items
@@ -116,7 +118,7 @@ class Submitting:
         wanted = _wanted(submit.items)
         before = None if sender is None else sender.loading
         if before is None:
-            pinned = self._states.pin_ready(wanted)
+            pinned = self._states.pin_ready(wanted) if wanted else {}
             if pinned is not None:
                 self._queue(submit, pinned, sender, tell)
                 return

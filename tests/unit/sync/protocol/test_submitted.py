@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tidelog.base.data.canonical import canonical, read_canonical
 from tidelog.base.errors import NotCanonicalizable
 from tidelog.sync.protocol import session as session_module
-from tidelog.sync.protocol.actions import Action, Send, Submit
+from tidelog.sync.protocol.actions import Action, Connected, Send, Submit
+from tidelog.sync.protocol.items import Preparation, prepare
 from tidelog.sync.protocol.profiles import CANONICAL, TREE_ACTIONS, Model
 from tidelog.sync.protocol.session import Session
-from tidelog.sync.protocol.submitted import plain_submit, read_items
+from tidelog.sync.protocol.submitted import plain_submit, prepared_items
 from tidelog.sync.protocol.tokens import Tokens
 from tidelog.sync.settings import SyncSettings
 
@@ -95,10 +96,27 @@ def messages(draw: st.DrawFn) -> bytes:
 
 def done_with(frame: bytes, *, is_text: bool = True, unix_now: float = 0) -> list[Action]:
     """What a session does with a frame."""
+    return connected().receive(frame, is_text=is_text, now=0.0, unix_now=unix_now)
+
+
+def connected() -> Session:
+    """A session after its handshake."""
     session = Session(SETTINGS, MODEL, TOKENS, 0.0)
-    session.claims = TOKENS.verify(jwt.encode(CLAIMS, SECRET))
-    session.profile = CANONICAL
-    return session.receive(frame, is_text=is_text, now=0.0, unix_now=unix_now)
+    [action] = session.receive(CONNECT, is_text=True, now=0.0, unix_now=0)
+    assert isinstance(action, Connected)
+    assert session.done(0.0, 0) == []
+    assert session.profile == CANONICAL
+    return session
+
+
+TOKEN = jwt.encode(CLAIMS, SECRET)
+CONNECT = text_of(
+    {
+        **MESSAGE,
+        "type": "connect",
+        "payload": {"token": TOKEN, "client_id": "c", "supported_profiles": [CANONICAL]},
+    }
+)
 
 
 def member_by_member(do: Callable[[], list[Action]]) -> list[Action]:
@@ -114,8 +132,10 @@ def test_both_ways_of_reading_come_to_the_same(frame: bytes) -> None:
     assert done_with(frame) == member_by_member(partial(done_with, frame))
 
 
-def test_a_usual_submit_is_read_once() -> None:
-    """The way of this module is the one that is taken, and gives the canonical forms."""
+def test_a_usual_submit_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of this module is the one that is taken, and prepares the same items."""
+    allows = TOKENS.verify(TOKEN).allows
+    by = Preparation("c", "u", CANONICAL, MODEL, allows)
     for message in (
         MESSAGE,
         {**MESSAGE, "timestamp": 1.5},
@@ -126,12 +146,22 @@ def test_a_usual_submit_is_read_once() -> None:
         frame = text_of(message)
         submit = plain_submit(frame)
         assert submit is not None
-        items = read_items(submit, frame, "c", 3)
-        assert items is not None
-        for item, given_item in zip(items, message["payload"]["events"], strict=True):
-            assert item.event == given_item["event"]
-            assert item.canonical_event == canonical(given_item["event"])
-        [action] = done_with(frame)
+        assert prepared_items(submit, frame, by, 3) == [
+            prepare(
+                item,
+                text_of(item["event"]),
+                client_id="c",
+                profile=CANONICAL,
+                model=MODEL,
+                allows=allows,
+                user_id="u",
+            )
+            for item in message["payload"]["events"]
+        ]
+        session = connected()
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_read", None)  # which reads it member by member
+            [action] = session.receive(frame, is_text=True, now=0.0, unix_now=0)
         assert isinstance(action, Submit)
         assert [action] == member_by_member(partial(done_with, frame))
 
