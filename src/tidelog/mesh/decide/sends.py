@@ -5,6 +5,7 @@ the state as its predecessors in the same batch left it, and returns what to app
 a refusal leaves nothing, so the next send under the same id is a first accept.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -30,6 +31,9 @@ from tidelog.store.rows import DedupeRow
 
 _encode = msgspec.json.Encoder().encode
 
+REMEMBERED_READS = 1024
+"""Pairs of a sender and a destination; a name has up to 512 bytes."""
+
 
 class CommitSend(Struct, frozen=True, kw_only=True):
     """A send whose id the broker does not know yet, or did not when it was looked up."""
@@ -48,35 +52,21 @@ class CommitSend(Struct, frozen=True, kw_only=True):
     def names(self) -> Names:
         """What `decide` reads."""
         mesh_id, envelope = self.mesh_id, self.envelope
-        kind, ref = envelope.destination_kind, envelope.destination_ref
-        rows: list[tuple[str, tuple[Any, ...]]] = [
-            ("mesh_by_id", (mesh_id,)),
-            ("mesh_member", (mesh_id, self.sender.public_hex)),
-            ("mesh_webhooks", (mesh_id, self._webhook_topic)),
-        ]
-        match kind:
-            case "topic":
-                rows.append(("mesh_topic", (mesh_id, ref)))
-            case "dm":
-                rows.append(("mesh_member", (mesh_id, ref)))
-            case "queue":
-                rows.append(("mesh_queue", (mesh_id, ref)))
-        rows += [("mesh_member", (mesh_id, key)) for key in self.mentions]
-        stream = stream_name(mesh_id)
-        return Names(
-            dedupe=((stream, self.client_message_id),), streams=(stream,), rows=tuple(rows)
+        rows = _reads(
+            mesh_id,
+            self.sender.public_hex,
+            envelope.destination_kind,
+            envelope.destination_ref,
         )
+        if self.mentions:
+            rows += tuple([("mesh_member", (mesh_id, key)) for key in self.mentions])
+        stream = stream_name(mesh_id)
+        return Names(((stream, self.client_message_id),), (stream,), rows)
 
     @property
     def size_bytes(self) -> int:
         """About what it holds in memory while it waits."""
         return 1024 + len(self.envelope.body) + 2 * len(self.envelope.meta)
-
-    @property
-    def _webhook_topic(self) -> str:
-        """What selects endpoints of a topic; other messages go to those of the whole mesh."""
-        is_topic = self.envelope.destination_kind == "topic"
-        return self.envelope.destination_ref if is_topic else ""
 
     def decide(self, view: View) -> Accept | Refuse:
         """Gate, claim, destination; then everything of mesh 6.6 at once, or nothing."""
@@ -93,7 +83,7 @@ class CommitSend(Struct, frozen=True, kw_only=True):
         recipients = self._recipients(view, mesh)
         if isinstance(recipients, replies.Reply):
             return Refuse(recipients)
-        return self._accept(view, mesh, recipients)
+        return self._accept(view, mesh, stream, recipients)
 
     def _member(self, view: View, public_hex: str) -> Member | None:
         return member_of(view.rows("mesh_member", (self.mesh_id, public_hex)), public_hex)
@@ -107,12 +97,12 @@ class CommitSend(Struct, frozen=True, kw_only=True):
                 if not rows:
                     return replies.refusal(404, "topic_not_found")
                 sender = self.sender.public_hex
-                subscribers = tuple(key for key, _ in rows if key is not None)
+                subscribers = tuple([key for key, _ in rows if key is not None])
                 if sender not in subscribers:
                     return replies.refusal(403, "not_subscribed")
                 if mesh.echo_to_sender:
                     return subscribers
-                return tuple(key for key in subscribers if key != sender)
+                return tuple([key for key in subscribers if key != sender])
             case "dm":
                 if self._member(view, ref) is None:
                     return replies.refusal(404, "recipient_not_found")
@@ -122,11 +112,12 @@ class CommitSend(Struct, frozen=True, kw_only=True):
                     return replies.refusal(404, "queue_not_found")
                 return (queue_recipient(ref),)
 
-    def _accept(self, view: View, mesh: Mesh, recipients: tuple[str, ...]) -> Accept:
-        stream = stream_name(self.mesh_id)
+    def _accept(self, view: View, mesh: Mesh, stream: str, recipients: tuple[str, ...]) -> Accept:
         history_id = view.serial(stream) + 1
         now, message_id, mesh_id = view.now_ms, self.broker_message_id, self.mesh_id
-        endpoints = view.rows("mesh_webhooks", (mesh_id, self._webhook_topic))
+        envelope = self.envelope
+        topic = _webhook_topic(envelope.destination_kind, envelope.destination_ref)
+        endpoints = view.rows("mesh_webhooks", (mesh_id, topic))
         mentioned = [key for key in self.mentions if self._member(view, key) is not None]
         targets = [(key, PUSH, "") for key in recipients]
         targets += [("", WEBHOOK, endpoint_id) for (endpoint_id,) in endpoints]
@@ -141,30 +132,28 @@ class CommitSend(Struct, frozen=True, kw_only=True):
         return Accept(
             replies.accepted(self.client_message_id, message_id, history_id),
             entries=(self._draft(stream, mentioned, len(recipients), len(endpoints)),),
-            dedupe=(self._dedupe_row(view, mesh, history_id),),
+            dedupe=(self._dedupe_row(view, mesh, stream, history_id),),
             rows=tuple(rows),
         )
 
-    def _dedupe_row(self, view: View, mesh: Mesh, history_id: int) -> DedupeRow:
+    def _dedupe_row(self, view: View, mesh: Mesh, stream: str, history_id: int) -> DedupeRow:
         envelope = self.envelope
         expires_at = None
         if mesh.dedupe_retention_mode != "permanent":
             expires_at = view.now_ms + mesh.dedupe_retention_days * DAY_MS
+        outcome = stored_outcome(
+            self.broker_message_id, history_id, envelope.destination_kind, envelope.destination_ref
+        )
         return DedupeRow(
-            scope=stream_name(self.mesh_id),
-            key=self.client_message_id,
-            committed_id=view.next_committed_id,
-            fingerprint=self.fingerprint,
-            owner=self.sender.id,
-            outcome=stored_outcome(
-                self.broker_message_id,
-                history_id,
-                envelope.destination_kind,
-                envelope.destination_ref,
-            ),
-            available=1,
-            first_seen_at=view.now_ms,
-            expires_at=expires_at,
+            stream,
+            self.client_message_id,
+            view.next_committed_id,
+            self.fingerprint,
+            self.sender.id,
+            outcome,
+            1,
+            view.now_ms,
+            expires_at,
         )
 
     def _draft(self, stream: str, mentioned: list[str], recipients: int, webhooks: int) -> Draft:
@@ -192,12 +181,34 @@ class CommitSend(Struct, frozen=True, kw_only=True):
             # As it is, and last: the views of PostgreSQL cut it off there.
             body = body[:-1] + b',"meta":' + envelope.meta + b"}"
         return Draft(
-            stream=stream,
-            surface=SURFACE,
-            kind=f"send.{envelope.destination_kind}",
-            entity=self.broker_message_id,
-            ref=envelope.destination_ref,
-            actor=sender.id,
-            body=body,
-            data=envelope.body,
+            stream,
+            SURFACE,
+            f"send.{envelope.destination_kind}",
+            self.broker_message_id,
+            envelope.destination_ref,
+            sender.id,
+            body,
+            envelope.body,
         )
+
+
+@lru_cache(REMEMBERED_READS)
+def _reads(
+    mesh_id: str, sender: str, kind: str, ref: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What a decision reads of a sender and a destination, whatever the message.
+
+    A member sends to the same again and again, so they are remembered.
+    """
+    destination = {"topic": "mesh_topic", "dm": "mesh_member", "queue": "mesh_queue"}[kind]
+    return (
+        ("mesh_by_id", (mesh_id,)),
+        ("mesh_member", (mesh_id, sender)),
+        ("mesh_webhooks", (mesh_id, _webhook_topic(kind, ref))),
+        (destination, (mesh_id, ref)),
+    )
+
+
+def _webhook_topic(kind: str, ref: str) -> str:
+    """What selects endpoints of a topic; other messages go to those of the whole mesh."""
+    return ref if kind == "topic" else ""

@@ -188,17 +188,17 @@ class Connection:
     def _act(self, actions: list[Action]) -> None:
         for number, action in enumerate(actions):
             match action:
+                case AcceptSend(frame):  # first, because most are
+                    self._accept(frame)
+                case Acknowledge(frame):
+                    self._service.delivery.acknowledged(self, frame)
                 case Send(frame):
                     self.send(frame)
                 case Close(code, reason):
                     self._close(code, reason)
-                case Acknowledge(frame):
-                    self._service.delivery.acknowledged(self, frame)
                 case ReportFailure(frame):
                     told = (frame.kind[:64], frame.feature[:64], frame.detail[:200])
                     _log.warning("a daemon cannot work with this broker: %r %r %r", *told)
-                case AcceptSend(frame):
-                    self._accept(frame)
                 case _:
                     self._is_busy = True
                     self._spawn(self._act_slowly(actions[number:]))

@@ -86,16 +86,14 @@ class SendEnvelope(Struct, frozen=True, kw_only=True, array_like=True):
 
     def preimage(self) -> bytes:
         """The seven fields, joined by single zero bytes."""
-        return b"\0".join(
-            (
-                b"%d" % self.envelope_version,
-                self.destination_kind.encode(),
-                self.destination_ref.encode(),
-                self.reply_to_id.encode(),
-                self.priority.encode(),
-                self.meta,
-                hashlib.sha256(self.body).hexdigest().encode(),
-            )
+        texts = (
+            f"{self.envelope_version}\0{self.destination_kind}\0{self.destination_ref}\0"
+            f"{self.reply_to_id}\0{self.priority}\0"
+        )
+        return b"%s%s\0%s" % (
+            texts.encode(),
+            self.meta,
+            hashlib.sha256(self.body).hexdigest().encode(),
         )
 
     def fingerprint(self) -> bytes:
@@ -221,12 +219,14 @@ def make_envelope(
         priority = "next"
     if priority not in PRIORITIES:
         _refuse("schema_invalid", f"priority is not one of {', '.join(PRIORITIES)}")
-    reply_to = "" if reply_to_id is None else reply_to_id
+    reply_to = ""
+    if reply_to_id is not None:
+        reply_to = _reference(reply_to_id, "reply_to_id", "reply_to_invalid")
     return SendEnvelope(
         envelope_version=envelope_version,
         destination_kind=destination_kind,
         destination_ref=ref,
-        reply_to_id=_reference(reply_to, "reply_to_id", "reply_to_invalid"),
+        reply_to_id=reply_to,
         priority=priority,
         meta=canonical_meta(with_mentions(meta, mentions)),
         body=body,

@@ -1,13 +1,24 @@
 """Ids of sends that are taken: what is stored of the first reply, and what a second one is."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from tidelog.mesh.protocol import replies
 
+
+class _Outcome(Struct):
+    """What the dedupe row of a send remembers of its answer, in the order of its members."""
+
+    broker_message_id: str
+    history_id: int
+    destination_kind: str
+    destination_ref: str
+
+
 _encode = msgspec.json.Encoder().encode
-_outcome = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = msgspec.json.Decoder(_Outcome).decode
 
 
 class KnownId(Protocol):
@@ -40,14 +51,7 @@ class KnownId(Protocol):
 
 def stored_outcome(message_id: str, history_id: int, kind: str, ref: str) -> bytes:
     """What the dedupe row of a send remembers of its answer."""
-    return _encode(
-        {
-            "broker_message_id": message_id,
-            "history_id": history_id,
-            "destination_kind": kind,
-            "destination_ref": ref,
-        }
-    )
+    return _encode(_Outcome(message_id, history_id, kind, ref))
 
 
 def reply_of_known(row: KnownId, sender_id: str, fingerprint: bytes) -> replies.Reply:
@@ -56,18 +60,18 @@ def reply_of_known(row: KnownId, sender_id: str, fingerprint: bytes) -> replies.
         return replies.conflict(row.key, "sender_mismatch", fingerprint)
     if row.fingerprint != fingerprint:
         return replies.conflict(row.key, "request_fingerprint_mismatch", fingerprint)
-    outcome = _outcome(row.outcome)
+    outcome = _decode(row.outcome)
     is_available = bool(row.available)
     return replies.Reply(
         200,
         {
-            "broker_message_id": outcome["broker_message_id"],
+            "broker_message_id": outcome.broker_message_id,
             "client_message_id": row.key,
-            "history_id": outcome["history_id"] if is_available else None,
+            "history_id": outcome.history_id if is_available else None,
             "duplicate": True,
             "history_available": is_available,
             "first_seen_at": replies.rfc3339(row.first_seen_at),
-            "destination_kind": outcome["destination_kind"],
-            "destination_ref": outcome["destination_ref"],
+            "destination_kind": outcome.destination_kind,
+            "destination_ref": outcome.destination_ref,
         },
     )

@@ -99,6 +99,17 @@ Action = (
 )
 
 
+_Traffic = (
+    wire.SendRequest
+    | wire.ClientAck
+    | wire.HistoryRequest
+    | wire.Subscribe
+    | wire.Unsubscribe
+    | wire.Topics
+)
+"""What a connection that is ready sends."""
+
+
 class _State(Enum):
     GREETED = auto()
     """The challenge is out."""
@@ -151,6 +162,7 @@ class Session:
         """The history that the daemon knew last, as its hello says."""
         self._challenge = challenge
         self._inline_bytes = inline_bytes
+        self._max_frame_bytes = wire.max_frame_bytes(inline_bytes)
         self._state = _State.GREETED
 
     @property
@@ -177,12 +189,14 @@ class Session:
         """A frame came."""
         if self.is_closed:
             return []
-        if not is_text or len(payload) > wire.max_frame_bytes(self._inline_bytes):
+        if not is_text or len(payload) > self._max_frame_bytes:
             return self.end(wire.MALFORMED, "not a text frame, or too large")
         try:
             frame = wire.read_daemon_frame(payload)
         except wire.FrameInvalid as error:
             return self.end(wire.MALFORMED, str(error))
+        if isinstance(frame, _Traffic) and self.is_ready:  # as most are
+            return self._traffic(frame)
         if isinstance(frame, wire.DaemonHello):
             return self._hello(frame)
         if self.member is None:
@@ -191,9 +205,7 @@ class Session:
             return self._negotiate(frame)
         if isinstance(frame, wire.FeatureFailure):
             return [ReportFailure(frame)]
-        if not self.is_ready:
-            return self.end(wire.MALFORMED, "feature negotiation comes before traffic")
-        return self._traffic(frame)
+        return self.end(wire.MALFORMED, "feature negotiation comes before traffic")
 
     def admitted(
         self, member: Member, history_seq: int, incarnation: str, began: int
@@ -268,15 +280,7 @@ class Session:
         self._state = _State.READY
         return [Ready(), answered]
 
-    def _traffic(
-        self,
-        frame: wire.SendRequest
-        | wire.ClientAck
-        | wire.HistoryRequest
-        | wire.Subscribe
-        | wire.Unsubscribe
-        | wire.Topics,
-    ) -> list[Action]:
+    def _traffic(self, frame: _Traffic) -> list[Action]:
         if not isinstance(frame, wire.ClientAck) and frame.ref < 1:
             return self.end(wire.MALFORMED, "ref is not a positive integer")
         match frame:

@@ -114,15 +114,16 @@ class _Window:
         left = limit - len(self.ids)
         mine = self.used_by[member]
         share = self.share.get(member)
-        reserve, each = kept_back(limit)
         if left > 0 and share is not None and mine < share:
             self.promised -= 1  # from its own share: what the others were promised stays
-        # Beyond a share only what nobody was promised is free. A newcomer may also use the reserve
-        # that is kept for newcomers, each a part of it, or one of them could take all.
-        elif left <= self.promised + (0 if share is None and mine < each else reserve):
-            return Verdict.DENIED
+        else:
+            # Beyond a share only what nobody was promised is free. A newcomer may also use the
+            # reserve that is kept for newcomers, each a part of it, or one of them could take all.
+            reserve, each = kept_back(limit)
+            if left <= self.promised + (0 if share is None and mine < each else reserve):
+                return Verdict.DENIED
         self.ids.add(client_message_id)
-        self.used_by[member] += 1
+        self.used_by[member] = mine + 1
         return Verdict.TAKEN
 
 
