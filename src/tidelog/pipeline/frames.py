@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -58,6 +58,27 @@ def empty_frame(spark: "SparkSession", ddl: str) -> "DataFrame":
     return spark.range(0).select(
         *(sql.lit(None).cast(field.dataType).alias(field.name) for field in _struct(ddl).fields)
     )
+
+
+def together(frames: "Sequence[DataFrame]") -> "DataFrame":
+    """The rows of many frames, which have the same columns.
+
+    Each task is sent the plans of all of them, so for a small log a few tasks read one frame after
+    the other.
+    """
+    whole = _union(frames)
+    if whole.sparkSession.conf.get("spark.sql.shuffle.partitions") != "1":
+        return whole
+    # Not one task: then nothing would come together, and who reads it twice would make it twice.
+    return whole.coalesce(2)
+
+
+def _union(frames: "Sequence[DataFrame]") -> "DataFrame":
+    """By halves: each union is analyzed with all that is below it."""
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return _union(frames[:middle]).unionByName(_union(frames[middle:]))
 
 
 def _struct(ddl: str) -> "StructType":

@@ -10,7 +10,6 @@ that every table has (`tidelog.pipeline.lake.seal`).
 """
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from tidelog.pipeline.checks.index_documents import search_pair
 from tidelog.pipeline.checks.made_tables import CHANGING, PAIRS
 from tidelog.pipeline.checks.plain_tables import examined_here
 from tidelog.pipeline.checks.view import Key, Pair, View
+from tidelog.pipeline.frames import together
 from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.lake.horizon import begun_horizon, horizon_in_words
 from tidelog.pipeline.tables import TABLES
@@ -215,7 +215,7 @@ def _differences(pairs: dict[str, Pair], most: int | None = None) -> "tuple[list
         return [], 0, 0
     sides = [_side(name, pair, is_made=made) for name, pair in pairs.items() for made in (0, 1)]
     grouped = (
-        reduce(lambda one, other: one.unionByName(other), sides)
+        together(sides)
         .groupBy("table", "key", "key_hash")
         .agg(
             *(
