@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -372,12 +373,16 @@ async def test_who_may_not_connect_is_told_and_closed(sqlite_node: SyncNode) -> 
             assert await peer.close_code() == closed
 
 
-async def test_an_idle_connection_ends_with_its_token(tmp_path: Path) -> None:
+async def test_an_idle_connection_ends_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The package does not connect again after that code."""
     async with sync_server(tmp_path) as node, unconnected(node.ws_url) as peer:
-        brief_token = token("c", exp=int(time.time()) + 2)
+        brief_token = token("c", exp=int(time.time()) + 3600)
         await peer.send("connect", {"token": brief_token, "clientId": "c", "projectId": "p"})
         await peer.expect("connected")
+        later = SimpleNamespace(time=lambda: time.time() + 3600)
+        monkeypatch.setattr(service, "time", later)
         peer.reply_to = ""
         assert (await peer.error())[0] == "auth_failed"
         assert await peer.close_code() == 4401

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -1168,21 +1169,30 @@ async def test_the_handshake_tells_what_a_client_needs(tmp_path: Path) -> None:
         assert "model_version" not in await peer.sync("p")
 
 
-async def test_timers_close_what_is_silent_or_expired(tmp_path: Path) -> None:
-    """The service's own timer ends a silent peer with 4408 and an expired one with 4401."""
+async def test_timers_close_what_is_silent_or_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's own timer ends a silent peer with 4408 and an expired one with 4401.
+
+    Time passes when all is ready for it, however long that takes.
+    """
+    loop = asyncio.get_running_loop()
     async with (
-        sync_server(tmp_path, heartbeat_timeout_ms=300) as node,
+        sync_server(tmp_path) as node,
         connected(node.ws_url) as peer,
         open_peer(node.ws_url) as anonymous,
     ):
         await peer.subscribe("p")
+        monkeypatch.setattr(node.service, "steady", lambda: loop.time() + 3600)
         assert await peer.close_code() == 4408
         assert await anonymous.close_code() == 4408
         assert node.service._subscribers == {}
     async with sync_server(tmp_path) as node, open_peer(node.ws_url) as peer:
-        expiring = token("c", exp=int(time.time()) + 2)
+        expiring = token("c", exp=int(time.time()) + 3600)
         await peer.send("connect", {"token": expiring, "client_id": "c"})
         await peer.expect("connected")
+        later = SimpleNamespace(time=lambda: time.time() + 3600)
+        monkeypatch.setattr(service_module, "time", later)
         assert (await peer.expect("error"))["code"] == "auth_failed"
         assert await peer.close_code() == 4401
 
