@@ -162,7 +162,8 @@ def _is_running(process: int, module: str) -> bool:
         named = Path(f"/proc/{process}/comm").read_text().strip()  # of one that was forked
     except OSError:
         return False
-    return module.encode() in words[:4] or named == module.rpartition(".")[2]
+    is_named = module.encode() in words[:4] or named == module.rpartition(".")[2]
+    return is_named and is_running(process)  # what has ended keeps the latter name for a while
 
 
 def state(process: int) -> str:
