@@ -5,6 +5,7 @@ them, which on a small job takes longer than the job. And a frame that is known 
 Spark leave out what it would be joined with.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +54,17 @@ def frame_of_rows(
 
 def empty_frame(spark: "SparkSession", ddl: str) -> "DataFrame":
     """No rows, with the columns that `ddl` names."""
-    from pyspark.sql import functions as sql
+    kinds = ((quoted(field.name), field.dataType.simpleString()) for field in _struct(ddl).fields)
+    return spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {name}" for name, kind in kinds))
 
-    return spark.range(0).select(
-        *(sql.lit(None).cast(field.dataType).alias(field.name) for field in _struct(ddl).fields)
-    )
+
+def quoted(column: str) -> str:
+    """The name of a column in text for Spark.
+
+    What is made for each of many columns is told as text: in Python each call of a function of
+    Spark's is several messages to the JVM, and what it returns one more.
+    """
+    return f"`{column}`"
 
 
 def together(frames: "Sequence[DataFrame]") -> "DataFrame":
@@ -81,7 +88,9 @@ def _union(frames: "Sequence[DataFrame]") -> "DataFrame":
     return _union(frames[:middle]).unionByName(_union(frames[middle:]))
 
 
+@cache
 def _struct(ddl: str) -> "StructType":
+    """What columns are called and of which kind; Spark is asked for it."""
     from pyspark.sql.types import StructType
 
     kinds = StructType.fromDDL(ddl)

@@ -196,7 +196,10 @@ def _fact(key: "Column", fact: str, **columns: "Column") -> "Column":
     fields = [key.alias("key"), sql.lit(fact).alias("fact")]
     for column in FACT_DDL.split(", ")[2:]:
         name, kind = column.split(" ")
-        fields.append(columns.get(name, sql.lit(None)).cast(kind).alias(name))
+        if name in columns:
+            fields.append(columns[name].cast(kind).alias(name))
+        else:
+            fields.append(sql.expr(f"CAST(NULL AS {kind}) AS {name}"))
     return sql.when(key.isNotNull(), sql.struct(*fields))
 
 

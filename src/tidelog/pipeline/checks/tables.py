@@ -19,13 +19,13 @@ from tidelog.pipeline.checks.index_documents import search_pair
 from tidelog.pipeline.checks.made_tables import CHANGING, PAIRS
 from tidelog.pipeline.checks.plain_tables import examined_here
 from tidelog.pipeline.checks.view import Key, Pair, View
-from tidelog.pipeline.frames import together
+from tidelog.pipeline.frames import quoted, together
 from tidelog.pipeline.lake.forgetting import is_unfinished
 from tidelog.pipeline.lake.horizon import begun_horizon, horizon_in_words
 from tidelog.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import DataFrame, Row
 
     from tidelog.pipeline.lake.lake import Lake
 
@@ -285,53 +285,56 @@ def _findings(pairs: dict[str, Pair], rows: "Sequence[Row]") -> list[Finding]:
 
 def _side(name: str, pair: Pair, *, is_made: int) -> "DataFrame":
     """One side of a table in the columns that all tables share."""
-    from pyspark.sql import functions as sql
-
     frame = pair.made if is_made else pair.held
     flags = {
-        flag: sql.col(f"_{flag}") if f"_{flag}" in frame.columns else sql.lit(False)
+        flag: f"coalesce(_{flag}, false)" if f"_{flag}" in frame.columns else "false"
         for flag in ("is_free", "is_open")
     }
     position = next((c for c in ("committed_id", "last_committed_id") if c in pair.columns), None)
-    at = sql.col(position).cast("bigint") if position else sql.lit(None).cast("bigint")
-    return frame.select(
-        sql.lit(name).alias("table"),
-        _key_text(pair).alias("key"),
-        sql.xxhash64(*pair.key).alias("key_hash"),
-        sql.lit(is_made).alias("is_made"),
-        _hash(frame, pair.columns).alias("whole"),
-        _hash(frame, pair.fixed or pair.columns).alias("fixed"),
-        *(sql.coalesce(flag, sql.lit(False)).alias(name) for name, flag in flags.items()),
-        at.alias("at"),
-        sql.array(*(sql.col(column).cast("string") for column in pair.key)).alias("parts"),
+    columns = {
+        "table": f"'{name}'",
+        "key": _key_text(pair),
+        "key_hash": f"xxhash64({', '.join(map(quoted, pair.key))})",
+        "is_made": str(is_made),
+        "whole": _hash(frame, pair.columns),
+        "fixed": _hash(frame, pair.fixed or pair.columns),
+        **flags,
+        "at": f"CAST({quoted(position) if position else 'NULL'} AS bigint)",
+        "parts": f"array({_key_parts(pair)})",
+    }
+    return frame.selectExpr(
+        *(f"{made_of} AS {quoted(column)}" for column, made_of in columns.items())
     )
 
 
-def _key_text(pair: Pair) -> "Column":
-    from pyspark.sql import functions as sql
-
-    return sql.concat_ws("/", *(sql.col(name).cast("string") for name in pair.key))
+def _key_text(pair: Pair) -> str:
+    return f"concat_ws('/', {_key_parts(pair)})"
 
 
-def _hash(frame: "DataFrame", columns: Iterable[str]) -> "Column":
+def _key_parts(pair: Pair) -> str:
+    return ", ".join(f"CAST({quoted(name)} AS string)" for name in pair.key)
+
+
+def _hash(frame: "DataFrame", columns: Iterable[str]) -> str:
     """One number for the values; Spark's hash passes over what is null, so that is told too."""
-    from pyspark.sql import functions as sql
-
-    values: list[Column] = []
+    values = list[str]()
     for name in columns:
-        values += [sql.col(name), sql.col(name).isNull()]
+        value = quoted(name)
+        values += [value, f"{value} IS NULL"]
         if frame.schema[name].dataType.typeName() == "array":
-            values.append(sql.size(name))
-    return sql.xxhash64(*values)
+            values.append(f"size({value})")
+    return f"xxhash64({', '.join(values)})"
 
 
 def _different_columns(pair: Pair, keys: list[str]) -> dict[str, str]:
     """By key: the names of the columns in which the two sides differ."""
+    from pyspark.sql import functions as sql
+
     if not keys:
         return {}
     sides: list[dict[str, Any]] = []
     for frame in (pair.made, pair.held):
-        rows = frame.withColumn("_key", _key_text(pair)).where(_key_text(pair).isin(keys))
+        rows = frame.selectExpr("*", f"{_key_text(pair)} AS _key").where(sql.col("_key").isin(keys))
         sides.append({row["_key"]: row for row in rows.collect()})
     made, held = sides
     return {

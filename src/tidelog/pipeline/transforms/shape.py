@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 
+from tidelog.pipeline.frames import quoted
 from tidelog.pipeline.tables import BY_NAME
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ def shaped(name: str) -> "Callable[[DataFrame], DataFrame]":
     """For `DataFrame.transform`: exactly the columns of a table, in its order and types."""
 
     def select(frame: "DataFrame") -> "DataFrame":
-        return frame.select(
-            *(sql.col(column.name).cast(column.kind) for column in BY_NAME[name].columns)
+        columns = ((quoted(column.name), column.kind) for column in BY_NAME[name].columns)
+        return frame.selectExpr(
+            *(f"CAST({column} AS {kind}) AS {column}" for column, kind in columns)
         )
 
     return select
