@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from support.serve import workers
+from support.store import array_types
 from support.warm import NURSERY, PROBED
 from tidelog.base.garbage_collection import leave_startup_out
 from tidelog.testing.postgresql import (
@@ -43,6 +44,8 @@ LEFT_OUT = (
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # So a shell starts what it runs in the background, and what tests interrupt inherits it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+array_types.remember()
 
 if importlib.util.find_spec("sniffio") is None:
     # httpx looks for it in every folder of the path at every request, which was a tenth of what a

@@ -291,6 +291,7 @@ def preload() -> None:
     """Import everything."""
     for module in PRELOADED:
         importlib.import_module(module)
+    importlib.import_module("support.store.array_types").remember()
 
 
 def main() -> None:

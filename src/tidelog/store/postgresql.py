@@ -74,6 +74,16 @@ async def migrate(
             await connection.execute(queries["set_schema_version"], version + 1)
 
 
+async def _left_as_it_was(connection: asyncpg.Connection) -> None:
+    """What a pool does with a connection that comes back: nothing.
+
+    A read sets nothing, listens to nothing and holds no lock, so there is nothing to undo, and to
+    have the server do so would be another round trip for each. A transaction that was left open is
+    rolled back by the pool itself.
+    """
+    del connection
+
+
 async def _version(connection: asyncpg.Connection, queries: Mapping[str, str]) -> int:
     if await connection.fetchval(queries["has_schema"]) is None:
         return 0
@@ -159,6 +169,7 @@ class PostgresqlStore:
             timeout=self._connect_seconds,
             command_timeout=self._statement_timeout_ms / 1000,
             server_settings={"application_name": "tidelog"},
+            reset=_left_as_it_was,
         )
 
     async def _connect(self) -> asyncpg.Connection:

@@ -85,6 +85,24 @@ async def test_what_is_in_memory_is_written_in_one_round_trip(postgresql_url: st
         assert (await verdict(node.store)).finding is None
 
 
+async def test_a_read_is_one_round_trip(postgresql_url: str) -> None:
+    """Nothing is sent after it: the last that its connection was told is the read itself."""
+    async with running_node(postgresql_url) as node:
+        await node.append(draft("s"))
+        assert len(await node.store.stream_entries("s", 0)) == 1
+        observer = await asyncpg.connect(postgresql_url)
+        try:
+            told = await observer.fetch(
+                "SELECT query FROM pg_stat_activity WHERE datname = current_database()"
+                " AND application_name = 'tidelog'"
+            )
+        finally:
+            await observer.close()
+        read = node.store.schema.queries("postgresql")["stream_entries_after"]
+        assert read in [query for (query,) in told]
+        assert not [query for (query,) in told if "RESET" in query]
+
+
 async def test_entries_of_a_batch_with_equal_columns(postgresql_url: str) -> None:
     """Each has its own content, also one that all of them have, or all but one."""
     contents = (b"same", b"same"), (b"", b""), (b"same", None), (None, None), (b"same", b"other")
