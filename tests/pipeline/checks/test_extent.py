@@ -307,12 +307,12 @@ def test_postgresql_ends_what_would_hold_it(
     assert sessions.settings == {("10s", "10s")}
     assert sessions.states["idle", False] > sessions.states["idle in transaction", True]
     assert set(sessions.states) <= {("idle", False), ("idle in transaction", True)}
-    assert sessions.look() == []
+    assert set(sessions.look()) <= {("idle", False)}, "what is kept for the next read"
 
     monkeypatch.setattr(store_address, "PAGE_MS", 200)
     with lake.writing(), pytest.raises(StoreUnavailable, match="statement timeout"):
         asyncio.run(locked(postgresql_url, lambda: run_checks(names, spark, address, lake)))
-    assert sessions.look() == []
+    assert set(sessions.look()) <= {("idle", False)}, "what is kept for the next read"
 
 
 async def locked(url: str, act: Callable[[], object]) -> None:

@@ -26,6 +26,7 @@ from tidelog.base.data.nultext import MARK, escape, unescape
 from tidelog.base.errors import ConfigError, StoreUnavailable, TidelogError
 from tidelog.base.settings.kinds import SecretUrl, masked
 from tidelog.base.sql.queries import load_queries
+from tidelog.pipeline.source.kept_connections import KeptConnections
 
 PAGE_ROWS = 4000
 """Entries of one read: some ten milliseconds, too short to hold a checkpoint back, and enough that
@@ -55,6 +56,8 @@ NAMED_ROWS = 250
 
 GENESIS_DIGEST = bytes(16)
 """The digest before the first entry."""
+
+_KEPT = KeptConnections()
 
 
 class LogReplaced(TidelogError):  # noqa: N818 - the failure is the noun
@@ -343,30 +346,30 @@ class StoreAddress:
     @contextlib.contextmanager
     def _connection(self, statement_ms: int = STATEMENT_MS) -> Iterator[Any]:
         if self.engine == "postgresql":
-            from adbc_driver_postgresql import dbapi as postgresql
-
             try:
                 url = _with_timeouts(self.location, statement_ms)
             except ValueError:
                 raise _not_a_url() from None
-            connection = postgresql.connect(url, autocommit=True)
-        else:
-            from adbc_driver_sqlite import dbapi as sqlite
+            with _KEPT.lent(url) as connection:
+                yield connection
+            return
+        from adbc_driver_sqlite import dbapi as sqlite
 
-            path = Path(self.location).absolute()
-            if not path.is_file():
-                raise StoreUnavailable(
-                    f"there is no store at {path}. Name the server's --store or --data-dir."
-                )
-            try:
-                path.open("rb").close()
-            except OSError as error:  # of which the driver says that there is no memory
-                raise StoreUnavailable(
-                    f"the store {path} cannot be read: {error.strerror}. Run this as the user who "
-                    "runs the server, or as one who may read its files."
-                ) from None
-            connection = sqlite.connect(f"{path.as_uri()}?mode=ro", autocommit=True)
-        with contextlib.closing(connection):
+        path = Path(self.location).absolute()
+        if not path.is_file():
+            raise StoreUnavailable(
+                f"there is no store at {path}. Name the server's --store or --data-dir."
+            )
+        try:
+            path.open("rb").close()
+        except OSError as error:  # of which the driver says that there is no memory
+            raise StoreUnavailable(
+                f"the store {path} cannot be read: {error.strerror}. Run this as the user who "
+                "runs the server, or as one who may read its files."
+            ) from None
+        with contextlib.closing(
+            sqlite.connect(f"{path.as_uri()}?mode=ro", autocommit=True)
+        ) as connection:
             yield connection
 
     def _unavailable(self, error: Exception) -> StoreUnavailable | ConfigError:
