@@ -147,10 +147,15 @@ class PostgresqlStore:
                 await store._prepare(
                     connection, log_id, read_only=read_only, require_fsync=require_fsync
                 )
-            finally:
+                store._short = await store._lane(max(1, pool_size // 2))
+                store._long = await store._lane(max(1, pool_size - pool_size // 2))
+            except BaseException:
                 await connection.close()
-            store._short = await store._lane(max(1, pool_size // 2))
-            store._long = await store._lane(max(1, pool_size - pool_size // 2))
+                raise
+            if read_only:
+                await connection.close()
+            else:
+                store.writer.use(connection)
         except (ValueError, asyncpg.exceptions.ClientConfigurationError):
             # The driver quotes parts of the URL, and one of them may be the password.
             raise ConfigError(NO_URL) from None

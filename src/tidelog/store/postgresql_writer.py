@@ -104,6 +104,10 @@ class PostgresqlWriter:
         """Whether it is decided by memory alone, and the store was not asked."""
         self._crowded = 0
 
+    def use(self, connection: asyncpg.Connection) -> None:
+        """Write by a connection that is there already, until it is lost."""
+        self._connection = connection
+
     async def begin(self, names: Names, seen: int) -> Loaded:
         """See `Writer.begin`; without the lock, unless somebody else writes."""
         async with self._as_store_errors():

@@ -21,7 +21,8 @@ class NothingAsked:
 
 def remember() -> None:
     """Let asyncpg know them, in this process and its forks."""
-    ask = asyncpg.Connection._introspect_types
+    connections: Any = asyncpg.Connection  # the method is its own affair, and has no type
+    ask = connections._introspect_types
 
     async def known(
         self: asyncpg.Connection, typeoids: set[int], timeout: float | None
@@ -31,7 +32,7 @@ def remember() -> None:
         found: tuple[Any, Any] = await ask(self, typeoids, timeout)
         return found
 
-    asyncpg.Connection._introspect_types = known
+    connections._introspect_types = known
 
 
 def _array(oid: int, element: int, element_name: str) -> dict[str, Any]:
