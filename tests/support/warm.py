@@ -127,7 +127,8 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # its end is told a moment later
+                os.kill(self.pid, number)
 
 
 class Nursery:

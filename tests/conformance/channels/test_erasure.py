@@ -76,8 +76,10 @@ async def bytes_of(store: str) -> bytes:
             "SELECT oid::regclass::text AS name FROM pg_class WHERE relkind = 'r' "
             "AND relnamespace = 'tidelog'::regnamespace"
         )
-        for table in tables:
-            await connection.execute(f"VACUUM FULL {table['name']}")
+        await nobody_sees_the_past(connection)
+        # What the planner had sampled, at any moment, has been replaced there.
+        for name in (*(table["name"] for table in tables), "pg_catalog.pg_statistic"):
+            await connection.execute(f"VACUUM FULL {name}")
         await connection.execute("CHECKPOINT")
         files = await connection.fetch(
             "SELECT pg_read_binary_file(pg_relation_filepath(oid)) AS file FROM pg_class "
@@ -87,6 +89,17 @@ async def bytes_of(store: str) -> bytes:
         return b"".join(row["file"] for row in files)
     finally:
         await connection.close()
+
+
+async def nobody_sees_the_past(connection: asyncpg.Connection) -> None:
+    """Wait for reads that began before now: VACUUM leaves them what they may yet look at."""
+    now = await connection.fetchval("SELECT pg_current_xact_id()::text")
+    while await connection.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND pid <> pg_backend_pid() AND age(backend_xmin) > age($1::text::xid)",
+        now,
+    ):
+        pass
 
 
 async def written(api: Api, ana: Peer, channel: str, secret: str = SECRET) -> dict[str, Any]:

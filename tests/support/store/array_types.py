@@ -24,12 +24,10 @@ def remember() -> None:
     connections: Any = asyncpg.Connection  # the method is its own affair, and has no type
     ask = connections._introspect_types
 
-    async def known(
-        self: asyncpg.Connection, typeoids: set[int], timeout: float | None
-    ) -> tuple[Any, Any]:
+    async def known(self: Any, typeoids: set[int], *rest: Any) -> tuple[Any, Any]:
         if ELEMENTS.keys() >= typeoids:
             return [_array(oid, *ELEMENTS[oid]) for oid in typeoids], NothingAsked
-        found: tuple[Any, Any] = await ask(self, typeoids, timeout)
+        found: tuple[Any, Any] = await ask(self, typeoids, *rest)
         return found
 
     connections._introspect_types = known

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL that were made to read, kept for the next read.
 
-To make one takes some 60 ms, since the driver reads the whole catalogue of types, and many reads
-are of one row. Nothing is open in one that is kept: no transaction, so nothing is held back.
+To make one takes far longer than to read a row, since the driver then reads the whole catalogue of
+types, and many reads are of one row. One that is kept has no transaction, so it holds nothing back.
 """
 
 import atexit
@@ -98,7 +98,7 @@ def _made(url: str) -> Any:
 
 
 def _is_alive(connection: Any) -> bool:
-    """Whether the server still answers it: a ten-thousandth of what a new one takes."""
+    """Whether the server still answers."""
     from adbc_driver_manager import Error
 
     try:
