@@ -41,7 +41,7 @@ PAGE_BYTES = 16 * 1024 * 1024
 read."""
 
 CONNECT_SECONDS = 5
-"""A PostgreSQL that does not answer for so long is unreachable."""
+"""A PostgreSQL that does not answer for so long, or whose machine takes nothing, is unreachable."""
 
 STATEMENT_MS = 60_000
 """A statement that takes longer is cancelled by PostgreSQL: a relation of millions of rows takes
@@ -468,6 +468,7 @@ def _with_timeouts(url: str, statement_ms: int) -> str:
     given = parse_qsl(parts.query, keep_blank_values=True)
     wanted = {
         "connect_timeout": str(CONNECT_SECONDS),
+        "tcp_user_timeout": str(1000 * CONNECT_SECONDS),
         "application_name": "tidelog pipeline",
         "options": (
             f"-c statement_timeout={statement_ms} "
